@@ -1,0 +1,53 @@
+"""CONFIG: directives while the server runs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, block, command, repeat
+from commands.help import help_reply
+from resp import errors, reply
+
+_config = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+
+
+@_config("CONFIG|GET", arg("parameter", "pattern", multiple=True), complexity="O(N): N directives.")
+def config_get(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the directives whose names fit the patterns, and their values."""
+    pairs = ctx.server.config_get(argv[2:])
+    return reply.map_reply(
+        ctx.session.proto, [(reply.bulk(name.encode()), reply.bulk(value.encode())) for name, value in pairs]
+    )
+
+
+@_config(
+    "CONFIG|SET", repeat(block("data", arg("parameter"), arg("value"))), arity=-4,
+    complexity="O(N): N directives."
+)
+def config_set(ctx: Context, argv: list[bytes]) -> Reply:
+    """Change directives: all of them, or none if one can't be."""
+    if len(argv) % 2:
+        raise errors.syntax()
+    ctx.server.config_set(list(zip(argv[2::2], argv[3::2], strict=True)))
+    return reply.OK
+
+
+@_config("CONFIG|RESETSTAT", complexity="O(1)")
+def config_resetstat(ctx: Context, argv: list[bytes]) -> Reply:
+    """Set the counts that INFO shows back to zero."""
+    ctx.server.reset_stats()
+    return reply.OK
+
+
+@_config("CONFIG|REWRITE", complexity="O(1)")
+def config_rewrite(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write what was changed at run time into the configuration file."""
+    ctx.server.config_rewrite()
+    return reply.OK
+
+
+@command("CONFIG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+def config_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("CONFIG")

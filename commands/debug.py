@@ -1,0 +1,78 @@
+"""DEBUG: for tests. Off unless ``enable-debug-command`` is ``yes``, or ``local`` and the caller is on this machine."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, opt
+from commands.help import help_reply
+from commands.session import Session
+from resp import errors, reply
+from resp.errors import CommandError
+
+_debug = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+
+MAX_SLEEP = 3600.0  # seconds
+
+
+def is_local(session: Session) -> bool:
+    """By unix socket or over loopback."""
+    host = session.addr.rpartition(":")[0].strip("[]")
+    return session.unix or host == "::1" or host.startswith(("127.", "::ffff:127."))
+
+
+def _allowed(ctx: Context) -> None:
+    mode = ctx.server.config_value("enable-debug-command")
+    if mode != "yes" and not (mode == "local" and is_local(ctx.session)):
+        raise CommandError(errors.DEBUG_NOT_ALLOWED)
+
+
+@_debug("DEBUG|SLEEP", arg("seconds", "double"), complexity="Depends on the argument.")
+def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
+    """Stop the whole server for some seconds."""
+    _allowed(ctx)
+    try:
+        seconds = float(argv[2])
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_SLEEP:
+        raise CommandError(errors.BAD_TIMEOUT)
+    ctx.server.sleep(seconds)
+    return reply.OK
+
+
+@_debug("DEBUG|RELOAD", opt(arg("option", multiple=True)), complexity="O(N): N keys and nodes.")
+def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write a checkpoint, then read everything back from disk. NOSAVE leaves the checkpoint out."""
+    _allowed(ctx)
+    options = {word.upper() for word in argv[2:]}
+    if options - {b"NOSAVE"}:
+        raise errors.syntax()
+    if options:
+        ctx.server.load_log()
+    else:
+        ctx.server.reload()
+    return reply.OK
+
+
+@_debug("DEBUG|LOADAOF", complexity="O(N): N keys, nodes and records.")
+def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
+    """Read everything back from store, journal and tail."""
+    _allowed(ctx)
+    ctx.server.load_log()
+    return reply.OK
+
+
+@_debug("DEBUG|DIGEST", complexity="O(N): N entries.")
+def debug_digest(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a fingerprint of all data: equal for equal content."""
+    _allowed(ctx)
+    return reply.simple(ctx.ks.digest().encode())
+
+
+@command("DEBUG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+def debug_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    _allowed(ctx)
+    return help_reply("DEBUG")

@@ -1,0 +1,342 @@
+"""Declaring commands: the decorator, the table, and how a list of arguments finds its command.
+
+Rule 1: a command is declared once, above its handler. Arity, key positions, ACL categories, COMMAND INFO, COMMAND
+DOCS, COMMAND GETKEYS and the reference page follow from that; the first docstring line is the summary.
+Rule 2: the tree is read at import and for cold commands only; handlers parse argv by hand.
+Rule 3: what a flag or the group implies is computed (a write command is @write, one that isn't fast is @slow).
+
+A mistake in a declaration is a ValueError at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from commands.context import Context, Reply
+from commands.grammar import Arg, KeySpec, arg, block, count_words, key, key_specs, oneof, opt, repeat, token
+from resp import errors
+from resp.errors import CommandError
+
+__all__ = [
+    "FLAGS", "GROUPS", "TABLE", "Arg", "Command", "Handler", "KeySpec", "all_commands", "arg", "block", "command",
+    "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
+    "token", "top_commands", "unknown_command", "unknown_subcommand",
+]  # fmt: skip
+
+Handler = Callable[[Context, list[bytes]], Reply]
+
+GROUPS = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
+
+FLAGS = frozenset(
+    (
+        "admin", "allow_busy", "blocking", "denyoom", "fast", "loading", "movablekeys", "no_async_loading", "no_auth",
+        "no_mandatory_keys", "no_multi", "noscript", "pubsub", "readonly", "skip_monitor", "skip_slowlog", "stale",
+        "write",
+    )
+)  # fmt: skip
+
+_GROUP_CATEGORY = {
+    "generic": "keyspace", "string": "string", "stream": "stream", "connection": "connection",
+    "transactions": "transaction",
+}  # fmt: skip
+_FLAG_CATEGORIES = {
+    "write": ("write",), "readonly": ("read",), "admin": ("admin", "dangerous"), "pubsub": ("pubsub",),
+    "blocking": ("blocking",), "fast": ("fast",),
+}  # fmt: skip
+
+
+# -- commands --------------------------------------------------------------------------------------------------
+class Command:
+    """A command as declared, and its counters."""
+
+    __slots__ = (
+        "acl_categories", "args", "arity", "calls", "complexity", "denyoom", "failed", "first", "flags", "group",
+        "handler", "hot_least", "hot_most", "key_specs", "last", "name", "readonly",
+        "rejected", "since", "step", "subcommands", "summary", "usec", "write",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, handler: Handler, summary: str, args: tuple[Arg, ...], flags: frozenset[str], group: str,
+        since: str, complexity: str, arity: int | None, acl: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        if not flags <= FLAGS:
+            raise ValueError(f"{name}: unknown flags {sorted(flags - FLAGS)}")
+        if group not in GROUPS:
+            raise ValueError(f"{name}: unknown group {group!r}")
+        self.name = name  # lower case; "client|id" for a subcommand
+        self.handler = handler
+        self.summary = summary
+        self.args = args
+        self.group = group
+        self.since = since  # version of tidelog that first had it
+        self.complexity = complexity
+        self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless it is a container
+        named_by = name.count("|") + 1
+        least, exact = count_words(args)
+        # number of words, the name included; negative: at least that many
+        self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
+        self.key_specs = tuple(key_specs(args, named_by, named_by))
+        # Redis's older form of the same: first key, last key (negative: from the end), step; 0 0 0 without keys
+        self.first, self.last, self.step = _key_range(self.key_specs)
+        if any(spec.keyword for spec in self.key_specs):
+            flags |= {"movablekeys"}
+        self.flags = flags
+        self.write = "write" in flags
+        self.readonly = "readonly" in flags
+        self.denyoom = "denyoom" in flags
+        self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
+        # counters since start or CONFIG RESETSTAT, kept by the dispatcher
+        self.calls = 0
+        self.usec = 0  # time spent, in the dispatcher's unit
+        self.rejected = 0  # refused before they ran
+        self.failed = 0  # answered with an error
+        # the dispatcher's short way: least and most words that need no further look; a container has none
+        self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
+
+    @property
+    def bare(self) -> bool:
+        """A container that is no command of its own: CLIENT is one, COMMAND isn't."""
+        return self.handler is _no_subcommand
+
+    def takes(self, count: int) -> bool:
+        """Whether ``count`` words, the name included, fit the arity."""
+        return count == self.arity if self.arity > 0 else count >= -self.arity
+
+
+def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
+    fixed = [spec for spec in specs if not spec.keyword]
+    if not fixed:
+        return 0, 0, 0
+    first = fixed[0]
+    if first.last < 0 or len(fixed) == 1:
+        return first.index, first.index + first.last if first.last >= 0 else -1, first.step
+    return first.index, max(spec.index + spec.last for spec in fixed), 1
+
+
+def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare: bool) -> tuple[str, ...]:
+    found = set(extra)
+    if group in _GROUP_CATEGORY and not bare:
+        found.add(_GROUP_CATEGORY[group])
+    for flag, categories in _FLAG_CATEGORIES.items():
+        if flag in flags:
+            found.update(categories)
+    if "fast" not in flags:
+        found.add("slow")
+    return tuple(sorted(found))
+
+
+# -- the table -------------------------------------------------------------------------------------------------
+# Every top-level command under its lower- and its upper-case name, so that the hot path takes one lookup.
+TABLE: dict[bytes, Command] = {}
+
+
+def command(
+    name: str, *args: Arg, flags: str = "", group: str = "stream", since: str = "0.1.0", complexity: str = "O(1)",
+    arity: int | None = None, acl: str = "",
+) -> Callable[[Handler], Handler]:  # fmt: skip
+    """Declare the decorated handler as a command; ``"CLIENT|ID"`` is a subcommand, its container comes by itself.
+
+    ``flags`` and ``acl`` (categories that follow neither from the flags nor from the group) are space-separated.
+    ``arity`` overrides what the tree says. The first docstring line is the summary.
+    """
+
+    def declare(handler: Handler) -> Handler:
+        lines = (handler.__doc__ or "").strip().splitlines()
+        if not lines:
+            raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
+        declared = Command(
+            name.lower(), handler, lines[0].strip(), args, frozenset(flags.split()), group, since, complexity, arity,
+            tuple(acl.split()),
+        )  # fmt: skip
+        _register(declared)
+        return handler
+
+    return declare
+
+
+def _register(new: Command) -> None:
+    top, _, sub = new.name.partition("|")
+    old = TABLE.get(top.encode())
+    if sub:
+        if old is None:
+            old = _container(top, new.group, new.since)
+        if sub.encode() in old.subcommands:
+            raise ValueError(f"{new.name} is declared twice")
+        old.subcommands[sub.encode()] = new
+        old.hot_least = 1 << 62
+        return
+    if old is not None:
+        if not old.bare:
+            raise ValueError(f"{new.name} is declared twice")
+        new.subcommands = old.subcommands  # COMMAND: a command of its own, and a container
+        new.hot_least = 1 << 62
+    TABLE[top.encode()] = TABLE[top.upper().encode()] = new
+
+
+def _container(name: str, group: str, since: str) -> Command:
+    made = Command(
+        name, _no_subcommand, f"Holds the {name.upper()} subcommands.", (), frozenset(), group, since,
+        "Depends on subcommand.", -2, (),
+    )  # fmt: skip
+    TABLE[name.encode()] = TABLE[name.upper().encode()] = made
+    return made
+
+
+def _no_subcommand(ctx: Context, argv: list[bytes]) -> Reply:
+    raise unknown_subcommand(argv)
+
+
+def unknown_subcommand(argv: Sequence[bytes]) -> CommandError:
+    name = errors.show(argv[0]).upper()
+    return CommandError(f"ERR unknown subcommand '{_printed(argv[1], 128)}'. Try {name} HELP.")
+
+
+def unknown_command(argv: Sequence[bytes]) -> CommandError:
+    shown = ""
+    for word in argv[1:]:
+        if len(shown) >= 128:
+            break
+        shown += f"'{_printed(word, 128 - len(shown))}' "
+    return CommandError(f"ERR unknown command '{_printed(argv[0], 128)}', with args beginning with: {shown}")
+
+
+def _printed(word: bytes, limit: int) -> str:
+    """As Redis prints a word in an error: up to its first NUL byte."""
+    return errors.show(word.split(b"\0", 1)[0], limit)
+
+
+def find(words: Sequence[bytes]) -> Command | None:
+    """The command (or subcommand, if a second word names one) of that name in any case; None if there is none."""
+    found = TABLE.get(words[0]) or TABLE.get(words[0].lower())
+    if found is None or len(words) == 1 or not found.subcommands:
+        return found
+    return found.subcommands.get(words[1].lower())
+
+
+def lookup(argv: Sequence[bytes]) -> Command:
+    """The command that argv calls. Raises Redis's errors: unknown command, unknown subcommand, wrong arity."""
+    found = TABLE.get(argv[0]) or TABLE.get(argv[0].lower())
+    if found is None:
+        raise unknown_command(argv)
+    if found.subcommands and len(argv) > 1:
+        sub = found.subcommands.get(argv[1].lower())
+        if sub is None:
+            raise unknown_subcommand(argv)
+        found = sub
+    if not found.takes(len(argv)):
+        raise errors.arity(found.name)
+    return found
+
+
+def top_commands() -> list[Command]:
+    """Every command but the subcommands, each once, in alphabetical order."""
+    return sorted((cmd for word, cmd in TABLE.items() if word == word.lower()), key=lambda cmd: cmd.name)
+
+
+def all_commands() -> Iterator[Command]:
+    """Every command, containers and subcommands too; a container comes before its subcommands."""
+    for top in top_commands():
+        yield top
+        for _, sub in sorted(top.subcommands.items()):
+            yield sub
+
+
+# -- what is published -----------------------------------------------------------------------------------------
+def find_keys(cmd: Command, argv: Sequence[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
+    """The keys in argv, each with its key flags, as COMMAND GETKEYS and GETKEYSANDFLAGS print them."""
+    return [(argv[at], spec.flags) for spec in cmd.key_specs for at in spec.positions(argv)]
+
+
+def syntax(cmd: Command) -> str:
+    """The syntax line: ``TRANGE key start-id end-id [COUNT count]``."""
+    return " ".join([cmd.name.replace("|", " ").upper(), *[_shown(node) for node in cmd.args]])
+
+
+def _shown(node: Arg) -> str:
+    if node.type == "pure-token":
+        text = node.token or ""
+    elif node.type == "oneof":
+        text = " | ".join([_shown(child) for child in node.children])
+        if not node.optional or node.token:
+            text = f"<{text}>"
+    elif node.type == "block":
+        text = " ".join([_shown(child) for child in node.children])
+    else:
+        text = node.name
+    if node.multiple:
+        text = f"{text} [{text} ...]"
+    if node.token and node.type != "pure-token":
+        text = f"{node.token} {text}"
+    return f"[{text}]" if node.optional else text
+
+
+def docs_tree(cmd: Command) -> dict[str, object]:
+    """What COMMAND DOCS says of a command, for ``reply.encode``; sets are what RESP3 has as sets."""
+    tree: dict[str, object] = {
+        "summary": cmd.summary, "since": cmd.since, "group": cmd.group, "complexity": cmd.complexity,
+    }  # fmt: skip
+    if cmd.args:
+        specs = _spec_numbers(cmd.args, iter(range(len(cmd.key_specs))), {})
+        tree["arguments"] = [_arg_docs(node, specs) for node in cmd.args]
+    if cmd.subcommands:
+        tree["subcommands"] = {sub.name: docs_tree(sub) for _, sub in sorted(cmd.subcommands.items())}
+    return tree
+
+
+def _spec_numbers(args: Sequence[Arg], numbers: Iterator[int], found: dict[int, int]) -> dict[int, int]:
+    """Each key node's key spec, as both are in the order of the tree: id() of the node -> number."""
+    for node in args:
+        if node.type == "key":
+            found[id(node)] = next(numbers)
+        _spec_numbers(node.children, numbers, found)
+    return found
+
+
+def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
+    docs: dict[str, object] = {"name": node.name, "type": node.type}
+    if not node.children:
+        docs["display_text"] = node.name
+    if node.type == "key":
+        docs["key_spec_index"] = specs[id(node)]
+    if node.token:
+        docs["token"] = node.token
+    flags = [word for word, there in (("optional", node.optional), ("multiple", node.multiple)) if there]
+    if flags:
+        docs["flags"] = frozenset(flags)
+    if node.children:
+        docs["arguments"] = [_arg_docs(child, specs) for child in node.children]
+    return docs
+
+
+def info_row(cmd: Command) -> list[object]:
+    """What COMMAND INFO says of a command, for ``reply.encode``."""
+    return [
+        cmd.name, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
+        frozenset("@" + category for category in cmd.acl_categories),
+        [],  # tips: advice for cluster clients
+        [_spec_docs(spec) for spec in cmd.key_specs],
+        [info_row(sub) for _, sub in sorted(cmd.subcommands.items())],
+    ]  # fmt: skip
+
+
+def _spec_docs(spec: KeySpec) -> dict[str, object]:
+    if spec.keyword:
+        begin: dict[str, object] = {
+            "type": "keyword", "spec": {"keyword": spec.keyword, "startfrom": spec.index},
+        }  # fmt: skip
+    else:
+        begin = {"type": "index", "spec": {"index": spec.index}}
+    return {
+        "flags": frozenset(spec.flags),
+        "begin_search": begin,
+        "find_keys": {"type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 0}},
+    }
+
+
+def help_lines(container: str) -> list[str]:
+    """What a HELP subcommand prints: a heading, then each subcommand's syntax and, indented, its summary."""
+    top = TABLE[container.lower().encode()]
+    lines = [f"{top.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    for _, sub in sorted(top.subcommands.items()):
+        lines += [syntax(sub).split(" ", 1)[1], "    " + sub.summary]
+    return lines

@@ -1,0 +1,107 @@
+"""Entries on the wire: built once from a command's arguments, kept as they are, sent as they are.
+
+    *5 CRLF $15 CRLF 1486475519747.0 CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
+    |       |-- the ID, which is also TAPPEND's reply --|-- fields and values as given ----
+    number of fields and values + 1
+
+RESP2 and RESP3 write an entry the same way, so one form serves every reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from commands.context import Chunks
+from resp.reply import array_header
+from storage.stream import Stream
+
+SIZES = [b"$%d" % n for n in range(4096)]
+COUNTS = [b"*%d\r\n" % n for n in range(1024)]
+STREAMED_ABOVE = 256 * 1024  # bytes of reply; above, it is sent node by node and never built whole
+
+
+class _LastMs:
+    """The beginnings of ID bulks of one millisecond, as most IDs are followed by others of the same."""
+
+    __slots__ = ("heads", "ms")
+
+    def __init__(self) -> None:
+        self.ms = -1
+        self.heads: list[bytes] = []  # by number of digits of seq, less one
+
+
+_SEQS = [b"%d" % n for n in range(10_000)]
+_last = _LastMs()
+
+
+def id_bulk(ms: int, seq: int) -> bytes:
+    """The ID as a bulk string without its last CRLF."""
+    if seq > 9999:
+        text = b"%d.%d" % (ms, seq)
+        return b"$%d\r\n%b" % (len(text), text)
+    if ms != _last.ms:
+        stem = b"%d." % ms
+        _last.heads = [b"$%d\r\n%b" % (len(stem) + digits, stem) for digits in (1, 2, 3, 4)]
+        _last.ms = ms
+    text = _SEQS[seq]
+    return _last.heads[len(text) - 1] + text
+
+
+def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
+    """One entry: ``bulk_id`` as of id_bulk(), ``values`` fields and values in turn."""
+    count = len(values) + 1
+    if count == 5:  # two pairs, the commonest entry
+        a, b, c, d = values
+        return b"*5\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+            bulk_id, len(a), a, len(b), b, len(c), c, len(d), d,
+        )  # fmt: skip
+    parts = [(COUNTS[count] if count < 1024 else array_header(count)) + bulk_id]
+    add = parts.append
+    try:
+        for value in values:
+            add(SIZES[len(value)])
+            add(value)
+    except IndexError:
+        del parts[1:]
+        for value in values:
+            add(b"$%d" % len(value))
+            add(value)
+    add(b"")
+    return b"\r\n".join(parts)
+
+
+def wire_values(wire: bytes) -> list[bytes]:
+    """Fields and values of an entry in wire form (cold: dead letters)."""
+    at = wire.index(b"\r\n") + 2
+    values: list[bytes] = []
+    while at < len(wire):
+        end = wire.index(b"\r\n", at)
+        size = int(wire[at + 1 : end])
+        values.append(wire[end + 2 : end + 2 + size])
+        at = end + 4 + size
+    return values[1:]
+
+
+def entries_reply(count: int, head: bytes, stream: Stream | None, lo: int, hi: int) -> bytes | Chunks:
+    """An array of ``count`` elements: ``head`` (some of them, encoded), then the entries with ordinals [lo, hi)."""
+    top = COUNTS[count] if count < 1024 else array_header(count)
+    if stream is None or lo >= hi:
+        return top + head
+    if hi - lo < 64 or stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return b"".join((top, head, stream.read(lo, hi)))
+    pieces, close = stream.pieces(lo, hi)
+    return Chunks(_after(top + head, pieces), close)
+
+
+def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
+    """The same, newest first."""
+    top = array_header(hi - lo)
+    if hi - lo < 64 or stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return b"".join((top, *stream.read_reverse(lo, hi)))
+    pieces, close = stream.pieces_reverse(lo, hi)
+    return Chunks(_after(top, pieces), close)
+
+
+def _after(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    yield from pieces

@@ -1,0 +1,140 @@
+"""When keys go: EXPIRE and its kin, TTL and its kin, PERSIST."""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, key, oneof, opt, token
+from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
+from resp import errors, reply
+from resp.errors import CommandError
+
+_NX_AND_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
+_GT_AND_LT = "ERR GT and LT options at the same time are not compatible"
+
+_CONDITION = opt(oneof("condition", token("NX"), token("XX"), token("GT"), token("LT")))
+
+
+def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
+    """``unit``: ms in one of what argv counts in; ``base``: ms since epoch that it counts from."""
+    name = argv[0].decode().lower()
+    conditions = {word.upper() for word in argv[3:]}
+    if conditions:
+        _check_conditions(argv, conditions)
+    when = integer(argv[2])
+    if not INT_MIN <= when * unit <= INT_MAX - base:
+        raise invalid_expire(name)
+    when = when * unit + base
+    ks = ctx.ks
+    if ks.get(argv[1], ctx.now) is None:
+        return reply.integer(0)
+    if conditions and not _allowed(conditions, when, ks.expire_at(argv[1])):
+        return reply.integer(0)
+    if when <= ctx.now:
+        ks.delete(argv[1], ctx.now)
+    else:
+        ks.set_expire(argv[1], when)
+    return reply.integer(1)
+
+
+def _check_conditions(argv: list[bytes], conditions: set[bytes]) -> None:
+    for word in argv[3:]:
+        if word.upper() not in (b"NX", b"XX", b"GT", b"LT"):
+            raise CommandError(f"ERR Unsupported option {errors.show(word)}")
+    if b"NX" in conditions and len(conditions) > 1:
+        raise CommandError(_NX_AND_OTHERS)
+    if b"GT" in conditions and b"LT" in conditions:
+        raise CommandError(_GT_AND_LT)
+
+
+def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
+    """A key without expiry (``current`` 0) counts as one that expires at the end of time."""
+    return not (
+        (b"NX" in conditions and current)
+        or (b"XX" in conditions and not current)
+        or (b"GT" in conditions and (not current or when <= current))
+        or (b"LT" in conditions and current and when >= current)
+    )
+
+
+@command(
+    "EXPIRE", key("RW UPDATE"), arg("seconds", "integer"), _CONDITION,
+    flags="write fast", group="generic", complexity="O(1)",
+)  # fmt: skip
+def expire(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let a key expire after a number of seconds."""
+    return _set_expiry(ctx, argv, 1000, ctx.now)
+
+
+@command(
+    "PEXPIRE", key("RW UPDATE"), arg("milliseconds", "integer"), _CONDITION,
+    flags="write fast", group="generic", complexity="O(1)",
+)  # fmt: skip
+def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let a key expire after a number of milliseconds."""
+    return _set_expiry(ctx, argv, 1, ctx.now)
+
+
+@command(
+    "EXPIREAT", key("RW UPDATE"), arg("unix-time-seconds", "unix-time"), _CONDITION,
+    flags="write fast", group="generic", complexity="O(1)",
+)  # fmt: skip
+def expireat(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let a key expire at a unix time in seconds."""
+    return _set_expiry(ctx, argv, 1000, 0)
+
+
+@command(
+    "PEXPIREAT", key("RW UPDATE"), arg("unix-time-milliseconds", "unix-time"), _CONDITION,
+    flags="write fast", group="generic", complexity="O(1)",
+)  # fmt: skip
+def pexpireat(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let a key expire at a unix time in milliseconds."""
+    return _set_expiry(ctx, argv, 1, 0)
+
+
+def _expire_at(ctx: Context, name: bytes) -> int:
+    """ms since epoch; -1: the key doesn't expire; -2: there is no such key."""
+    if ctx.ks.peek(name, ctx.now) is None:
+        return -2
+    return ctx.ks.expire_at(name) or -1
+
+
+def _seconds(ms: int) -> int:
+    """Rounded to the nearest, as Redis does; the two odd values stay."""
+    return ms if ms < 0 else (ms + 500) // 1000
+
+
+def _left(ctx: Context, name: bytes) -> int:
+    at = _expire_at(ctx, name)
+    return at if at < 0 else at - ctx.now
+
+
+@command("TTL", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+def ttl(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the seconds until a key expires, -1 if it doesn't, -2 if there is no such key."""
+    return reply.integer(_seconds(_left(ctx, argv[1])))
+
+
+@command("PTTL", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+def pttl(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the milliseconds until a key expires, -1 if it doesn't, -2 if there is no such key."""
+    return reply.integer(_left(ctx, argv[1]))
+
+
+@command("EXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+def expiretime(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the unix time in seconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
+    return reply.integer(_seconds(_expire_at(ctx, argv[1])))
+
+
+@command("PEXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+def pexpiretime(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the unix time in milliseconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
+    return reply.integer(_expire_at(ctx, argv[1]))
+
+
+@command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic", complexity="O(1)")
+def persist(ctx: Context, argv: list[bytes]) -> Reply:
+    """Take a key's expiry away; 1 if it had one."""
+    found = ctx.ks.get(argv[1], ctx.now) is not None
+    return reply.integer(int(found and ctx.ks.persist(argv[1])))

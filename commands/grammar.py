@@ -1,0 +1,168 @@
+"""The language in which a command's arguments are declared, and what can be read from a tree of them.
+
+    key("RW"), repeat(block("data", arg("field"), arg("value"))), opt(arg("count", "integer", token="COUNT"))
+
+A tree tells how many words a command takes and where its keys stand. A mistake in a tree is a ValueError at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+ARG_TYPES = frozenset(
+    ("string", "integer", "double", "key", "pattern", "unix-time", "pure-token", "oneof", "block")
+)
+
+KEY_FLAGS = frozenset(("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSERT", "DELETE", "not_key", "incomplete"))
+
+
+class Arg:
+    """A node of a command's argument tree, immutable once declared."""
+
+    __slots__ = ("access", "children", "multiple", "name", "optional", "token", "type")
+
+    def __init__(
+        self, name: str, kind: str, token: str | None, children: tuple[Arg, ...] = (), access: str = "",
+        optional: bool = False, multiple: bool = False,
+    ) -> None:  # fmt: skip
+        if kind not in ARG_TYPES:
+            raise ValueError(f"argument {name!r}: {kind!r} is no argument type")
+        if kind == "pure-token" and not token:
+            raise ValueError(f"argument {name!r}: a pure-token needs its token")
+        self.name = name  # as printed in the syntax line
+        self.type = kind  # one of ARG_TYPES
+        self.token = token  # the word that stands before it (for a pure-token: that is all of it); None: none
+        self.children = children  # of a oneof or a block; else empty
+        self.access = access  # key flags of a key, space-separated; else empty
+        self.optional = optional
+        self.multiple = multiple  # once or more often; its token, if any, stands once before all of them
+
+    def words(self) -> tuple[int, bool]:
+        """Fewest words it takes when it is there (optional or not), and whether that is the only number."""
+        if self.type == "pure-token":
+            return 1, not self.multiple
+        if self.type == "oneof":
+            sizes = [child.words() for child in self.children]
+            least = min(size for size, _ in sizes)
+            exact = all(fixed and size == least for size, fixed in sizes)
+        elif self.type == "block":
+            least, exact = count_words(self.children)
+        else:
+            least, exact = 1, True
+        return least + (1 if self.token else 0), exact and not self.multiple
+
+    def with_(self, optional: bool | None = None, multiple: bool | None = None) -> Arg:
+        return Arg(
+            self.name, self.type, self.token, self.children, self.access,
+            self.optional if optional is None else optional, self.multiple if multiple is None else multiple,
+        )  # fmt: skip
+
+
+def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
+    """Fewest words that the arguments take together, and whether that is the only number."""
+    least, exact = 0, True
+    for node in args:
+        size, fixed = node.words()
+        if node.optional:
+            exact = False
+        else:
+            least += size
+            exact = exact and fixed
+    return least, exact
+
+
+def key(access: str, name: str = "key", token: str | None = None, multiple: bool = False) -> Arg:
+    """A key. ``access``: Redis's key flags, ``RO`` ``RW`` ``OW`` or ``RM`` and what is done, as in ``"RW UPDATE"``."""
+    words = access.split()
+    if not words or not KEY_FLAGS.issuperset(words):
+        raise ValueError(f"key {name!r}: {access!r} are no key flags")
+    return Arg(name, "key", token, access=access, multiple=multiple)
+
+
+def arg(name: str, type: str = "string", token: str | None = None, multiple: bool = False) -> Arg:  # noqa: A002
+    """A value, with the word ``token`` before it if it has one."""
+    return Arg(name, type, token, multiple=multiple)
+
+
+def token(word: str, name: str | None = None) -> Arg:
+    """A word that stands for itself, like ``NX``."""
+    return Arg(name or word.lower(), "pure-token", word)
+
+
+def oneof(name: str, *children: Arg, token: str | None = None) -> Arg:
+    """Exactly one of several."""
+    return Arg(name, "oneof", token, children)
+
+
+def block(name: str, *children: Arg, token: str | None = None) -> Arg:
+    """Several in this order."""
+    return Arg(name, "block", token, children)
+
+
+def opt(node: Arg) -> Arg:
+    return node.with_(optional=True)
+
+
+def repeat(node: Arg) -> Arg:
+    """Once or more often; ``opt(repeat(...))`` for any number of times."""
+    return node.with_(multiple=True)
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+class KeySpec:
+    """Where keys stand, as COMMAND INFO describes it: where to begin, and the range from there."""
+
+    __slots__ = ("flags", "index", "keyword", "last", "step")
+
+    def __init__(self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int) -> None:
+        self.flags = flags
+        self.index = index  # position in argv of the first key, or where the search for ``keyword`` starts
+        self.keyword = keyword  # the word before the first key; "": the key stands at ``index``
+        self.last = last  # last key counted from the first; -1: up to the last argument
+        self.step = step  # from one key to the next
+
+    def positions(self, argv: Sequence[bytes]) -> range:
+        """Positions of the keys in argv."""
+        first = self.index
+        if self.keyword:
+            upper = [word.upper() for word in argv]
+            try:
+                first = upper.index(self.keyword.encode(), self.index) + 1
+            except ValueError:
+                return range(0)
+        last = first + self.last if self.last >= 0 else len(argv) - 1
+        return range(first, min(last, len(argv) - 1) + 1, self.step)
+
+
+def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
+    """Specs of the keys among ``args``, in the order of the tree.
+
+    ``at``: position of the first of them, None if what stands before has no fixed width. ``start``: where a search
+    for a keyword begins. ``end``: nothing follows them.
+    """
+    for number, node in enumerate(args):
+        size, fixed = node.words()
+        last_node = end and number == len(args) - 1
+        if node.type == "key":
+            step, last = 1, -1 if node.multiple else 0
+            if node.multiple and not last_node:
+                raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
+            if node.token:
+                yield KeySpec(tuple(node.access.split()), start, node.token, last, step)
+            elif at is None:
+                raise ValueError(f"key {node.name!r} has no fixed position and no token")
+            else:
+                yield KeySpec(tuple(node.access.split()), at, "", last, step)
+        elif node.type == "block" and node.multiple:
+            width = count_words(node.children)[0]
+            for spec in key_specs(node.children, at, start, end=False):
+                if spec.keyword or not last_node:
+                    raise ValueError(f"{node.name!r}: keys in a repeated block must be the last arguments")
+                yield KeySpec(spec.flags, spec.index, "", -1, width)
+        elif node.type == "block":
+            yield from key_specs(node.children, at if node.token is None else None, start, last_node)
+        elif node.type == "oneof":
+            for child in node.children:
+                yield from key_specs((child,), at if node.token is None else None, start, last_node)
+        if at is not None:
+            at = at + size if fixed and not node.optional else None

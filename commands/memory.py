@@ -1,0 +1,92 @@
+"""MEMORY: what takes how many bytes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, key, opt
+from commands.help import help_reply
+from commands.parse import integer
+from resp import errors, reply
+from storage.stream import Stream
+
+_memory = partial(command, group="server", since="0.1.0")
+
+KEY_BYTES = 150  # about: a slot of the key table, the key and the value object
+STRING_BYTES = 33  # a bytes object besides its content
+
+
+@_memory(
+    "MEMORY|USAGE", key("RO"), opt(arg("count", "integer", token="SAMPLES")), flags="readonly",
+    complexity="O(N): N groups of the stream."
+)
+def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return about how many bytes of memory a key takes; nodes that are only on disk take none."""
+    if len(argv) > 3 and (len(argv) != 5 or argv[3].upper() != b"SAMPLES" or integer(argv[4]) < 0):
+        raise errors.syntax()
+    value = ctx.ks.peek(argv[2], ctx.now)
+    if value is None:
+        return reply.null(ctx.session.proto)
+    size = KEY_BYTES + len(argv[2])
+    if isinstance(value, Stream):
+        size += value.memory_bytes() + sum(group.pending.memory_bytes() for group in value.groups.values())
+    else:
+        size += STRING_BYTES + len(value.value)
+    return reply.integer(size)
+
+
+@_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")
+def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return figures about the server's memory, in bytes where nothing else is said."""
+    m = ctx.server.memory_figures()
+    used, keys = m["used"], m["keys"]
+    figures: list[tuple[str, int | float]] = [
+        ("peak.allocated", m["peak"]),
+        ("total.allocated", used),
+        ("startup.allocated", m["startup"]),
+        ("replication.backlog", 0),
+        ("clients.slaves", 0),
+        ("clients.normal", m["clients"]),
+        ("overhead.total", max(0, used - m["dataset"])),
+        ("node.cache", m["node_cache"]),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", m["dataset"] // keys if keys else 0),
+        ("dataset.bytes", m["dataset"]),
+        ("dataset.percentage", min(100.0, 100.0 * m["dataset"] / max(1, used))),
+        ("peak.percentage", 100.0 * used / max(1, m["peak"])),
+        ("fragmentation", m["resident"] / max(1, used)),
+        ("fragmentation.bytes", max(0, m["resident"] - used)),
+    ]
+    proto = ctx.session.proto
+    return reply.map_reply(proto, [(reply.bulk(name.encode()), reply.encode(proto, x)) for name, x in figures])
+
+
+@_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")
+def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
+    """Describe in words what takes memory."""
+    m = ctx.server.memory_figures()
+    text = (
+        f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "
+        f"nodes (node-cache-size), {m['clients']} by clients, {m['startup']} by the program itself. "
+        f"The peak was {m['peak']}.\n"
+    )
+    return reply.verbatim(ctx.session.proto, "txt", text.encode())
+
+
+@_memory("MEMORY|PURGE", complexity="O(1)")
+def memory_purge(ctx: Context, argv: list[bytes]) -> Reply:
+    """Do nothing: the allocator gives back by itself what it can."""
+    return reply.OK
+
+
+@_memory("MEMORY|MALLOC-STATS", complexity="O(1)")
+def memory_malloc_stats(ctx: Context, argv: list[bytes]) -> Reply:
+    """Say that the allocator keeps no statistics."""
+    return reply.verbatim(ctx.session.proto, "txt", b"Stats not supported for the current allocator")
+
+
+@_memory("MEMORY|HELP", flags="loading stale", complexity="O(1)")
+def memory_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("MEMORY")

@@ -1,0 +1,130 @@
+"""SLOWLOG and LATENCY: what took long."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, opt
+from commands.help import help_reply
+from commands.parse import integer
+from resp import errors, reply
+from resp.errors import CommandError
+
+_slowlog = partial(command, flags="admin loading stale", group="server", since="0.1.0")
+_latency = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+_help = partial(command, flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+
+
+@_slowlog("SLOWLOG|GET", opt(arg("count", "integer")), complexity="O(N): N entries returned.")
+def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the newest slow commands: id, time, microseconds, arguments, client address and name."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    count = 10
+    if len(argv) == 3:
+        count = integer(argv[2], errors.BAD_SLOWLOG_COUNT)
+        if count < -1:
+            raise CommandError(errors.BAD_SLOWLOG_COUNT)
+    entries = ctx.server.slowlog()
+    items = [
+        reply.array(
+            [
+                reply.integer(number), reply.integer(unix), reply.integer(usec), reply.bulk_array(words),
+                reply.bulk(addr.encode()), reply.bulk(name.encode("latin-1", "replace")),
+            ]
+        )
+        for number, unix, usec, words, addr, name in (entries if count < 0 else entries[:count])
+    ]
+    return reply.array(items)
+
+
+@_slowlog("SLOWLOG|LEN", complexity="O(1)")
+def slowlog_len(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of entries in the slow log."""
+    return reply.integer(len(ctx.server.slowlog()))
+
+
+@_slowlog("SLOWLOG|RESET", complexity="O(N): N entries.")
+def slowlog_reset(ctx: Context, argv: list[bytes]) -> Reply:
+    """Empty the slow log."""
+    ctx.server.slowlog_reset()
+    return reply.OK
+
+
+@_help("SLOWLOG|HELP")
+def slowlog_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("SLOWLOG")
+
+
+@_latency("LATENCY|LATEST", complexity="O(1)")
+def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return for each event its name, when it was last slow, how slow then and at worst (ms)."""
+    rows = [
+        reply.array(
+            [
+                reply.bulk(event.encode()), reply.integer(samples[-1][0]), reply.integer(samples[-1][1]),
+                reply.integer(max(ms for _, ms in samples)),
+            ]
+        )
+        for event, samples in ctx.server.latency().items()
+        if samples
+    ]
+    return reply.array(rows)
+
+
+@_latency("LATENCY|HISTORY", arg("event"), complexity="O(1)")
+def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return an event's samples: unix time and ms."""
+    samples = ctx.server.latency().get(argv[2].decode("latin-1"), [])
+    return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
+
+
+@_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)")
+def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
+    """Forget the samples of events, or of all; the number of events forgotten."""
+    return reply.integer(ctx.server.latency_reset([word.decode("latin-1") for word in argv[2:]]))
+
+
+@_latency("LATENCY|DOCTOR", complexity="O(1)")
+def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
+    """Describe in words what was slow."""
+    lines = []
+    for event, samples in sorted(ctx.server.latency().items()):
+        worst, mean = max(ms for _, ms in samples), sum(ms for _, ms in samples) // len(samples)
+        lines.append(f"{event}: {len(samples)} latency spikes (average {mean}ms, worst {worst}ms).\n")
+    if not lines:
+        if ctx.server.config_value("latency-monitor-threshold") == "0":
+            lines = ["Latency monitoring is off: CONFIG SET latency-monitor-threshold <milliseconds> switches it on.\n"]
+        else:
+            lines = ["No latency spike was observed.\n"]
+    return reply.verbatim(ctx.session.proto, "txt", "".join(lines).encode())
+
+
+@_latency(
+    "LATENCY|HISTOGRAM", opt(arg("command", multiple=True)), complexity="O(N): N commands with latencies."
+)
+def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return for each command its calls, and how many took at most 1, 2, 4, ... microseconds."""
+    proto = ctx.session.proto
+    known = ctx.server.latency_histograms()
+    wanted = sorted(known)
+    if len(argv) > 2:
+        asked = [word.decode("latin-1").lower() for word in argv[2:]]
+        # A container stands for its subcommands.
+        wanted = [name for name in wanted if any(name == word or name.startswith(word + "|") for word in asked)]
+    pairs = []
+    for name in wanted:
+        calls, steps = known[name]
+        if calls:
+            histogram = reply.map_reply(proto, [(reply.integer(usec), reply.integer(n)) for usec, n in steps])
+            fields = [(reply.bulk(b"calls"), reply.integer(calls)), (reply.bulk(b"histogram_usec"), histogram)]
+            pairs.append((reply.bulk(name.encode()), reply.map_reply(proto, fields)))
+    return reply.map_reply(proto, pairs)
+
+
+@_help("LATENCY|HELP")
+def latency_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("LATENCY")

@@ -1,0 +1,58 @@
+"""Numbers in argv, read as strictly as Redis reads them, with its error texts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from resp import errors
+from resp.errors import CommandError
+
+INT_MIN: Final = -(1 << 63)
+INT_MAX: Final = (1 << 63) - 1
+
+_LONGEST = 20  # characters of the lowest 64-bit number
+
+
+def is_integer(raw: bytes) -> bool:
+    """Whether ``raw`` is a signed 64-bit number in the one form that Redis takes: no ``+``, space or leading zero."""
+    if not 0 < len(raw) <= _LONGEST:
+        return False
+    try:
+        value = int(raw)
+    except ValueError:
+        return False
+    return INT_MIN <= value <= INT_MAX and b"%d" % value == raw
+
+
+def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
+    """A signed 64-bit number. Raises CommandError with ``text``."""
+    if 0 < len(raw) <= _LONGEST:
+        try:
+            value = int(raw)
+        except ValueError:
+            raise CommandError(text) from None
+        # int() is too kind (" 1", "+1", "1_0", "01"): only what prints back the same is taken
+        if INT_MIN <= value <= INT_MAX and b"%d" % value == raw:
+            return value
+    raise CommandError(text)
+
+
+def positive(raw: bytes) -> int:
+    """A number of at least 0 (Redis's word for it). Raises CommandError."""
+    value = integer(raw)
+    if value < 0:
+        raise CommandError(errors.NOT_POSITIVE)
+    return value
+
+
+def timeout_ms(raw: bytes) -> int:
+    """The ms of a BLOCK option; 0 is for ever. Raises CommandError."""
+    value = integer(raw, errors.BAD_TIMEOUT)
+    if value < 0:
+        raise CommandError(errors.NEGATIVE_TIMEOUT)
+    return value
+
+
+def invalid_expire(command: str) -> CommandError:
+    """What Redis answers to a time that can't be an expiry; ``command`` in lower case."""
+    return CommandError(f"ERR invalid expire time in '{command}' command")

@@ -1,0 +1,115 @@
+"""SUBSCRIBE, PSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, PUBLISH, PUBSUB.
+
+A confirmation for each channel, joined: that is Redis's reply. In RESP3 they are pushes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, opt
+from commands.help import help_reply
+from commands.session import Session
+from resp import errors, reply
+
+_subscribe = partial(command, flags="pubsub noscript loading stale", group="pubsub", since="0.1.0")
+_ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1.0")
+
+
+def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
+    """``channel`` None: there was nothing to unsubscribe from."""
+    name = reply.null(session.proto) if channel is None else reply.bulk(channel)
+    count = len(session.channels) + len(session.patterns)
+    return reply.push(session.proto, [reply.bulk(kind), name, reply.integer(count)])
+
+
+def _join(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes:
+    session = ctx.session
+    parts = []
+    for name in names:
+        ctx.server.subscribe(session, name, pattern)
+        parts.append(_confirm(session, kind, name))
+    session.refresh()
+    return b"".join(parts)
+
+
+def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes:
+    session = ctx.session
+    parts = []
+    for name in names or sorted(session.patterns if pattern else session.channels):
+        ctx.server.unsubscribe(session, name, pattern)
+        parts.append(_confirm(session, kind, name))
+    session.refresh()
+    return b"".join(parts) if parts else _confirm(session, kind, None)
+
+
+@_subscribe(
+    "SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to."
+)
+def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """Get the messages that are published to the channels from now on."""
+    return _join(ctx, argv[1:], b"subscribe", pattern=False)
+
+
+@_subscribe(
+    "PSUBSCRIBE", arg("pattern", "pattern", multiple=True), complexity="O(N): N patterns to subscribe to."
+)
+def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """Get the messages of every channel whose name fits one of the patterns."""
+    return _join(ctx, argv[1:], b"psubscribe", pattern=True)
+
+
+@_subscribe(
+    "UNSUBSCRIBE", opt(arg("channel", multiple=True)), complexity="O(N): N channels to unsubscribe from."
+)
+def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """Stop getting the messages of the channels; of all of them where none is named."""
+    return _leave(ctx, argv[1:], b"unsubscribe", pattern=False)
+
+
+@_subscribe(
+    "PUNSUBSCRIBE", opt(arg("pattern", "pattern", multiple=True)),
+    complexity="O(N): N patterns to unsubscribe from."
+)
+def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """Stop getting the messages of the patterns; of all of them where none is named."""
+    return _leave(ctx, argv[1:], b"punsubscribe", pattern=True)
+
+
+@command(
+    "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", group="pubsub", since="0.1.0",
+    complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
+)
+def publish(ctx: Context, argv: list[bytes]) -> Reply:
+    """Send a message to whoever listens to the channel now; the number of those."""
+    return reply.integer(ctx.server.publish(argv[1], argv[2]))
+
+
+@_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
+def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the channels that have subscribers."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    return reply.bulk_array(ctx.server.channels(argv[2] if len(argv) == 3 else None))
+
+
+@_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels asked for.")
+def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of subscribers of each channel."""
+    items = []
+    for channel in argv[2:]:
+        items += [reply.bulk(channel), reply.integer(ctx.server.channel_subscribers(channel))]
+    return reply.array(items)
+
+
+@_ask("PUBSUB|NUMPAT", complexity="O(1)")
+def pubsub_numpat(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of patterns that are subscribed to."""
+    return reply.integer(ctx.server.pattern_count())
+
+
+@command("PUBSUB|HELP", flags="loading stale", group="pubsub", since="0.1.0", complexity="O(1)")
+def pubsub_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("PUBSUB")

@@ -1,0 +1,135 @@
+"""The server as a whole: INFO, TIME, ROLE, MONITOR, DBSIZE, FLUSHDB, FLUSHALL, saving, SHUTDOWN."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, oneof, opt, token
+from resp import errors, reply
+from resp.errors import CommandError
+
+_saving = partial(command, group="server", since="0.1.0", complexity="O(N): N changes since the last checkpoint.")
+_flush = partial(
+    command, flags="write", group="server", since="0.1.0", acl="keyspace dangerous",
+    complexity="O(N): N keys and macro nodes.",
+)  # fmt: skip
+
+
+@command(
+    "INFO", opt(arg("section", multiple=True)), flags="loading stale", group="server", since="0.1.0", acl="dangerous",
+    complexity="O(N): N clients and streams.",
+)
+def info(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return figures about the server, by section."""
+    text = ctx.server.info([word.decode("latin-1").lower() for word in argv[1:]])
+    return reply.verbatim(ctx.session.proto, "txt", text.encode())
+
+
+@command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
+def time(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the server's time: unix seconds, and microseconds of the second."""
+    now = ctx.server.clock_us()
+    return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
+
+
+@command(
+    "ROLE", flags="noscript loading stale fast", group="server", since="0.1.0", acl="admin dangerous",
+    complexity="O(1)",
+)
+def role(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the server's part in replication, and how far its log goes."""
+    return reply.encode(ctx.session.proto, ctx.server.role())
+
+
+@command("MONITOR", flags="admin noscript loading stale", group="server", since="0.1.0", complexity="O(1)")
+def monitor(ctx: Context, argv: list[bytes]) -> Reply:
+    """Get every command that the server runs from now on."""
+    if ctx.in_exec:
+        raise CommandError(errors.NO_MONITOR_IN_EXEC)
+    if not ctx.session.monitoring:
+        ctx.server.monitor(ctx.session, on=True)
+    return reply.OK
+
+
+# -- keys as a whole ---------------------------------------------------------------------------------------------
+@command(
+    "DBSIZE", flags="readonly fast", group="server", since="0.1.0", acl="keyspace", complexity="O(1)",
+)
+def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of keys."""
+    return reply.integer(len(ctx.ks.keys))
+
+
+def _flush_all(ctx: Context, argv: list[bytes]) -> bytes:
+    # Both words are taken; the keys are gone at once either way.
+    if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
+        raise errors.syntax()
+    ctx.ks.flush()
+    return reply.OK
+
+
+@_flush("FLUSHALL", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
+def flushall(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove every key."""
+    return _flush_all(ctx, argv)
+
+
+@_flush("FLUSHDB", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
+def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove every key; there is one database."""
+    return _flush_all(ctx, argv)
+
+
+# -- saving ------------------------------------------------------------------------------------------------------
+@_saving("SAVE", flags="admin noscript no_async_loading no_multi")
+def save(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write a checkpoint, and answer when it is on disk."""
+    ctx.server.save()
+    return reply.OK
+
+
+@_saving("BGSAVE", opt(token("SCHEDULE")), flags="admin noscript no_async_loading")
+def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
+    """Start writing a checkpoint."""
+    scheduled = len(argv) == 2 and argv[1].upper() == b"SCHEDULE"
+    if len(argv) > 2 or (len(argv) == 2 and not scheduled):
+        raise errors.syntax()
+    if not ctx.server.bgsave():
+        if not scheduled:
+            raise CommandError(errors.SAVE_RUNNING)
+        return reply.simple(b"Background saving scheduled")
+    return reply.simple(b"Background saving started")
+
+
+@_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
+def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
+    """Start writing a checkpoint, behind which the journal is cut."""
+    if not ctx.server.bgsave():
+        raise CommandError(errors.REWRITE_RUNNING)
+    return reply.simple(b"Background append only file rewriting started")
+
+
+@command(
+    "LASTSAVE", flags="loading stale fast", group="server", since="0.1.0", acl="admin dangerous", complexity="O(1)"
+)
+def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the unix time of the last good checkpoint."""
+    return reply.integer(ctx.server.last_save())
+
+
+@_saving(
+    "SHUTDOWN",
+    opt(oneof("save-selector", token("NOSAVE"), token("SAVE"))),
+    opt(token("NOW")), opt(token("FORCE")), opt(token("ABORT")),
+    flags="admin noscript loading stale no_multi allow_busy"
+)
+def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
+    """Finish, write a checkpoint and end; every acknowledged write is on disk either way."""
+    words = [word.upper() for word in argv[1:]]
+    unknown = set(words) - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
+    abort = b"ABORT" in words
+    if unknown or (abort and len(words) > 1) or (b"NOSAVE" in words and b"SAVE" in words):
+        raise errors.syntax()
+    ctx.server.shutdown(save=b"NOSAVE" not in words, now=b"NOW" in words, force=b"FORCE" in words, abort=abort)
+    return reply.OK if abort else b""

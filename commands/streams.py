@@ -1,0 +1,236 @@
+"""TAPPEND, TAPPEV, TMAPPEND, TRANGE, TREVRANGE, TLEN, TINFO, TCOUNT, TSEEK: streams without groups.
+
+What each does in every corner stands in docs/semantics.md; the numbers in brackets are its points.
+"""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, block, command, key, oneof, opt, repeat
+from commands.entries import COUNTS, entries_reply, entry_wire, id_bulk, reversed_reply
+from commands.parse import integer, positive
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage.ids import MASK64, format_id, parse_id, parse_range_end, parse_range_start
+from storage.keyspace import Keyspace
+from storage.stream import Stream
+
+
+@command(
+    "TAPPEND", key("RW"), repeat(block("data", arg("field"), arg("value"))),
+    flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+def tappend(ctx: Context, argv: list[bytes]) -> Reply:
+    """Appends an entry to a stream and returns its ID. Creates the key if it doesn't exist."""
+    if len(argv) & 1:
+        raise errors.arity("tappend")
+    ks = ctx.ks
+    name = argv[1]
+    now = ctx.now
+    # the usual cases of Keyspace.stream() and next_id() in line
+    stream = ks.keys.get(name)
+    if ks.expires or not isinstance(stream, Stream):
+        stream = ks.stream(name, now)
+    if stream is None:
+        stream = ks.create_stream(name)
+        ms, seq = now, 0
+    elif now > stream.last_ms:
+        ms, seq = now, 0
+    else:
+        ms, seq = ks.next_id(stream, now)
+    bulk_id = id_bulk(ms, seq)
+    ks.append(name, stream, ms, seq, entry_wire(bulk_id, argv[2:]))
+    return bulk_id + b"\r\n"
+
+
+@command(
+    "TAPPEV", key("RW"),
+    oneof("strategy", arg("count", "pure-token", token="COUNT"), arg("time", "pure-token", token="TIME")),
+    arg("n", "integer"), opt(repeat(block("data", arg("field"), arg("value")))),
+    flags="write denyoom", group="stream", since="0.1.0",
+    complexity="O(log N + M): N macro nodes, M of them evicted.",
+)  # fmt: skip
+def tappev(ctx: Context, argv: list[bytes]) -> Reply:
+    """Appends an entry if one is given, then evicts all but the newest n entries or the entries younger than n ms."""
+    if len(argv) & 1:
+        raise errors.arity("tappev")
+    ks, name, now = ctx.ks, argv[1], ctx.now
+    how = argv[2].upper()
+    if how not in (b"COUNT", b"TIME"):
+        raise errors.syntax()
+    limit = positive(argv[3])
+    stream = ks.stream(name, now)
+    result = b""
+    if len(argv) > 4:
+        ms, seq = ks.next_id(stream, now)
+        if stream is None:
+            stream = ks.create_stream(name)
+        bulk_id = id_bulk(ms, seq)
+        ks.append(name, stream, ms, seq, entry_wire(bulk_id, argv[4:]))
+        result = bulk_id + b"\r\n"
+    evicted = 0
+    if stream is not None:
+        if how == b"COUNT":
+            border = max(stream.first_ord, stream.next_ord - limit)
+        else:
+            border = stream.ord_from(max(0, now - limit + 1) << 64)
+        if border > stream.first_ord:
+            evicted = ks.evict(name, stream, border, stream.id_at(border - 1))
+    return result or encode.integer(evicted)
+
+
+@command(
+    "TMAPPEND", key("RW"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
+    arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
+    flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
+)  # fmt: skip
+def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
+    """Appends many entries with the same fields, all or nothing, and returns the first and the last ID."""
+    ks, name = ctx.ks, argv[1]
+    if argv[2].upper() != b"FIELDS":
+        raise errors.syntax()
+    width = integer(argv[3])
+    if not 1 <= width <= len(argv):
+        raise CommandError(errors.BAD_FIELDS)
+    if len(argv) <= 4 + width or argv[4 + width].upper() != b"VALUES":
+        raise errors.syntax()
+    fields, values = argv[4 : 4 + width], argv[5 + width :]
+    if not values or len(values) % width:
+        raise errors.arity("tmappend")
+    stream = ks.stream(name, ctx.now)
+    ms, seq = ks.next_id(stream, ctx.now)
+    total = len(values) // width
+    if ms == MASK64 and MASK64 - seq < total - 1:
+        raise CommandError(errors.ID_EXHAUSTED)
+    if stream is None:
+        stream = ks.create_stream(name)
+    first = (ms, seq)
+    # everything of an entry but its ID and values is the same for all: one template
+    head = COUNTS[2 * width + 1] if 2 * width + 1 < 1024 else encode.array_header(2 * width + 1)
+    template = b"".join(b"\r\n$%d\r\n%b\r\n$%%d\r\n%%b" % (len(f), f.replace(b"%", b"%%")) for f in fields) + b"\r\n"
+    done = 0
+    while done < total:
+        part = min(total - done, MASK64 - seq + 1)  # a run ends where the sequence number does
+        wires: list[bytes] = []
+        for i in range(part):
+            at = (done + i) * width
+            sized: list[int | bytes] = []
+            for value in values[at : at + width]:
+                sized += (len(value), value)
+            wires.append(b"".join((head, id_bulk(ms, seq + i), template % tuple(sized))))
+        ks.append_run(name, stream, ms, seq, wires)
+        done += part
+        last = (ms, seq + part - 1)
+        ms, seq = ms + 1, 0
+    return b"*2\r\n" + id_bulk(*first) + b"\r\n" + id_bulk(*last) + b"\r\n"
+
+
+@command(
+    "TRANGE", key("RO"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
+    flags="readonly", group="stream", since="0.1.0",
+    complexity="O(log N + M): N macro nodes, M entries returned.",
+)  # fmt: skip
+def trange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns the entries between two IDs, both included, oldest first."""
+    found = _range(ctx, argv, 2, 3)
+    if found is None:
+        return encode.EMPTY_ARRAY
+    stream, lo, hi, count = found
+    hi = min(hi, lo + count)
+    return entries_reply(hi - lo, b"", stream, lo, hi)
+
+
+@command(
+    "TREVRANGE", key("RO"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
+    flags="readonly", group="stream", since="0.1.0",
+    complexity="O(log N + M): N macro nodes, M entries returned.",
+)  # fmt: skip
+def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns the entries between two IDs, both included, newest first."""
+    found = _range(ctx, argv, 3, 2)
+    if found is None:
+        return encode.EMPTY_ARRAY
+    stream, lo, hi, count = found
+    lo = max(lo, hi - count)
+    return reversed_reply(stream, lo, hi)
+
+
+def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[Stream, int, int, int] | None:
+    """Stream, ordinals [lo, hi) and count; None if there is nothing."""
+    start, end = parse_range_start(argv[start_at]), parse_range_end(argv[end_at])
+    count = 1 << 62
+    if len(argv) > 4:
+        if len(argv) != 6 or argv[4].upper() != b"COUNT":
+            raise errors.syntax()
+        count = integer(argv[5])
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None or count <= 0 or start > end:
+        return None
+    lo, hi = stream.ord_from(start), stream.ord_from(end + 1)
+    return (stream, lo, hi, count) if lo < hi else None
+
+
+@command("TLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+def tlen(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns the number of entries in a stream, 0 if the key doesn't exist."""
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    return encode.integer(stream.length if stream is not None else 0)
+
+
+@command(
+    "TCOUNT", key("RO"), arg("start-id"), arg("end-id"),
+    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+)  # fmt: skip
+def tcount(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns the number of entries between two IDs, both included, without reading them."""
+    found = _range(ctx, argv, 2, 3)
+    return encode.integer(found[2] - found[1] if found is not None else 0)
+
+
+@command(
+    "TSEEK", key("RO"), arg("last-id"), arg("n", "integer"),
+    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+)  # fmt: skip
+def tseek(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns the ID of the n-th entry after last-id, or of the last entry if there are fewer."""
+    last_id, n = parse_id(argv[2]), integer(argv[3])
+    if n < 1:
+        raise CommandError(errors.NOT_POSITIVE)
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None:
+        return encode.null(ctx.session.proto)
+    lo = stream.ord_from(last_id + 1)
+    if lo >= stream.next_ord:
+        return encode.null(ctx.session.proto)
+    return encode.bulk(format_id(stream.id_at(min(lo + n, stream.next_ord) - 1)))
+
+
+@command("TINFO", key("RO"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.")
+def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Returns what is known of a stream: its length, IDs, counters, and the space that it takes."""
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    return encode.encode(ctx.session.proto, stream_facts(ctx.ks, stream))
+
+
+def stream_facts(ks: Keyspace, stream: Stream) -> dict[str, int | bytes | None]:
+    """TINFO's map."""
+    groups = stream.groups.values()
+    return {
+        "length": stream.length,
+        "first": format_id(stream.first_id()) if stream.length else None,
+        "last": format_id(stream.last_id),
+        "entries-added": stream.next_ord,
+        "evicted": stream.first_ord,
+        "evicted-to": format_id(stream.evicted_to),
+        "nodes": stream.node_count,
+        "memory-bytes": stream.memory_bytes() + sum(g.pending.memory_bytes() for g in groups),
+        "disk-bytes": stream.disk_bytes(),
+        "groups": len(stream.groups),
+        "pending": sum(len(g.pending) for g in groups),
+        "redelivered": sum(g.redelivered for g in groups),
+        "expired": sum(g.expired for g in groups),
+        "dead-lettered": sum(g.deadlettered for g in groups),
+    }

@@ -1,0 +1,90 @@
+"""The data directory: what is in it, whose it is, and that nobody else uses it.
+
+    tidelog.format   two lines: "tidelog data directory, format 1", and "id " with 40 hex digits (the replication ID)
+    lock             locked (flock) while a server runs
+    tail             see ``tail``
+    journal/         see ``journal``
+    store/           see ``store``
+
+Rule 1: tidelog.format is written last when a directory is made, by rename: without it there is nothing to lose.
+Rule 2: what is not complete is refused, never repaired by guessing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from persistence import tail
+from resp.errors import CorruptError
+
+FORMAT = "tidelog data directory, format 1"
+PARTS = ("tail", "journal", "store")
+
+
+def lock(directory: Path) -> int:
+    """Lock the directory; the descriptor keeps it. Raises OSError."""
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise OSError(errno.EBUSY, "the data directory is in use by another tidelog-server", str(directory)) from error
+        raise
+    return fd
+
+
+def prepare(directory: Path, ring_bytes: int) -> str:
+    """Make a new directory's files, or check an old one's; returns its ID. Raises CorruptError, OSError."""
+    marker = directory / "tidelog.format"
+    if marker.exists():
+        lines = marker.read_text(encoding="utf-8", errors="replace").splitlines()
+        if not lines or not lines[0].startswith("tidelog data directory, format "):
+            raise CorruptError(f"{marker}: not a tidelog data directory; choose another dir")
+        if lines[0] != FORMAT:
+            raise CorruptError(f"{marker}: says '{lines[0]}', which is newer than this tidelog knows: start the newer tidelog")
+        if len(lines) < 2 or len(lines[1]) != 43 or not lines[1].startswith("id "):
+            raise CorruptError(f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup")
+        missing = [name for name in PARTS if not (directory / name).exists()]
+        missing += [f"{name}/data.mdb" for name in PARTS[1:] if not missing and not (directory / name / "data.mdb").exists()]
+        if missing:
+            raise CorruptError(
+                f"{directory}: {', '.join(missing)} missing: restore the directory from a backup, or from a replica"
+            )
+        return lines[1][3:]
+    making = directory / "tidelog.making"
+    foreign = [name for name in PARTS if (directory / name).exists()]
+    if foreign and not making.exists():
+        raise CorruptError(
+            f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or choose another dir"
+        )
+    making.touch()
+    for name in foreign:  # a first start that was broken off
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    tail.create(directory / "tail", ring_bytes)
+    return secrets.token_hex(20)
+
+
+def complete(directory: Path, identity: str) -> None:
+    """Every file of a new directory is there: say so, durably."""
+    temporary = directory / "tidelog.format.new"
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(f"{FORMAT}\nid {identity}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(directory / "tidelog.format")
+    (directory / "tidelog.making").unlink(missing_ok=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

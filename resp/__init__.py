@@ -1,0 +1,1 @@
+"""The RESP wire: requests in, replies out. Knows bytes only."""

@@ -1,0 +1,153 @@
+"""Every error that a client can see, and the families they belong to.
+
+Rule 1: errors are raised, never returned.  Rule 2: each text stands here, once.  Rule 3: texts and codes are
+Redis's where Redis has the thing.
+
+Four families, each caught in one place:
+
+==================  ==========================================  ==================================
+family              whose fault                                 caught by
+==================  ==========================================  ==================================
+``ProtocolError``   the peer broke the wire protocol            the connection: replies, then closes
+``CommandError``    the caller sent a bad command               the dispatcher: replies
+``CorruptError``    a file on disk is damaged or foreign        the program: explains, exits
+anything else       we have a bug                               the dispatcher: logs, replies, goes on
+==================  ==========================================  ==================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ProtocolError(Exception):
+    """The peer sent bytes that are no request; the text goes out after ``-ERR Protocol error: ``."""
+
+
+class CommandError(Exception):
+    """A command that can't be carried out. ``text`` starts with the error code, without the leading dash."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class CorruptError(Exception):
+    """A damaged or foreign file in the data directory. The text names the file and what to do."""
+
+
+# -- texts without a variable part ---------------------------------------------------------------------------
+SYNTAX = "ERR syntax error"
+NOT_INTEGER = "ERR value is not an integer or out of range"
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+INVALID_ID = "ERR Invalid stream ID specified as stream command argument"
+NO_SUCH_KEY = "ERR no such key"
+ID_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
+NEGATIVE_TIMEOUT = "ERR timeout is negative"
+BAD_TIMEOUT = "ERR timeout is not an integer or out of range"
+RETRY_NEEDS_GROUP = "ERR RETRY requires GROUP"
+NEEDS_RETRY = "ERR MAXDELIVERIES and DEADLETTER require RETRY"
+BAD_RETRY = "ERR retry-ms must be at least 1"
+BAD_MAXDELIVERIES = "ERR MAXDELIVERIES must be between 1 and 4294967295"
+BAD_DEADLETTER = "ERR DEADLETTER must name a key other than the stream's own"
+EMPTY_GROUP = "ERR the group's name must not be empty"
+BAD_FIELDS = "ERR the number of FIELDS must be positive and match the fields given"
+NOT_POSITIVE = "ERR value is out of range, must be positive"
+
+# connections
+NOAUTH = "NOAUTH Authentication required."
+BAD_CREDENTIALS = "WRONGPASS invalid username-password pair or user is disabled."
+NO_PROTO = "NOPROTO unsupported protocol version"
+BAD_PROTOCOL_VERSION = "ERR Protocol version is not an integer or out of range"
+NO_SUCH_DATABASE = "ERR DB index is out of range"
+NO_SUCH_CLIENT = "ERR No such client"
+BAD_CLIENT_ID = "ERR Invalid client ID"
+CLIENT_ID_TOO_SMALL = "ERR client-id should be greater than 0"
+BAD_MAXAGE = "ERR maxage is not an integer or out of range"
+MAXAGE_TOO_SMALL = "ERR maxage should be greater than 0"
+BAD_UNBLOCK_REASON = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"
+BAD_PAUSE_MODE = "ERR CLIENT PAUSE mode must be WRITE or ALL"
+CACHING_UNSUPPORTED = "ERR client-side caching is not supported"
+AUTH_WITHOUT_NEED = (
+    "ERR AUTH <password> called without any password configured for the default user. "
+    "Are you sure your configuration is correct?"
+)
+HELLO_NEEDS_AUTH = (
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> "
+    "option can be used to authenticate the client and select the RESP protocol version at the same time"
+)
+# transactions
+EXEC_ABORT = "EXECABORT Transaction discarded because of previous errors."
+MULTI_NESTED = "ERR MULTI calls can not be nested"
+EXEC_WITHOUT_MULTI = "ERR EXEC without MULTI"
+DISCARD_WITHOUT_MULTI = "ERR DISCARD without MULTI"
+WATCH_IN_MULTI = "ERR WATCH inside MULTI is not allowed"
+# the server
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
+BAD_COMMAND = "ERR Invalid command specified"
+COMMAND_WITHOUT_KEYS = "ERR The command has no key arguments"
+COMMAND_ARITY = "ERR Invalid number of arguments specified for command"
+COMMAND_ARGUMENTS = "ERR Invalid arguments specified for command"
+BAD_SLOWLOG_COUNT = "ERR count should be greater than or equal to -1"
+NO_MONITOR_IN_EXEC = "ERR MONITOR isn't allowed for DENY BLOCKING client"
+SAVE_RUNNING = "ERR Background save already in progress"
+REWRITE_RUNNING = "ERR Background append only file rewriting already in progress"
+DEBUG_NOT_ALLOWED = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '
+    "connection, otherwise you need to set this option in the configuration file, and then restart the server."
+)
+
+
+def wrong_type() -> CommandError:
+    return CommandError(WRONG_TYPE)
+
+
+def syntax() -> CommandError:
+    return CommandError(SYNTAX)
+
+
+def not_integer() -> CommandError:
+    return CommandError(NOT_INTEGER)
+
+
+def arity(name: str) -> CommandError:
+    """``name`` in lower case, with ``|sub`` for a subcommand, as Redis prints it."""
+    return CommandError(f"ERR wrong number of arguments for '{name}' command")
+
+
+def no_group(key: bytes, group: bytes) -> CommandError:
+    return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
+
+
+def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
+    """A subcommand that exists and can't be called like this, where its arity alone doesn't tell."""
+    return CommandError(
+        f"ERR unknown subcommand or wrong number of arguments for '{show(argv[1])}'. Try {show(argv[0]).upper()} HELP."
+    )
+
+
+def bad_name(what: str) -> CommandError:
+    """``what``: whose name it is, as ``Client names`` or ``lib-name``."""
+    return CommandError(f"ERR {what} cannot contain spaces, newlines or special characters.")
+
+
+def bad_hello(option: bytes) -> CommandError:
+    return CommandError(f"ERR Syntax error in HELLO option '{show(option)}'")
+
+
+def unrecognized_option(option: bytes) -> CommandError:
+    return CommandError(f"ERR Unrecognized option '{show(option)}'")
+
+
+def unknown_client_type(name: bytes) -> CommandError:
+    return CommandError(f"ERR Unknown client type '{show(name)}'")
+
+
+def no_such_user(name: bytes) -> CommandError:
+    return CommandError(f"ERR No such user '{show(name)}'")
+
+
+def show(raw: bytes, limit: int = 128) -> str:
+    """A peer's bytes made fit for an error line: printable, one line, at most ``limit`` characters."""
+    text = raw[:limit].decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else "?" for c in text)

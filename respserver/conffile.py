@@ -1,0 +1,223 @@
+r"""The syntax of redis.conf: lines, words, quotes, include, units.
+
+Rule 1: this file knows words, not directives; what a directive takes stands in ``directives``.
+Rule 2: whatever is wrong is a ``ConfigError`` that knows the file, the line and the text of that line.
+
+A line is a directive's name and its words::
+
+    maxmemory 64mb                         # comments start a line, they don't end one
+    requirepass "a \x41 b"                 double quotes: \n \r \t \b \a \" \\ \xHH
+    requirepass 'it\'s'                    single quotes: only \' is special
+    include /etc/tidelog/conf.d/*.conf     a pattern without a match is no error, a missing file is one
+
+Values are kept as text; bytes that are not UTF-8 survive as surrogates (``surrogateescape``), so that a password of
+any bytes is compared and rewritten as it was given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+MAX_INCLUDE_DEPTH = 16  # files within files; more is a circle
+
+_ESCAPES = {"n": 0x0A, "r": 0x0D, "t": 0x09, "b": 0x08, "a": 0x07}
+_HEX = frozenset("0123456789abcdefABCDEF")
+_SPACE = " \t\n\r\v\f\0"
+_UNITS = {
+    "": 1, "b": 1,
+    "k": 1000, "kb": 1024,
+    "m": 1000**2, "mb": 1024**2,
+    "g": 1000**3, "gb": 1024**3,
+}  # fmt: skip
+
+
+class ConfigError(Exception):
+    """A configuration that can't be used.
+
+    ``text`` says what is wrong in one sentence; ``line`` says where, and is None where no single line is to blame.
+    """
+
+    def __init__(self, text: str, line: Line | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.line = line
+
+    def report(self, version: str) -> str:
+        """The lines that redis-server prints before it gives up, ready for standard error."""
+        lines = ["", f"*** FATAL CONFIG FILE ERROR (tidelog {version}) ***"]
+        if self.line is not None:
+            lines += [self.line.where(), f">>> '{self.line.text}'"]
+        lines.append(self.text)
+        return "\n".join(lines) + "\n"
+
+
+class Line:
+    """One directive as it was written: in a file, on standard input or on the command line."""
+
+    __slots__ = ("number", "source", "text", "words")
+
+    def __init__(self, source: str, number: int, text: str, words: list[str]) -> None:
+        self.source = source  # path as it was named; "-" standard input; "" the command line
+        self.number = number  # 1 is the first line; 0 on the command line
+        self.text = text  # as written, without surrounding blanks
+        self.words = words  # the name, then the values, unquoted; never empty
+
+    def where(self) -> str:
+        if not self.source:
+            return "Reading the command line"
+        name = "standard input" if self.source == "-" else f"file {self.source}"
+        return f"Reading the configuration file, at line {self.number} of {name}"
+
+
+def split_words(text: str) -> list[str]:
+    """Split a line into words, undoing quotes; raises ValueError if they are unbalanced.
+
+    A closing quote must be followed by a blank or the end: ``"a"b`` is an error, as in Redis.
+    """
+    words: list[str] = []
+    i, end = 0, len(text)
+    while True:
+        while i < end and text[i] in _SPACE:
+            i += 1
+        if i == end:
+            return words
+        word = bytearray()
+        quote = ""
+        while True:
+            if i == end:
+                if quote:
+                    raise ValueError("Unbalanced quotes in configuration line")
+                break
+            c = text[i]
+            if quote:
+                if c == quote:
+                    i += 1
+                    if i < end and text[i] not in _SPACE:
+                        raise ValueError("Unbalanced quotes in configuration line")
+                    break
+                if c == "\\" and i + 1 < end and (quote == '"' or text[i + 1] == "'"):
+                    if quote == '"' and text[i + 1] == "x" and i + 3 < end and _HEX.issuperset(text[i + 2 : i + 4]):
+                        word.append(int(text[i + 2 : i + 4], 16))
+                        i += 4
+                        continue
+                    i += 1
+                    escaped = _ESCAPES.get(text[i]) if quote == '"' else None
+                    if escaped is not None:
+                        word.append(escaped)
+                        i += 1
+                        continue
+                    c = text[i]
+            elif c in _SPACE:
+                break
+            elif c in "\"'":
+                quote = c
+                i += 1
+                continue
+            word += c.encode("utf-8", "surrogateescape")
+            i += 1
+        words.append(word.decode("utf-8", "surrogateescape"))
+
+
+def quote(value: str) -> str:
+    """The word as a line can hold it: plain where that is unambiguous, else in double quotes."""
+    if value and value.isprintable() and not any(c in " \"'\\" for c in value) and not value.startswith("#"):
+        return value
+    out = []
+    for c in value:
+        if c in '"\\':
+            out.append("\\" + c)
+        elif c.isprintable():
+            out.append(c)
+        else:
+            out.append("".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape")))
+    return '"' + "".join(out) + '"'
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of ``1024``, ``64mb``, ``1gb``, ``1k`` (1000) or ``1kb`` (1024), in any case; else ValueError."""
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = _UNITS.get(text[len(digits) :].lower())
+    number = digits[1:] if digits[:1] == "-" else digits
+    if unit is None or not (number.isascii() and number.isdigit()):
+        raise ValueError("argument must be a memory value")
+    return int(digits) * unit
+
+
+def parse_yes_no(text: str) -> bool:
+    word = text.lower()
+    if word not in ("yes", "no"):
+        raise ValueError("argument must be 'yes' or 'no'")
+    return word == "yes"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like ``word``, or None where nothing does."""
+    import difflib  # only on the way to an error
+
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def read_file(path: str) -> Iterator[Line]:
+    """The lines of a file, with those of the files it includes in their place. Raises ConfigError."""
+    return read_text(_contents(path, None), path, 0)
+
+
+def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
+    """The lines of a text that came from ``source``; blank lines and comments are left out."""
+    for number, raw in enumerate(text.split("\n"), 1):
+        stripped = raw.strip(_SPACE)
+        if not stripped or stripped[0] == "#":
+            continue
+        line = Line(source, number, stripped, [])
+        try:
+            line.words = split_words(stripped)
+        except ValueError as exc:
+            raise ConfigError(str(exc), line) from None
+        if not line.words:
+            continue
+        if line.words[0].lower() == "include" and len(line.words) == 2:
+            yield from _include(line, depth)
+        else:
+            yield line
+
+
+def read_flags(args: list[str]) -> list[Line]:
+    """``--name value ...`` words of a command line as lines: each ``--name`` starts one.
+
+    A value can't start with ``--`` unless it is quoted in a file; a single dash is fine (``--repl-timeout -1``).
+    """
+    lines: list[Line] = []
+    for word in args:
+        if word.startswith("--") and len(word) > 2:
+            lines.append(Line("", 0, word, [word[2:]]))
+        elif not lines:
+            line = Line("", 0, word, [word])
+            raise ConfigError("a directive on the command line is written --name value", line)
+        else:
+            lines[-1].words.append(word)
+            lines[-1].text += " " + quote(word)
+    return lines
+
+
+def _include(line: Line, depth: int) -> Iterator[Line]:
+    if depth + 1 > MAX_INCLUDE_DEPTH:
+        raise ConfigError(f"include goes more than {MAX_INCLUDE_DEPTH} files deep: does a file include itself?", line)
+    path = line.words[1]
+    paths = [path]
+    if any(c in path for c in "*?["):
+        import glob  # rare
+
+        paths = sorted(glob.glob(path))
+    for one in paths:
+        yield from read_text(_contents(one, line), one, depth + 1)
+
+
+def _contents(path: str, line: Line | None) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError as exc:
+        what = f"Fatal error, can't open config file '{os.path.abspath(path)}': {exc.strerror}"
+        raise ConfigError(what, line) from None

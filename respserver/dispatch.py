@@ -1,0 +1,285 @@
+"""From a list of arguments to a reply: look the command up, check what stands against it, call it, note what it cost.
+
+The usual case is short: the client is ``plain`` (Session.refresh) and nothing is ``gated`` (a monitor, CLIENT PAUSE, writes refused ...).
+Everything else goes through ``_checked``, whose order of checks is Redis's (processCommand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from commands.context import Block, Chunks, Context, Reply
+from commands.declare import TABLE, Command, find, lookup
+from resp import errors, reply
+from resp.errors import CommandError
+from respserver.connection import OUTPUT_AT_ONCE
+from respserver.monitor import monitor_line, redacted
+from respserver.slowlog import Histogram
+
+if TYPE_CHECKING:
+    from commands.session import Session
+    from respserver.connection import Connection
+    from respserver.server import Server
+
+SUBSCRIBED_MAY = frozenset(
+    ("subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset", "ssubscribe", "sunsubscribe")
+)
+NOT_QUEUED = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
+ALWAYS_WHILE_PAUSED = frozenset(("client", "quit", "reset", "shutdown"))  # CLIENT UNPAUSE must get through
+
+
+class Dispatcher:
+    """Runs commands; one for the server. ``gated`` is kept by whoever switches a gate (Server.regate)."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.ctx = Context(server.ks, server.api, None)  # type: ignore[arg-type]  # set for each run
+        self.gated = False
+        self.refuse_writes = ""  # error line for commands that write; empty: writes are welcome
+        self.refuse_memory = False  # maxmemory reached: commands that may grow are refused
+        self.pause_until = 0  # ms since epoch
+        self.pause_writes_only = False
+        self.histograms: dict[str, Histogram] | None = None  # how long commands take, where latency-tracking asks for it
+
+    def run(self, conn: Connection, commands: list[list[bytes]]) -> None:
+        """Run the commands in order, until one has to wait or the client has to read first; the rest is held."""
+        server = self.server
+        session = conn.session
+        ks = server.ks
+        ctx = self.ctx
+        ctx.ks = ks
+        ctx.session = session
+        ks.no_touch = session.no_touch
+        ctx.now = server.now_ms()
+        ctx.in_exec = False
+        out = conn.out
+        find = TABLE.get
+        slow_ns = server.slow_ns
+        histograms = self.histograms
+        size = 0
+        done = 0
+        started = perf_counter_ns()
+        for argv in commands:
+            done += 1
+            command = find(argv[0])
+            try:
+                if (
+                    command is not None
+                    and command.hot_least <= len(argv) <= command.hot_most
+                    and session.plain
+                    and not self.gated
+                ):
+                    answer = command.handler(ctx, argv)
+                else:
+                    command = None  # nobody's call until it is found to run
+                    checked, command = self._checked(conn, argv)
+                    if checked is None:  # CLIENT PAUSE: try again later
+                        conn.hold(commands, done - 1)
+                        done -= 1
+                        break
+                    answer = checked
+            except CommandError as error:
+                answer = reply.error(error.text)
+                if command is not None:
+                    command.failed += 1
+                server.stats.note_error(error.text)
+            except Exception as error:  # noqa: BLE001 - one client's trouble; the log has the trace
+                server.log.trace(f"Bug while running {errors.show(argv[0])}; the client got an error", error)
+                answer = b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
+                server.stats.note_error("ERR")
+            ended = perf_counter_ns()
+            if command is not None:
+                command.calls += 1
+                command.usec += ended - started
+                if histograms is not None:
+                    histograms.setdefault(command.name, Histogram()).note((ended - started) // 1000)
+            if ended - started > slow_ns:
+                self._slow(session, argv, command, ended - started)
+            started = ended
+            if type(answer) is bytes:
+                if session.plain:
+                    out.append(answer)
+                    size += len(answer)
+                else:
+                    size += self._answer(conn, answer)
+            elif isinstance(answer, Block):
+                session.last_command = command.name if command is not None else ""
+                server.blocking.park(conn, answer, ctx)
+                conn.hold(commands, done)
+                break
+            elif isinstance(answer, Chunks):
+                self._answer(conn, answer)
+                if ks.ready:
+                    server.blocking.serve_ready()
+                conn.hold(commands, done)
+                break
+            if ks is not server.ks:
+                ks = ctx.ks = server.ks  # DEBUG RELOAD
+            if ks.ready:
+                server.blocking.serve_ready()
+            if size > OUTPUT_AT_ONCE or session.close_after_reply:
+                conn.hold(commands, done)
+                if session.close_after_reply:
+                    conn.backlog.clear()
+                break
+        if done and command is not None:
+            session.last_command = command.name
+        session.total_commands += done
+        server.stats.commands_processed += done
+        conn.out_bytes += size
+        if out or ks.log or conn.backlog:
+            server.queue_flush(conn)
+            if conn.backlog and not conn.busy:
+                server.queue_resume(conn)
+
+    def _answer(self, conn: Connection, answer: bytes | Chunks) -> int:
+        """Queue a reply as CLIENT REPLY wants it; returns its bytes."""
+        session = conn.session
+        mode = session.reply_mode
+        if mode == 3:  # SKIP: this reply is the one to leave out
+            session.reply_mode = 0
+            session.refresh()
+        elif mode == 2:
+            session.reply_mode = 3
+        if mode in (1, 3) or not answer:
+            if isinstance(answer, Chunks):
+                answer.close()
+            return 0
+        if isinstance(answer, Chunks):
+            conn.send(answer)
+            return 0
+        conn.out.append(answer)
+        return len(answer)
+
+    # -- everything but the usual case -----------------------------------------------------------------------
+    def _checked(self, conn: Connection, argv: list[bytes]) -> tuple[Reply | None, Command | None]:
+        """The command's reply, None if it has to wait for CLIENT UNPAUSE; raises CommandError."""
+        server, session, ctx = self.server, conn.session, self.ctx
+        try:
+            command = lookup(argv)
+        except CommandError:
+            refused = find(argv[:2])  # known, and called with too few or too many words
+            if refused is not None:
+                refused.rejected += 1
+            if session.multi:
+                session.exec_abort = True
+            raise
+        try:
+            self._may_run(command, session, argv)
+        except CommandError:
+            command.rejected += 1
+            if session.multi and command.name not in NOT_QUEUED:
+                session.exec_abort = True
+            raise
+        top = command.name.split("|", 1)[0]
+        if self.pause_until > ctx.now and top not in ALWAYS_WHILE_PAUSED:
+            exec_writes = top == "exec" and any(self._writes(lookup(q), q) for q in session.queued)
+            if not self.pause_writes_only or self._writes(command, argv) or exec_writes or top in ("publish", "pfcount"):
+                conn.paused = True
+                return None, command
+        if session.multi and command.name not in NOT_QUEUED:
+            session.queued.append(argv)
+            session.last_command = command.name
+            return reply.QUEUED, None  # EXEC is when it is called
+        try:
+            return command.handler(ctx, argv), command
+        except CommandError:
+            command.calls += 1
+            command.failed += 1
+            raise
+        finally:
+            if server.monitors:
+                self._show(session, command, argv)
+
+    def _show(self, session: Session, command: Command, argv: list[bytes]) -> None:
+        """Let monitors see a command that ran: a queued one when EXEC runs it, an administrative one never."""
+        if not command.flags.isdisjoint(("admin", "skip_monitor")):
+            return
+        line = monitor_line(self.server.clock_us(), session.addr, redacted(argv))
+        for watcher in list(self.server.monitors):
+            self.server.api.push(watcher, line)
+
+    def _may_run(self, command: Command, session: Session, argv: list[bytes]) -> None:
+        """Raises what Redis answers to a command that must not run here and now."""
+        if not session.authenticated and "no_auth" not in command.flags:
+            raise CommandError(errors.NOAUTH)
+        if self.refuse_memory and "denyoom" in command.flags:
+            raise CommandError(errors.OOM)
+        if self.refuse_writes:
+            if self._writes(command, argv):
+                raise CommandError(self.refuse_writes)
+            if command.name == "exec" and any(self._writes(lookup(queued), queued) for queued in session.queued):
+                self.server.api.discard(session)
+                raise CommandError(f"EXECABORT Transaction discarded because of: {self.refuse_writes}")
+        if session.proto == 2 and (session.channels or session.patterns) and command.name not in SUBSCRIBED_MAY:
+            raise CommandError(
+                f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are"
+                " allowed in this context"
+            )
+        if session.multi and "no_multi" in command.flags:
+            raise CommandError("ERR Command not allowed inside a transaction")
+
+    @staticmethod
+    def _writes(command: Command, argv: list[bytes]) -> bool:
+        """Whether the call changes data: TREAD does so only with GROUP [13]."""
+        if not command.write:
+            return False
+        return command.name != "tread" or any(word.upper() == b"GROUP" for word in argv[4:])
+
+    def run_queued(self, ctx: Context) -> Reply:
+        """EXEC's body: every queued command in order; an error is that command's reply."""
+        parts: list[bytes | Chunks] = []
+        queued, ctx.session.queued = ctx.session.queued, []
+        ctx.in_exec = True
+        streamed = False
+        for argv in queued:
+            command = lookup(argv)
+            started = perf_counter_ns()
+            try:
+                answer = command.handler(ctx, argv)
+                assert not isinstance(answer, Block), "nothing blocks inside EXEC"
+            except CommandError as error:
+                answer = reply.error(error.text)
+                command.failed += 1
+                self.server.stats.note_error(error.text)
+            took = perf_counter_ns() - started
+            command.calls += 1
+            command.usec += took
+            if took > self.server.slow_ns:
+                self._slow(ctx.session, argv, command, took)
+            if self.server.monitors:
+                self._show(ctx.session, command, argv)
+            streamed = streamed or isinstance(answer, Chunks)
+            parts.append(answer)
+        ctx.in_exec = False
+        head = reply.array_header(len(parts))
+        if not streamed:
+            return b"".join([head, *[part for part in parts if isinstance(part, bytes)]])
+        return _joined(head, parts)
+
+    def _slow(self, session: Session, argv: list[bytes], command: Command | None, took_ns: int) -> None:
+        flags = command.flags if command is not None else frozenset()
+        if "skip_slowlog" in flags or ("blocking" in flags and session.blocked):
+            return
+        self.server.note_slow(session, redacted(argv), command, took_ns)
+
+
+def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
+    """One streamed reply of several parts, some of them streamed."""
+
+    def pieces() -> Iterator[bytes]:
+        yield head
+        for part in parts:
+            if isinstance(part, bytes):
+                yield part
+            else:
+                yield from part.pieces
+
+    def close() -> None:
+        for part in parts:
+            if isinstance(part, Chunks):
+                part.close()
+
+    return Chunks(pieces(), close)

@@ -1,0 +1,40 @@
+"""The line that MONITOR prints for a command, as Redis prints it."""
+
+from __future__ import annotations
+
+_NAMED = {0x5C: "\\\\", 0x22: '\\"', 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
+_QUOTED = [_NAMED.get(code) or (chr(code) if 0x20 <= code < 0x7F else f"\\x{code:02x}") for code in range(256)]
+
+
+def quote(raw: bytes) -> str:
+    """``"..."`` with everything that isn't printable ASCII escaped, so that it can be typed again."""
+    return '"' + "".join([_QUOTED[code] for code in raw]) + '"'
+
+
+def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
+    """A simple-string reply ``+<seconds>.<microseconds> [0 <addr>] "cmd" "arg"...``, encoded.
+
+    The caller leaves out administrative commands and passes the rest through ``redacted``.
+    """
+    words = " ".join([quote(arg) for arg in argv])
+    return f"+{clock_us // 1_000_000}.{clock_us % 1_000_000:06d} [0 {addr}] {words}\r\n".encode()
+
+
+def redacted(argv: list[bytes]) -> list[bytes]:
+    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a secret."""
+    if argv[0][:1] not in b"aAhHcC":  # most commands carry none
+        return argv
+    name = argv[0].upper()
+    if name == b"AUTH":
+        return [argv[0], *[b"(redacted)"] * (len(argv) - 1)]
+    out = list(argv)
+    if name == b"HELLO":
+        for at, word in enumerate(argv):
+            if word.upper() == b"AUTH":
+                out[at + 1 : at + 3] = [b"(redacted)"] * len(argv[at + 1 : at + 3])
+                break
+    elif name == b"CONFIG" and len(argv) > 3 and argv[1].upper() == b"SET":
+        for at in range(2, len(argv) - 1, 2):
+            if argv[at].lower() in (b"requirepass", b"masterauth", b"tls-key-file-pass"):
+                out[at + 1] = b"(redacted)"
+    return out

@@ -1,0 +1,372 @@
+"""The ``tidelog-server`` program: from the command line to a server that listens, and back out again.
+
+The order of a start, as tools that start redis-server expect it on standard output::
+
+    ... * tidelog 0.1.0 is starting, 64 bit, port 6379, PID: 4711
+    ... * Server initialized                     (modules loaded; then the data is recovered)
+    ... * Ready to accept connections            (listening; the pid file is there)
+
+Rule 1: what keeps the server from starting is one clear line and exit code 1; a traceback means a bug.
+Rule 2: nothing is imported before it is needed: an empty directory is up in the time that Python takes to load
+asyncio and uvloop. That is why arguments are read by hand and not by click (30 ms), apart from the fact that click
+can't read redis-server's language: ``--name value value``, where the names are those of a file's directives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from respserver import __version__
+from respserver.conffile import ConfigError
+from respserver.config import Config
+from respserver.logs import Logger, take_over_logging
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from respserver.server import Server
+
+SPARE_FILES = 64  # open files that are not clients: listeners, data files, the event loop
+
+HELP = """\
+tidelog-server: a durable log server that speaks the Redis protocol.
+
+Usage: tidelog-server [conf-file] [--name value ...] [-]
+       tidelog-server -v | --version
+       tidelog-server -h | --help [name]        what it takes; with a name: what that directive means
+       tidelog-server [...] --test-config       check the configuration, don't start
+
+Every directive of the configuration file can be given as a flag; flags win. A last "-" reads directives from standard
+input. Without anything it listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
+
+Examples:
+  tidelog-server                                        start with the defaults
+  tidelog-server --port 7777 --dir /var/lib/tidelog     another port, another place for the data
+  tidelog-server /etc/tidelog.conf --loglevel verbose   a file, and one thing different
+  tidelog-server --appendfsync everysec --save ""       sync once a second, no save points
+  tidelog-server --bind '*' --requirepass secret        open to other machines, with a password
+  tidelog-server --port 0 --tls-port 6379 --tls-cert-file server.crt --tls-key-file server.key --tls-auth-clients no
+  echo 'maxmemory 512mb' | tidelog-server -             directives from standard input
+  tidelog-server --help appendfsync                     what a directive means
+
+Then, from another terminal:
+  redis-cli TAPPEND weather city Oslo temp 4            append an entry; answers its ID
+  redis-cli TRANGE weather - +                          read everything back
+  redis-cli TREAD weather '' 10 BLOCK 0                 wait for what comes next
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``tidelog-server``; returns the exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    if args and args[0] in ("-v", "--version"):
+        sys.stdout.write(f"tidelog-server v={__version__} bits={_bits()} python={sys.version.split()[0]}\n")
+        return 0
+    if args and args[0] in ("-h", "--help"):
+        return _help(args[1:])
+    test_only = "--test-config" in args
+    try:
+        config = Config.load([word for word in args if word != "--test-config"], _read_stdin)
+    except ConfigError as exc:
+        sys.stderr.write(exc.report(__version__))
+        return 1
+    return _test(config) if test_only else run(config)
+
+
+def run(config: Config) -> int:
+    """Serve until stopped; returns the exit code."""
+    logger = Logger(config.logfile, config.loglevel)
+    try:
+        logger.check()
+    except OSError as exc:
+        return _fail(Logger(), f"logfile: can't open {config.logfile}: {exc.strerror}")
+    where = ", ".join(_listens(config))
+    logger.notice(f"tidelog {__version__} is starting, {_bits()} bit, {where or 'no port'}, PID: {os.getpid()}")
+    config.warn = logger.warning
+    for warning in config.warnings:
+        logger.warning(warning)
+    if not where:
+        return _fail(logger, "Configured to not listen anywhere, exiting: set port, tls-port or unixsocket")
+    try:
+        os.makedirs(config.dir, exist_ok=True)
+        os.listdir(config.dir)
+    except OSError as exc:
+        return _fail(logger, f"dir: can't use the data directory {config.dir}: {exc.strerror}")
+    fit_maxclients(config, logger)
+    _watch_config(config, logger)
+    _exit_while_starting(logger)
+    try:
+        loop = _new_loop(logger)
+        take_over_logging(logger)
+        try:
+            return loop.run_until_complete(_serve(config, logger))
+        finally:
+            loop.close()
+    except KeyboardInterrupt:  # only between the lines above: later SIGINT has its own handler
+        return _fail(logger, "Interrupted")
+
+
+async def _serve(config: Config, logger: Logger) -> int:
+    from resp.errors import CommandError, CorruptError
+    from respserver.server import Server
+
+    server = Server(config, logger)
+    logger.notice("Server initialized")
+    try:
+        await server.start()
+    except (CorruptError, ConfigError, CommandError) as exc:
+        return _fail(logger, str(exc))
+    except OSError as exc:
+        return _fail(logger, _explain(exc, config))
+    except Exception as exc:  # noqa: BLE001 - a bug of ours must be in the log, not only on a lost terminal
+        logger.trace("Can't start: this is a bug", exc)
+        return 1
+    try:
+        _write_pidfile(config)
+    except OSError as exc:  # as redis-server: a nuisance, not a reason to stay down
+        logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
+    _stop_on_signals(server, config, logger)
+    _tell_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
+    logger.notice("Ready to accept connections")
+    try:
+        await server.run_until_stopped()
+    except Exception as exc:  # noqa: BLE001 - the same
+        logger.trace("The server broke down: this is a bug", exc)
+        return 1
+    finally:
+        _remove_pidfile(config)
+    logger.notice("tidelog is now ready to exit, bye bye...")
+    return 0
+
+
+def fit_maxclients(config: Config, logger: Logger) -> None:
+    """Ask the system for enough open files; lower ``maxclients`` to what it grants."""
+    granted = _clients_granted(config.maxclients)
+    if granted < config.maxclients:
+        config.maxclients = granted
+        logger.warning(
+            f"maxclients has been reduced to {granted}: the system allows {granted + SPARE_FILES} open files "
+            "(to have more, increase 'ulimit -n')"
+        )
+
+
+def _clients_granted(wanted: int) -> int:
+    """How many of ``wanted`` clients the system has open files for, once its soft limit is raised."""
+    import resource
+
+    need = wanted + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return wanted
+    granted = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    except (OSError, ValueError):
+        granted = soft
+    return max(1, granted - SPARE_FILES)
+
+
+def _watch_config(config: Config, logger: Logger) -> None:
+    """CONFIG SET of what belongs to the process; the rest is the server's."""
+
+    def loglevel() -> None:
+        logger.set_level(config.loglevel)
+
+    def maxclients() -> None:
+        granted = _clients_granted(config.maxclients)
+        if granted < config.maxclients:  # Redis's words
+            raise ValueError(
+                "The operating system is not able to handle the specified number of clients, "
+                f"try with {granted}"
+            )
+
+    config.on_change["loglevel"] = loglevel
+    config.on_change["maxclients"] = maxclients
+
+
+# -- the loop and its signals ------------------------------------------------------------------------------------
+
+
+def _new_loop(logger: Logger) -> AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        import asyncio
+
+        logger.warning("uvloop is not installed: running on asyncio's own event loop, which is slower")
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _exit_while_starting(logger: Logger) -> None:
+    """Until the server is up there is nothing to finish: recovery may be broken off at any moment, like by a kill."""
+
+    def leave(number: int, _frame: object) -> None:
+        logger.warning(f"Received {signal.Signals(number).name} while starting, exiting...")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+
+
+def _stop_on_signals(server: Server, config: Config, logger: Logger) -> None:
+    import asyncio
+
+    stopping = False
+
+    def received(number: signal.Signals) -> None:
+        nonlocal stopping
+        if stopping and number == signal.SIGINT:
+            logger.warning("You insist... exiting now.")
+            _remove_pidfile(config)
+            os._exit(1)
+        if stopping:
+            return
+        stopping = True
+        logger.warning(f"Received {number.name} scheduling shutdown...")
+        _tell_systemd(config, logger, "STOPPING=1\n")
+        modes = config.shutdown_on_sigint if number == signal.SIGINT else config.shutdown_on_sigterm
+        server.stop("nosave" not in modes)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received, number)
+
+
+# -- pid file, supervision ---------------------------------------------------------------------------------------
+
+
+def _write_pidfile(config: Config) -> None:
+    """Written when the data directory is ours: a second server on it must not take the first one's file away."""
+    if config.pidfile:
+        with open(config.pidfile, "w", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def _remove_pidfile(config: Config) -> None:
+    """Remove our pid file, unless another process has put its own there."""
+    if not config.pidfile:
+        return
+    try:
+        with open(config.pidfile, encoding="ascii", errors="replace") as file:
+            ours = file.read().strip() == str(os.getpid())
+        if ours:
+            os.unlink(config.pidfile)
+    except OSError:
+        pass
+
+
+def _tell_systemd(config: Config, logger: Logger, message: str) -> None:
+    """One datagram to ``$NOTIFY_SOCKET``, if we are supervised (``Type=notify``)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if config.supervised not in ("systemd", "auto") or not address:
+        if config.supervised == "systemd":
+            logger.warning("systemd supervision requested, but NOTIFY_SOCKET not found")
+        return
+    import socket
+
+    if address.startswith("@"):  # the abstract namespace
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(message.encode(), address)
+    except OSError as exc:
+        logger.warning(f"Can't tell systemd: {exc.strerror}")
+
+
+# -- what people read --------------------------------------------------------------------------------------------
+
+
+def _fail(logger: Logger, text: str) -> int:
+    """The one line that says why there is no server."""
+    logger.warning(text)
+    if logger.path:  # whoever started it by hand does not look into the log
+        sys.stderr.write(f"tidelog-server: {text}\n")
+    return 1
+
+
+def _explain(exc: OSError, config: Config) -> str:
+    """What an OSError at the start means, with what to do about it."""
+    import errno
+
+    text = exc.strerror or str(exc)
+    if exc.filename:
+        text = f"{exc.filename}: {text}"
+    cause = exc.__cause__ if isinstance(exc.__cause__, OSError) else exc  # Server says which address it was
+    hints = {
+        errno.EADDRINUSE: "is another server running there?",
+        errno.EADDRNOTAVAIL: "bind names an address that this machine does not have",
+        errno.EACCES: "is a port below 1024 allowed for this user, and the directory writable?",
+    }
+    hint = hints.get(cause.errno or 0)
+    if hint is None:
+        return f"Can't start: {text}"
+    if cause.errno != errno.EACCES and cause is exc:
+        text = f"Failed listening on {', '.join(_listens(config))}: {text}"
+    return f"{text}; {hint}"
+
+
+def _listens(config: Config) -> list[str]:
+    places = []
+    if config.port and config.bind:
+        places.append(f"port {config.port}")
+    if config.tls_port and config.bind:
+        places.append(f"TLS port {config.tls_port}")
+    if config.unixsocket:
+        places.append(f"unix socket {config.unixsocket}")
+    return places
+
+
+def _help(names: list[str]) -> int:
+    if not names:
+        sys.stdout.write(HELP)
+        return 0
+    from respserver.conffile import nearest
+    from respserver.directives import ALIASES, DIRECTIVES
+    from respserver.unused import UNUSED, reason_unused
+
+    given = names[0].removeprefix("--").lower()
+    directive = DIRECTIVES.get(ALIASES.get(given, given))
+    if directive is not None:
+        changes = "CONFIG SET changes it" if directive.mutable else "set at the start only"
+        lines = [directive.name, f"  {directive.doc}", f"  Takes {directive.takes()}.".replace("`", "")]
+        lines.append(f"  Default: {directive.default or 'empty'}; {changes}.")
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 0
+    reason = reason_unused(given)
+    if reason is not None:
+        sys.stdout.write(f"{given}\n  A directive of Redis, without effect here: {reason}.\n")
+        return 0
+    near = nearest(given, [*DIRECTIVES, *UNUSED])
+    sys.stderr.write(f"tidelog-server: unknown directive '{given}'" + (f"; did you mean '{near}'?\n" if near else "\n"))
+    return 1
+
+
+def _test(config: Config) -> int:
+    if config.tls_port:
+        from respserver.tls import build_context
+
+        try:
+            build_context(config)
+        except ConfigError as exc:
+            sys.stderr.write(exc.report(__version__))
+            return 1
+    for warning in config.warnings:
+        sys.stdout.write(f"warning: {warning}\n")
+    sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'listens nowhere'}, data in {config.dir}\n")
+    return 0
+
+
+def _read_stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+
+
+def _bits() -> int:
+    return 64 if sys.maxsize > 2**32 else 32
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,484 @@
+"""The running server: what it is made of, its ticks, its start and its end.
+
+A tick is everything that the event loop found to do at once: commands of many clients, woken readers, expiry. It ends with
+
+    serve readers whose key has news -> write the batch (one frame, one sync) -> hand replies to the sockets -> go on with what was held
+
+so no reply, and no other client's view of a write, leaves before the batch is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from time import perf_counter
+
+from commands import registry  # noqa: F401  (fills the command table)
+from commands.declare import Command
+from commands.session import Session
+from persistence.log import Log, LogOptions
+from resp.decode import RequestDecoder
+from resp.errors import CommandError
+from respserver import expiry
+from respserver.api import Api
+from respserver.blocking import Blocking
+from respserver.checkpoints import Checkpoints
+from respserver.clients import Clients
+from respserver.clock import Clock
+from respserver.config import Config
+from respserver.connection import Connection
+from respserver.dispatch import Dispatcher
+from respserver.figures import Counters, StreamWalk, process_memory
+from respserver.logs import Logger
+from respserver.pubsub import PubSub
+from respserver.slowlog import Histogram, LatencyEvents, SlowLog
+from storage.cache import NodeCache
+from storage.keyspace import Keyspace
+from storage.stream import Nodes
+
+NEVER_NS = 1 << 62
+STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
+
+PROTECTED = (
+    b"-DENIED tidelog is running in protected mode because protected mode is enabled and no password is set for the"
+    b" default user. In this mode connections are only accepted from the loopback interface. Set a password with"
+    b" requirepass, or bind to the addresses you trust and set protected-mode no.\r\n"
+)
+
+
+class Server:
+    """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the loop."""
+
+    def __init__(self, config: Config, log: Logger, clock: Clock | None = None) -> None:
+        self.config = config
+        self.log = log
+        self.clock = clock or Clock()
+        self.now_ms = self.clock.now  # ms since epoch
+        self.mono_ms = self.clock.mono  # ms of a clock that is never set
+        self.by_hand = clock is not None  # time moves only when a test says so: no timers of our own
+        self.loop: asyncio.AbstractEventLoop
+        self.disk: Log
+        self.ks: Keyspace
+        self.clients = Clients()
+        self.stats = Counters()
+        self.walk = StreamWalk()
+        self.slowlog = SlowLog(config.slowlog_log_slower_than, config.slowlog_max_len)
+        self.latency = LatencyEvents(config.latency_monitor_threshold)
+        self.histograms: dict[str, Histogram] = {}
+        self.monitors: dict[Session, None] = {}
+        self.started = self.clock.now()
+        self.run_id = os.urandom(20).hex()
+        self.keys_loaded = 0
+        self.startup_memory = 0
+        self.slow_ns = NEVER_NS
+        self.listeners: list[asyncio.AbstractServer] = []
+        self.port = 0  # the TCP port that is really listened on
+        self._to_flush: list[Connection] = []
+        self._to_resume: dict[Connection, None] = {}
+        self._tick_pending = False
+        self._wake_handle: asyncio.TimerHandle | None = None
+        self._wake_at = 0  # mono ms
+        self._cron_handle: asyncio.TimerHandle | None = None
+        self._stalled: list[bytes] = []  # batches that could not be made durable yet
+        self._held: list[Connection] = []  # clients whose replies wait for them
+        self._refused: str | None = None  # why writes are refused, as the log said last
+        self._stopping: asyncio.Future[bool] | None = None
+
+    # -- start -----------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Recover the data directory and listen. Raises CorruptError, OSError, ConfigError."""
+        self.loop = asyncio.get_running_loop()
+        self._stopping = self.loop.create_future()
+        self.open_data()
+        self.api = Api(self)
+        self.dispatcher = Dispatcher(self)
+        self.blocking = Blocking(self)
+        self.pubsub = PubSub(self.api.push)
+        self.checkpoints = Checkpoints(self)
+        self.watch_config()
+        await self._listen()
+        if not self.by_hand:
+            self._cron_handle = self.loop.call_later(1 / self.config.hz, self._cron)
+
+    def open_data(self) -> None:
+        """Open the data directory and build the keyspace from it."""
+        config = self.config
+        began = perf_counter()
+        options = LogOptions(
+            appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
+        )
+        self.disk = Log.open(Path(config.dir), options)
+        nodes = Nodes(self.disk.store, NodeCache(config.node_cache_size))
+        nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
+        self.ks = Keyspace(nodes)
+        self.startup_memory = self.startup_memory or process_memory().anonymous
+        recovered = self.disk.recover(self.ks)
+        self.ks.log.clear()
+        self.ks.ready.clear()
+        self.ks.resume(self.clock.now())
+        self.keys_loaded = len(self.ks.keys)
+        for line in recovered.lines():
+            self.log.notice(line)
+        self.log.notice(f"DB loaded from disk: {perf_counter() - began:.3f} seconds")
+
+    def reopen(self) -> None:
+        """Forget everything in memory and read it back from disk (DEBUG RELOAD, DEBUG LOADAOF)."""
+        if self.checkpoints.running:
+            raise CommandError("ERR Background save already in progress")
+        if self.ks.log and not self.commit():
+            raise CommandError(self.dispatcher.refuse_writes)
+        watchers, old = self.ks.watchers, self.ks
+        old.nodes.cache.clear()
+        self.disk.close()
+        self.open_data()
+        self.ks.watchers = watchers
+        for key in set(watchers):
+            self.ks.touch_watchers(key)
+        self.config_changed()
+        self.blocking.recount()
+
+    async def _listen(self) -> None:
+        config = self.config
+        if config.port:
+            for address in config.bind:
+                optional = address.startswith("-")
+                host = address.removeprefix("-")
+                try:
+                    await self.listen(None if host == "*" else host, config.port)
+                except OSError as error:
+                    if optional and error.errno not in (98, 48):
+                        continue
+                    raise OSError(f"Could not create server TCP listening socket {host}:{config.port}: {error}") from error
+        if config.tls_port:
+            from respserver.tls import build_context
+
+            context = build_context(config)
+            for address in config.bind:
+                host = address.removeprefix("-")
+                try:
+                    self.listeners.append(
+                        await self.loop.create_server(
+                            lambda: Connection(self), None if host == "*" else host, config.tls_port,
+                            backlog=config.tcp_backlog, ssl=context,
+                        )  # fmt: skip
+                    )
+                except OSError as error:
+                    if address.startswith("-"):
+                        continue
+                    raise OSError(f"Could not create server TLS listening socket {host}:{config.tls_port}: {error}") from error
+        if config.unixsocket:
+            path = Path(config.unixsocket)
+            if path.is_socket():
+                path.unlink()
+            listener = await self.loop.create_unix_server(lambda: Connection(self), config.unixsocket)
+            if config.unixsocketperm:
+                path.chmod(config.unixsocketperm)
+            self.listeners.append(listener)
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Listen on a TCP address; returns the port (a free one for 0)."""
+        listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=self.config.tcp_backlog
+        )
+        self.listeners.append(listener)
+        sock = listener.sockets[0]  # type: ignore[attr-defined]
+        self.port = int(sock.getsockname()[1])
+        return self.port
+
+    # -- end -------------------------------------------------------------------------------------------------
+    def stop(self, save: bool = True) -> None:
+        """Ask the server to end; run_until_stopped() does it."""
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_result(save)
+
+    async def run_until_stopped(self) -> None:
+        """Serve until stop(); then finish the tick, checkpoint, close everything."""
+        assert self._stopping is not None
+        save = await self._stopping
+        for listener in self.listeners:
+            listener.close()
+        if self._cron_handle is not None:
+            self._cron_handle.cancel()
+        if self._wake_handle is not None:
+            self._wake_handle.cancel()
+        self.tick()
+        await self.checkpoints.finish()
+        if save and not self._stalled:
+            try:
+                self.checkpoints.run_now()
+            except OSError as error:
+                self.log.warning(f"The last checkpoint failed ({error}); nothing is lost, the journal has it")
+        for session in self.clients.all():
+            conn = session.transport
+            if isinstance(conn, Connection):
+                conn.close()
+        for _ in range(3):
+            await asyncio.sleep(0)  # let the transports say goodbye
+        self.disk.close()
+        if self.config.unixsocket:
+            Path(self.config.unixsocket).unlink(missing_ok=True)
+
+    # -- clocks ----------------------------------------------------------------------------------------------
+    def clock_us(self) -> int:
+        """Microseconds since epoch."""
+        return self.clock.micros()
+
+    # -- connections -----------------------------------------------------------------------------------------
+    def accept(self, conn: Connection) -> None:
+        """A new connection: give it a session, or turn it away."""
+        transport, config = conn.transport, self.config
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        unix = sock is not None and sock.family == socket.AF_UNIX
+        session = Session(
+            self.clients.next_id(), _address(transport.get_extra_info("peername"), config.unixsocket),
+            _address(transport.get_extra_info("sockname"), config.unixsocket), self.now_ms(),
+        )  # fmt: skip
+        session.transport = conn
+        session.unix = unix
+        session.tls = transport.get_extra_info("ssl_object") is not None
+        conn.session = session
+        conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
+        self.stats.connections_received += 1
+        refusal = b""
+        if len(self.clients) >= config.maxclients:
+            refusal = b"-ERR max number of clients reached\r\n"
+        elif config.protected_mode and not config.requirepass and not unix and not _loopback(session.addr):
+            refusal = PROTECTED
+        if refusal:
+            self.stats.connections_rejected += 1
+            transport.write(refusal)
+            transport.close()
+            return
+        if config.requirepass:
+            session.authenticated = False
+            conn.decoder.authenticated = False
+            session.refresh()
+        if config.tcp_keepalive and sock is not None and not unix:
+            _keep_alive(sock, config.tcp_keepalive)
+        self.clients.add(session)
+
+    def drop(self, conn: Connection) -> None:
+        """The connection is gone."""
+        session = conn.session
+        if conn.waiter is not None:
+            self.blocking.forget(conn.waiter)
+        self.clients.remove(session)
+        self.pubsub.drop(session)
+        self.api.unwatch(session)
+        if session.monitoring:
+            self.monitors.pop(session, None)
+            self.regate()
+        session.transport = None
+
+    def output_limit(self, session: Session) -> tuple[int, int, int]:
+        """(hard bytes, soft bytes, seconds) for the client's class."""
+        kind = "pubsub" if session.channels or session.patterns else "normal"
+        limits = self.config.client_output_buffer_limit[kind]
+        return limits.hard, limits.soft, limits.seconds
+
+    # -- ticks -----------------------------------------------------------------------------------------------
+    def queue_flush(self, conn: Connection) -> None:
+        """The connection has replies (or its command made records): see to it at the end of the tick."""
+        if not conn.queued:
+            conn.queued = True
+            self._to_flush.append(conn)
+            if not self._tick_pending:
+                self.queue_tick()
+
+    def queue_resume(self, conn: Connection) -> None:
+        """Nothing holds the connection's backlog any more, once this tick is out."""
+        self._to_resume[conn] = None
+        if not self._tick_pending:
+            self.queue_tick()
+
+    def queue_tick(self) -> None:
+        if not self._tick_pending:
+            self._tick_pending = True
+            self.loop.call_soon(self.tick)
+
+    def tick(self) -> None:
+        """End of a tick: see the module's docstring."""
+        self._tick_pending = False
+        if self.ks.ready:
+            self.blocking.serve_ready()
+        flush = self._to_flush
+        self._to_flush = []
+        if self.ks.log and not self.commit():
+            self._held += flush
+        else:
+            for conn in flush:
+                conn.queued = False
+                conn.flush()
+        if self._to_resume:
+            resume = self._to_resume
+            self._to_resume = {}
+            for conn in resume:
+                conn.run_backlog()
+        if self.disk.writable() != self._refused:
+            self.regate()
+        if self.blocking.count:
+            self._schedule_wake()
+
+    def commit(self) -> bool:
+        """Make the records so far durable. False if that failed: they stay, in order, and are tried again."""
+        batch = self.ks.take_batch()
+        if self._stalled:
+            self._stalled.append(batch)
+            return False
+        try:
+            self.disk.append(batch)
+        except OSError as error:
+            self.log.warning(f"A write can't be made durable, its clients wait: {error}")
+            self._stalled.append(batch)
+            self.regate()
+            return False
+        return True
+
+    def _retry_stalled(self) -> None:
+        while self._stalled:
+            try:
+                self.disk.append(self._stalled[0])
+            except OSError:
+                return
+            del self._stalled[0]
+        self.log.notice("Writes are durable again")
+        held, self._held = self._held, []
+        for conn in held:
+            conn.queued = False
+            conn.flush()
+        self.regate()
+
+    def regate(self) -> None:
+        """Recompute what stands against the dispatcher's short way."""
+        dispatcher = self.dispatcher
+        self._refused = self.disk.writable()
+        why = self._refused or ("the last write could not be made durable" if self._stalled else "")
+        dispatcher.refuse_writes = f"MISCONF Errors writing to disk: {why}" if why else ""
+        tracking = self.config.latency_tracking
+        dispatcher.histograms = self.histograms if tracking else None
+        dispatcher.gated = bool(
+            self.monitors or dispatcher.pause_until or dispatcher.refuse_writes or dispatcher.refuse_memory
+        )
+
+    # -- time ------------------------------------------------------------------------------------------------
+    def _schedule_wake(self) -> None:
+        if self.by_hand:
+            return
+        mono = self.mono_ms()
+        wait = self.blocking.next_wake(self.now_ms(), mono)
+        if wait is None:
+            return
+        at = mono + wait
+        if self._wake_handle is not None:
+            if self._wake_at <= at:
+                return
+            self._wake_handle.cancel()
+        self._wake_at = at
+        self._wake_handle = self.loop.call_later(wait / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_handle = None
+        self.blocking.wake(self.now_ms(), self.mono_ms())
+        self.queue_tick()
+
+    def _cron(self) -> None:
+        self._cron_handle = self.loop.call_later(1 / self.config.hz, self._cron)
+        try:
+            self.on_time()
+        except Exception as error:  # noqa: BLE001 - the server goes on; the log has the trace
+            self.log.trace("Bug in the periodic work", error)
+
+    def on_time(self) -> None:
+        """What happens some ten times a second."""
+        now, mono = self.now_ms(), self.mono_ms()
+        if not self._stalled and not self._refused:
+            expiry.run(self.ks, now)
+        self.blocking.wake(now, mono)
+        if self._stalled:
+            self._retry_stalled()
+        dispatcher = self.dispatcher
+        if dispatcher.pause_until and dispatcher.pause_until <= now:
+            self.api.client_unpause()
+        limit = self.config.maxmemory
+        full = bool(limit) and process_memory().anonymous > limit
+        if full != dispatcher.refuse_memory:
+            dispatcher.refuse_memory = full
+            self.regate()
+        self.stats.sample(now)
+        self._look_after_clients(now, mono)
+        self.checkpoints.on_time(now)
+        if self.ks.log or self.ks.ready:
+            self.queue_tick()
+
+    def _look_after_clients(self, now: int, mono: int) -> None:
+        idle = self.config.timeout * 1000
+        for session in self.clients.all():
+            conn = session.transport
+            if not isinstance(conn, Connection):
+                continue
+            if conn.soft_since:
+                conn.check_output_limit()
+            if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
+                conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
+            if idle and now - session.last_active > idle and not (
+                session.blocked or session.channels or session.patterns or session.monitoring
+            ):
+                self.stats.idle_cuts += 1
+                conn.close()
+
+    def note_slow(self, session: Session, argv: list[bytes], command: Command | None, took_ns: int) -> None:
+        """A command took longer than the slow log or the latency monitor wants to know."""
+        seconds = self.now_ms() // 1000
+        self.slowlog.note(seconds, took_ns // 1000, argv, session.addr, session.name.decode("latin-1"))
+        fast = command is not None and "fast" in command.flags
+        self.latency.note("fast-command" if fast else "command", seconds, took_ns // 1_000_000)
+
+    # -- configuration that is felt at once --------------------------------------------------------------------
+    def watch_config(self) -> None:
+        """Tie directives to what they steer, now and on CONFIG SET."""
+        self.config_changed()
+        for name in (
+            "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold", "latency-tracking",
+            "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
+        ):  # fmt: skip
+            self.config.on_change[name] = self.config_changed
+
+    def config_changed(self) -> None:
+        config = self.config
+        self.slowlog.slower_than = config.slowlog_log_slower_than
+        self.slowlog.resize(config.slowlog_max_len)
+        self.latency.threshold = config.latency_monitor_threshold
+        limits = []
+        if config.slowlog_log_slower_than >= 0:
+            limits.append(config.slowlog_log_slower_than * 1000)
+        if config.latency_monitor_threshold > 0:
+            limits.append(config.latency_monitor_threshold * 1_000_000)
+        self.slow_ns = min(limits, default=NEVER_NS)
+        nodes = self.ks.nodes
+        nodes.cache.max_bytes = config.node_cache_size
+        nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
+        self.disk.configure(config.appendfsync, config.checkpoint_size)
+        self.regate()
+
+
+def _address(name: object, unixsocket: str) -> str:
+    """As CLIENT LIST prints it."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        host, port = name[0], name[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{unixsocket}:0"
+
+
+def _loopback(addr: str) -> bool:
+    return addr.startswith("127.") or addr.startswith("[::1]") or addr.startswith("[::ffff:127.")
+
+
+def _keep_alive(sock: socket.socket, seconds: int) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 3))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -1,0 +1,129 @@
+"""The server inside the test's process: real sockets and files, and a clock that the test moves by hand.
+
+    with start_in_thread() as server:            # wall clock
+        redis.Redis(port=server.port)
+
+    with start_in_thread(clock=HandClock()) as server:
+        server.advance(5000)                     # five seconds pass: what falls due by then happens, in order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from respserver.clock import Clock
+from respserver.config import Config
+from respserver.logs import Logger
+from respserver.server import Server
+
+T = TypeVar("T")
+STEP_MS = 100  # what the server does ten times a second, it does as often when time is moved
+
+
+class HandClock(Clock):
+    """Stands still until it is moved. Starts at 1,700,000,000,000 ms."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self._now = now
+        self._mono = 1_000_000
+
+    def now(self) -> int:
+        return self._now
+
+    def mono(self) -> int:
+        return self._mono
+
+    def micros(self) -> int:
+        return self._now * 1000
+
+    def move(self, ms: int) -> None:
+        """Time passes; a negative ``ms`` sets the wall clock back, which the monotonic one doesn't feel."""
+        self._now += ms
+        self._mono += max(0, ms)
+
+
+class RunningServer:
+    """Handle on a server that runs in a thread of its own."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, port: int) -> None:
+        self.server = server
+        self.port = port
+        self._loop = loop
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the server's loop and return what it returns."""
+
+        async def run() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+
+    def advance(self, ms: int) -> None:
+        """Move the hand clock, in steps; what the passing of time causes has happened when this returns."""
+        clock = self.server.clock
+        assert isinstance(clock, HandClock), "only a server started with a HandClock can be advanced"
+        left = ms
+
+        def step(by: int) -> None:
+            clock.move(by)
+            self.server.on_time()
+            self.server.tick()
+
+        while left > 0:
+            by = min(left, STEP_MS)
+            self.call(lambda by=by: step(by))  # type: ignore[misc]
+            left -= by
+        if ms < 0:
+            self.call(lambda: clock.move(ms))
+
+
+@contextmanager
+def start_in_thread(
+    directory: Path | str | None = None, clock: Clock | None = None, **options: str
+) -> Iterator[RunningServer]:
+    """A server on a free port of the loopback interface. ``options`` are directives, with ``_`` for ``-``.
+
+    Without ``directory`` it lives in a temporary one. Raises what Server.start() raises.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
+        for name, value in options.items():
+            argv += ["--" + name.replace("_", "-"), value]
+        config = Config.load(argv)
+        ready: list[RunningServer] = []
+        failed: list[BaseException] = []
+        started = threading.Event()
+
+        async def main() -> None:
+            server = Server(config, Logger(level="warning"), clock)
+            try:
+                await server.start()
+                port = await server.listen("127.0.0.1", 0)
+                ready.append(RunningServer(server, asyncio.get_running_loop(), port))
+            except BaseException as error:
+                failed.append(error)
+                return
+            finally:
+                started.set()
+            await server.run_until_stopped()
+
+        thread = threading.Thread(target=lambda: asyncio.run(main()), name="tidelog-server")
+        thread.start()
+        started.wait(30)
+        if failed:
+            thread.join(30)
+            raise failed[0]
+        try:
+            yield ready[0]
+        finally:
+            handle = ready[0]
+            if thread.is_alive():
+                handle._loop.call_soon_threadsafe(handle.server.stop)
+            thread.join(30)
+            assert not thread.is_alive(), "the server did not stop"

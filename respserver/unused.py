@@ -1,0 +1,133 @@
+"""Directives that Redis 7 and 8 have and tidelog has no use for, with Redis's defaults.
+
+A configuration written for Redis must be able to start tidelog, so they are taken with a warning line; CONFIG GET
+repeats what was given, or Redis's default. Grouped by the reason, which the warning tells. Whatever would be
+*dangerous* to ignore (ACLs, becoming a replica) is no part of this file: see ``directives``, ``fixed="refuse"``.
+
+The names: ``CONFIG GET *`` of redis-server 7.0.15, its redis.conf, and what Redis 8 added. A test asks an installed
+redis-server whether one is missing.
+"""
+
+from __future__ import annotations
+
+# Words are ``name=default``; a default with blanks has them as underscores, one with underscores has none.
+_GROUPS: tuple[tuple[str, str], ...] = (
+    (
+        "tidelog has its own files, always compressed and checked",
+        """rdbcompression=yes rdbchecksum=yes dbfilename=dump.rdb rdb-del-sync-files=no rdb-save-incremental-fsync=yes
+        sanitize-dump-payload=no appendfilename=appendonly.aof appenddirname=appendonlydir aof-use-rdb-preamble=yes
+        aof-timestamp-enabled=no aof-disable-auto-gc=no aof-rewrite-incremental-fsync=yes rdb-key-save-delay=0
+        key-load-delay=0 loading-process-events-interval-bytes=2097152""",
+    ),
+    (
+        "nothing is rewritten and nothing forks: checkpoints write what changed, see checkpoint-size",
+        """auto-aof-rewrite-percentage=100 auto-aof-rewrite-min-size=67108864 no-appendfsync-on-rewrite=no
+        stop-writes-on-bgsave-error=yes disable-thp=yes""",
+    ),
+    (
+        "a record that was cut off by a crash was never acknowledged and is always discarded",
+        "aof-load-truncated=yes aof-load-corrupt-tail-max-size=0",
+    ),
+    (
+        "tidelog has strings and streams only",
+        """hash-max-listpack-entries=512 hash-max-listpack-value=64 hash-max-ziplist-entries=512
+        hash-max-ziplist-value=64 list-max-listpack-size=-2 list-max-ziplist-size=-2 list-compress-depth=0
+        list-max-ziplist-entries= list-max-ziplist-value= set-max-intset-entries=512 set-max-listpack-entries=128
+        set-max-listpack-value=64 zset-max-listpack-entries=128 zset-max-listpack-value=64
+        zset-max-ziplist-entries=128 zset-max-ziplist-value=64 hll-sparse-max-bytes=3000""",
+    ),
+    (
+        "nothing is ever evicted to make room, so there is nothing to sample or to track",
+        """maxmemory-samples=5 maxmemory-eviction-tenacity=10 maxmemory-clients=0 replica-ignore-maxmemory=yes
+        slave-ignore-maxmemory=yes lfu-log-factor=10 lfu-decay-time=1 tracking-table-max-keys=1000000""",
+    ),
+    (
+        "memory is managed by Python",
+        """activerehashing=yes activedefrag=no active-defrag-cycle-min=1 active-defrag-cycle-max=25
+        active-defrag-threshold-lower=10 active-defrag-threshold-upper=100 active-defrag-max-scan-fields=1000
+        active-defrag-ignore-bytes=104857600 jemalloc-bg-thread=yes lazyfree-lazy-eviction=no
+        lazyfree-lazy-expire=no lazyfree-lazy-server-del=no lazyfree-lazy-user-del=no lazyfree-lazy-user-flush=no
+        replica-lazy-flush=no slave-lazy-flush=no active-expire-effort=1 dynamic-hz=yes""",
+    ),
+    (
+        "tidelog runs its commands in one thread and leaves placement to the system",
+        """io-threads=1 io-threads-do-reads=no server_cpulist= bio_cpulist= aof_rewrite_cpulist= bgsave_cpulist=
+        server-cpulist= bio-cpulist= aof-rewrite-cpulist= bgsave-cpulist= oom-score-adj=no
+        oom-score-adj-values=0_200_800 max-new-connections-per-cycle=10 max-new-tls-connections-per-cycle=1
+        socket-mark-id=0 bind-source-addr= client-default-resp=2""",
+    ),
+    (
+        "there are no scripts, functions or modules",
+        """lua-time-limit=5000 busy-reply-threshold=5000 lua-replicate-commands= enable-module-command=no loadmodule=
+        lua-enable-insecure-api=no""",
+    ),
+    (
+        "this server stands alone: no replicas",
+        """masterauth= masteruser= replica-serve-stale-data=yes slave-serve-stale-data=yes replica-read-only=yes
+        slave-read-only=yes repl-diskless-sync=yes repl-diskless-sync-delay=5 repl-diskless-sync-max-replicas=0
+        repl-diskless-load=disabled repl-ping-replica-period=10 repl-ping-slave-period=10 repl-timeout=60
+        repl-disable-tcp-nodelay=no repl-backlog-size=1048576 repl-backlog-ttl=3600 replica-priority=100
+        slave-priority=100 replica-announced=yes replica-announce-ip= replica-announce-port=0 slave-announce-ip=
+        slave-announce-port=0 min-replicas-to-write=0 min-replicas-max-lag=10 min-slaves-to-write=0
+        min-slaves-max-lag=10 replica-ignore-disk-write-errors=no propagation-error-behavior=ignore
+        replica-full-sync-buffer-limit=0 repl-rdb-channel=no tls-replication=no tls-client-cert-file=
+        tls-client-key-file= tls-client-key-file-pass= shutdown-timeout=10""",
+    ),
+    (
+        "tidelog is no Redis Cluster node: clients choose the server by key",
+        """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0 cluster-announce-ip=
+        cluster-announce-port=0 cluster-announce-bus-port=0 cluster-announce-tls-port=0 cluster-announce-hostname=
+        cluster-announce-human-nodename= cluster-preferred-endpoint-type=ip cluster-migration-barrier=1
+        cluster-allow-replica-migration=yes cluster-require-full-coverage=yes cluster-allow-reads-when-down=no
+        cluster-allow-pubsubshard-when-down=yes cluster-replica-validity-factor=10
+        cluster-slave-validity-factor=10 cluster-replica-no-failover=no cluster-slave-no-failover=no
+        cluster-link-sendbuf-limit=0 cluster-ping-interval=1000 cluster-compatibility-sample-ratio=0
+        cluster-slot-stats-enabled=no tls-cluster=no""",
+    ),
+    (
+        "there is one user: access is by requirepass",
+        "acl-pubsub-default=resetchannels acllog-max-len=128 enable-protected-configs=no",
+    ),
+    (
+        "logs go to standard output or to logfile",
+        """syslog-ident=redis syslog-facility=local0 always-show-logo=no set-proc-title=yes
+        proc-title-template={title}_{listen-addr}_{server-mode} crash-log-enabled=yes crash-memcheck-enabled=yes
+        watchdog-period=0 use-exit-on-panic=no req-res-logfile= hide-user-data-from-log=no locale-collate=""",
+    ),
+    (
+        "INFO latencystats always has the same percentiles",
+        "latency-tracking-info-percentiles=50_99_99.9",
+    ),
+    (
+        "the TLS library keeps its own session cache",
+        "tls-session-cache-size=20480 tls-session-cache-timeout=300",
+    ),
+    (
+        "tidelog has no such warning to silence",
+        "ignore-warnings=",
+    ),
+)
+
+# Redis 8 brings modules along, with several dozen directives of their own.
+MODULE_PREFIXES = ("search-", "ts-", "bf-", "cf-", "topk-", "vset-")
+MODULE_REASON = "there are no scripts, functions or modules"
+
+
+def _table() -> dict[str, tuple[str, str]]:
+    table = {}
+    for reason, words in _GROUPS:
+        for word in words.split():
+            name, _, default = word.partition("=")
+            table[name] = (default.replace("_", " "), reason)
+    return table
+
+
+UNUSED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, why tidelog has no use for it)
+
+
+def reason_unused(name: str) -> str | None:
+    """Why tidelog has no use for Redis's directive ``name``; None if Redis has no such directive."""
+    known = UNUSED.get(name)
+    if known is not None:
+        return known[1]
+    return MODULE_REASON if name.startswith(MODULE_PREFIXES) else None

@@ -1,0 +1,75 @@
+"""Write docs/commands.md from the command table; with --check say whether it is up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from commands.declare import Command, all_commands, syntax  # noqa: E402
+from commands.registry import TABLE  # noqa: E402
+
+PAGE = ROOT / "docs" / "commands.md"
+
+HEAD = """\
+# Commands
+
+Every command of `tidelog-server`, by group. This page is made from the commands' declarations by
+`scripts/command_reference.py`; the server tells the same through `COMMAND DOCS`, from which `redis-cli` completes
+and hints. Commands that Redis has behave as they do there; [semantics.md](semantics.md) says what the stream commands
+do in every corner.
+"""
+
+GROUPS = {
+    "stream": "Streams",
+    "generic": "Keys",
+    "string": "Strings",
+    "transactions": "Transactions",
+    "pubsub": "Publish and subscribe",
+    "connection": "Connection",
+    "server": "Server",
+}
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for group, title in GROUPS.items():
+        shown = [cmd for cmd in all_commands() if cmd.group == group and not cmd.bare]
+        parts.append(f"## {title}\n\n" + " · ".join(f"[{name(cmd)}](#{anchor(cmd)})" for cmd in shown) + "\n")
+        parts += [entry(cmd) for cmd in shown]
+    return "\n".join(parts)
+
+
+def name(cmd: Command) -> str:
+    return cmd.name.replace("|", " ").upper()
+
+
+def anchor(cmd: Command) -> str:
+    """As GitHub makes it from the heading."""
+    return cmd.name.replace("|", "-").replace(" ", "-")
+
+
+def entry(cmd: Command) -> str:
+    facts = [f"Complexity: {cmd.complexity.rstrip('.')}.", f"Since {cmd.since}."]
+    facts.append("ACL categories: " + " ".join(f"@{category}" for category in cmd.acl_categories) + ".")
+    return f"### {name(cmd)}\n\n```\n{syntax(cmd)}\n```\n\n{cmd.summary}\n\n{' '.join(facts)}\n"
+
+
+def main() -> int:
+    assert TABLE, "the registry is empty"
+    page = render()
+    if "--check" in sys.argv[1:]:
+        fresh = PAGE.exists() and PAGE.read_text() == page
+        print(f"{PAGE.relative_to(ROOT)} is {'up to date' if fresh else 'stale: run scripts/command_reference.py'}")
+        return 0 if fresh else 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page)
+    print(f"{PAGE.relative_to(ROOT)} written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

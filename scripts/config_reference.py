@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Write docs/configuration.md from the table of directives; ``--check`` only says whether it is up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from respserver.directives import SECTIONS, Directive  # noqa: E402 - needs the path above
+from respserver.unused import MODULE_PREFIXES, UNUSED  # noqa: E402
+
+TARGET = ROOT / "docs" / "configuration.md"
+
+INTRO = """\
+# Configuration
+
+<!-- Written by scripts/config_reference.py from respserver/directives.py: change it there. -->
+
+`tidelog-server` is configured like `redis-server`: a file, flags, or both. Flags win over the file.
+
+```sh
+tidelog-server /etc/tidelog.conf --port 7777 --loglevel verbose
+tidelog-server --help appendfsync                      # what one directive means
+tidelog-server /etc/tidelog.conf --test-config         # check a file without starting
+redis-cli CONFIG GET 'append*'                         # what the server runs with
+redis-cli CONFIG SET appendfsync everysec              # change it while it runs
+redis-cli CONFIG REWRITE                               # and write it into the file, comments kept
+```
+
+The file has one directive a line. Names and `yes`/`no` may be in any case; `#` starts a comment line; values with
+blanks stand in quotes (`"a \\x41 \\n"` or `'as it is'`); `include other.conf` takes another file's lines in
+(patterns such as `conf.d/*.conf` do too). Sizes are bytes, or have a unit: `1k` is 1000 bytes, `1kb` 1024, and so on
+with `m`, `mb`, `g`, `gb`. Relative paths start at the directory in which the server was started.
+
+A directive of Redis that tidelog has no use for is accepted with a warning line, so that a `redis.conf` starts tidelog
+as it is (see the end of this page). A word that neither knows is refused, with the nearest known one.
+
+In the tables, *live* says whether CONFIG SET can change the directive while the server runs.
+"""
+
+
+def table(directives: tuple[Directive, ...]) -> str:
+    rows = ["| directive | default | takes | live | meaning |", "|---|---|---|---|---|"]
+    for d in directives:
+        default = f"`{d.default}`" if d.default else ""
+        meaning = f"{d.doc} Another value is refused: {d.why}." if d.fixed == "refuse" else d.doc
+        cells = (f"`{d.name}`", default, d.takes(), "yes" if d.mutable else "", meaning)
+        rows.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+    return "\n".join(rows)
+
+
+def unused() -> str:
+    by_reason: dict[str, list[str]] = {}
+    for name, (_, reason) in UNUSED.items():
+        by_reason.setdefault(reason, []).append(name)
+    lines = []
+    for reason, names in by_reason.items():
+        lines.append(f"- {reason[0].upper()}{reason[1:]}: {', '.join(f'`{name}`' for name in names)}.")
+    prefixes = ", ".join(f"`{prefix}*`" for prefix in MODULE_PREFIXES)
+    return "\n".join([*lines, f"- The directives of Redis 8's modules: {prefixes}."])
+
+
+def reference() -> str:
+    parts = [INTRO]
+    parts += [f"## {title}\n\n{table(directives)}\n" for title, directives in SECTIONS]
+    parts.append(
+        "## Redis's directives without effect\n\n"
+        "Accepted with a warning line, grouped by the reason. CONFIG GET answers what was given, else "
+        f"Redis's default.\n\n{unused()}\n"
+    )
+    return "\n".join(parts)
+
+
+def main() -> int:
+    text = reference()
+    if "--check" in sys.argv[1:]:
+        if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{TARGET.relative_to(ROOT)} is out of date: run scripts/config_reference.py")
+        return 1
+    TARGET.write_text(text, encoding="utf-8")
+    print(f"wrote {TARGET.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What a checkpoint has to write: everything that changed since the last completed one, frozen at one log offset.
+
+The keyspace makes a Capture on the event loop (references to immutable blobs, copies of what is mutable); the
+persistence layer writes it in another thread; the keyspace is told how it ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage.stream import StreamCapture
+
+
+@dataclass(slots=True)
+class Capture:
+    flushed: bool = False  # FLUSHALL since the last checkpoint: drop everything in the store before the rest
+    next_sid: int = 1  # stream IDs are never used twice
+    streams: list[StreamCapture] = field(default_factory=list)
+    stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0 none)
+    groups: list[tuple[int, bytes, bytes, bytes | None]] = field(
+        default_factory=list
+    )  # sid, name, meta, pending list (None: unchanged)
+    dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
+    dead_streams: list[int] = field(default_factory=list)
+    strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0 none)
+    dead_strings: list[bytes] = field(default_factory=list)
+    changes: int = 0  # number of changes it covers (INFO rdb_changes_since_last_save)
+
+    @property
+    def empty(self) -> bool:
+        return not (
+            self.flushed or self.streams or self.groups or self.dead_groups or self.dead_streams or self.strings
+            or self.dead_strings
+        )

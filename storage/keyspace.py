@@ -1,0 +1,468 @@
+"""The keyspace: every key, and the only way to change one.
+
+Rule 1: only this file and ``consume`` change a keyspace's content. Each mutator makes one effect and logs its record; replay (``replay``)
+calls the same mutators with what the record says, so a log replays to the state that wrote it.
+Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only.
+Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires nothing.
+Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the caller before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+from resp import errors
+from resp.errors import CommandError
+from storage import agenda, records
+from storage.agenda import Agenda
+from storage.capture import Capture
+from storage.groups import Group
+from storage.ids import MASK64
+from storage.keyindex import KeyIndex
+from storage.records import append_head
+from storage.replay import replay
+from storage.stream import Nodes, Stream
+
+
+class String:
+    """A string value. ``value`` is replaced, never changed in place."""
+
+    __slots__ = ("used", "value")
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.used = 0  # ms since epoch of the last command that looked at it
+
+
+Value = Stream | String
+
+
+class Watcher(Protocol):
+    """Whoever WATCHes a key; told by this flag that it changed."""
+
+    dirty_cas: bool
+
+
+class Keyspace:
+    """All keys of the server (there is one database)."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.keys: dict[bytes, Value] = {}
+        self.index = KeyIndex()  # the same keys, for SCAN and RANDOMKEY
+        self.expires: dict[bytes, int] = {}  # ms since epoch
+        self.agenda = Agenda()  # key and group expiry, pending messages that must leave
+        self.log: list[bytes] = []  # record parts of the current tick
+        self.ready: list[bytes] = []  # keys whose blocked readers may have news
+        self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
+        self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
+        self.no_touch = False  # the client asked with CLIENT NO-TOUCH that its reads don't count as use
+        self.next_sid = 1
+        self.string_bytes = 0  # bytes of keys and values of strings
+        # figures since start
+        self.expired_keys = 0
+        self.expired_groups = 0
+        self.hits = 0
+        self.misses = 0
+        self.dirty_count = 0  # changes since the last completed checkpoint
+        # what the next checkpoint must write
+        self._dirty_streams: dict[bytes, Stream] = {}
+        self._dirty_strings: set[bytes] = set()
+        self._dead_streams: list[int] = []
+        self._dead_groups: list[tuple[int, bytes]] = []
+        self._flushed = False
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def get(self, key: bytes, now: int) -> Value | None:
+        """The live value at ``key``; an expired one is deleted (and that logged) here."""
+        if self.expires:
+            at = self.expires.get(key)
+            if at is not None and at <= now:
+                self.expire_key(key)
+                self.misses += 1
+                return None
+        value = self.keys.get(key)
+        if value is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+            if not self.no_touch:
+                value.used = now
+        return value
+
+    def peek(self, key: bytes, now: int) -> Value | None:
+        """``get`` for commands that ask about a key, not for its value: it doesn't count as use (OBJECT IDLETIME)."""
+        if self.expires:
+            at = self.expires.get(key)
+            if at is not None and at <= now:
+                self.expire_key(key)
+                self.misses += 1
+                return None
+        value = self.keys.get(key)
+        if value is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return value
+
+    def stream(self, key: bytes, now: int) -> Stream | None:
+        """Raises WRONGTYPE if the key holds something else."""
+        value = self.get(key, now)
+        if value is None or isinstance(value, Stream):
+            return value
+        raise errors.wrong_type()
+
+    def string(self, key: bytes, now: int) -> bytes | None:
+        """Raises WRONGTYPE if the key holds something else."""
+        value = self.get(key, now)
+        if value is None:
+            return None
+        if isinstance(value, String):
+            return value.value
+        raise errors.wrong_type()
+
+    def expire_at(self, key: bytes) -> int:
+        """ms since epoch; 0 if the key has no expiry (or doesn't exist)."""
+        return self.expires.get(key, 0)
+
+    # -- the log ---------------------------------------------------------------------------------------------
+    def take_batch(self) -> bytes:
+        """The records since the last call, joined: one batch."""
+        batch = b"".join(self.log)
+        self.log.clear()
+        return batch
+
+    def _logged(self, key: bytes, record: bytes) -> None:
+        self.log.append(record)
+        self.dirty_count += 1
+        if self.watchers:
+            self.touch_watchers(key)
+
+    def touch_watchers(self, key: bytes) -> None:
+        for watcher in self.watchers.get(key, ()):
+            watcher.dirty_cas = True
+
+    def signal(self, key: bytes) -> None:
+        """Readers blocked on ``key`` may have news."""
+        if self.waiting and key in self.waiting:
+            self.ready.append(key)
+
+    def _dirty(self, key: bytes, stream: Stream) -> None:
+        if not stream.dirty:
+            stream.dirty = True
+            self._dirty_streams[key] = stream
+
+    # -- streams ---------------------------------------------------------------------------------------------
+    def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
+        """(ms, seq) of the next entry [3]. Raises CommandError when the very last ID is taken."""
+        if stream is None or now > stream.last_ms:
+            return now, 0
+        ms, seq = stream.last_ms, stream.last_seq
+        if seq < MASK64:
+            return ms, seq + 1
+        if ms == MASK64:
+            raise CommandError(errors.ID_EXHAUSTED)
+        return ms + 1, 0
+
+    def create_stream(self, key: bytes) -> Stream:
+        """A new empty stream in memory. Logs nothing: the record that follows (APPEND, GROUP ...) implies it."""
+        stream = Stream(self.next_sid, self.nodes)
+        self.next_sid += 1
+        self.keys[key] = stream
+        self.index.add(key)
+        return stream
+
+    def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
+        """Add one entry with the given ID, which must be above the stream's last."""
+        stream.append(ms, seq, wire)
+        self.log += (append_head(key, ms, seq, len(wire)), key, wire)
+        self.dirty_count += 1
+        if not stream.dirty:
+            stream.dirty = True
+            self._dirty_streams[key] = stream
+        if self.waiting and key in self.waiting:
+            self.ready.append(key)
+        if self.watchers:
+            self.touch_watchers(key)
+
+    def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, wires: Sequence[bytes]) -> None:
+        """Add entries with the IDs ms.seq, ms.seq+1, ... (which must all be there below 2**64)."""
+        append = stream.append
+        at = seq
+        for wire in wires:
+            append(ms, at, wire)
+            at += 1
+        self._dirty(key, stream)
+        self._logged(key, records.run(key, ms, seq, wires))
+        self.dirty_count += len(wires) - 1
+        self.signal(key)
+
+    def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
+        """An entry that another record carries (a dead letter)."""
+        stream.append(ms, seq, wire)
+        self._dirty(key, stream)
+        self.signal(key)
+        if self.watchers:
+            self.touch_watchers(key)
+
+    def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
+        """Entries before ``ordinal`` go; ``evicted_to`` is the ID of the newest of them. Returns how many went."""
+        gone = stream.evict_before(ordinal, evicted_to)
+        if gone:
+            self._dirty(key, stream)
+            self._logged(key, records.evict(key, ordinal, evicted_to))
+        return gone
+
+    # -- strings ---------------------------------------------------------------------------------------------
+    def set_string(self, key: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
+        """Any value at ``key`` is replaced. ``expire_at``: ms since epoch, 0 for none."""
+        if keep_ttl:
+            expire_at = self.expires.get(key, 0)
+        old = self.keys.get(key)
+        if isinstance(old, Stream):
+            self._forget_value(key)
+            old = None
+        elif old is None:
+            self.index.add(key)
+        if old is None:
+            self.string_bytes += len(key) + len(value)
+            self.keys[key] = String(value)
+        else:
+            self.string_bytes += len(value) - len(old.value)
+            old.value = value
+        self._set_deadline(key, expire_at)
+        self._dirty_strings.add(key)
+        self._logged(key, records.set_string(key, value, expire_at))
+        self.signal(key)
+
+    # -- any key ---------------------------------------------------------------------------------------------
+    def delete(self, key: bytes, now: int) -> bool:
+        """True if there was a live value. ``now`` decides whether it was one: an expired key goes as expired."""
+        at = self.expires.get(key)
+        if at is not None and at <= now:
+            self.expire_key(key)
+            return False
+        return self.remove(key)
+
+    def remove(self, key: bytes) -> bool:
+        """Delete whatever is there, expired or not (replay, expiry)."""
+        if key not in self.keys:
+            return False
+        self._forget(key)
+        self._logged(key, records.delete(key))
+        self.signal(key)
+        return True
+
+    def expire_key(self, key: bytes) -> None:
+        self.expired_keys += 1
+        self.remove(key)
+
+    def set_expire(self, key: bytes, at_ms: int) -> None:
+        """``key`` must exist; ``at_ms`` > 0."""
+        self._set_deadline(key, at_ms)
+        self._expiry_changed(key, at_ms)
+
+    def persist(self, key: bytes) -> bool:
+        if self.expires.pop(key, None) is None:
+            return False
+        self._expiry_changed(key, 0)
+        return True
+
+    def _expiry_changed(self, key: bytes, at_ms: int) -> None:
+        value = self.keys[key]
+        if isinstance(value, Stream):
+            self._dirty(key, value)
+        else:
+            self._dirty_strings.add(key)
+        self._logged(key, records.expire(key, at_ms))
+
+    def _set_deadline(self, key: bytes, at_ms: int) -> None:
+        if at_ms:
+            self.expires[key] = at_ms
+            self.agenda.file(agenda.KEY_EXPIRY, key, b"", at_ms)
+        else:
+            self.expires.pop(key, None)
+
+    def _forget(self, key: bytes) -> None:
+        self._forget_value(key)
+        self.index.remove(key)
+
+    def _forget_value(self, key: bytes) -> None:
+        """All of _forget but the key's place in the index: a scan must not miss a key that only changes its type."""
+        value = self.keys.pop(key)
+        self.expires.pop(key, None)
+        if isinstance(value, Stream):
+            self._dead_streams.append(value.sid)
+            self._dirty_streams.pop(key, None)
+            self.nodes.cache.drop_stream(value.sid)
+        else:
+            self.string_bytes -= len(key) + len(value.value)
+            self._dirty_strings.add(key)
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        gone = list(self.keys)
+        for key, value in self.keys.items():
+            if isinstance(value, Stream):
+                self.nodes.cache.drop_stream(value.sid)
+            if self.watchers:
+                self.touch_watchers(key)
+        self.keys.clear()
+        self.index.clear()
+        self.expires.clear()
+        self.agenda.clear()
+        self.string_bytes = 0
+        self._dirty_streams.clear()
+        self._dirty_strings.clear()
+        self._dead_streams.clear()
+        self._dead_groups.clear()
+        self._flushed = True
+        self.log.append(records.flush())
+        self.dirty_count += max(1, len(gone))
+        for key in list(self.waiting):
+            self.ready.append(key)
+
+    # -- groups' part of the bookkeeping (the mutators are in ``consume``) ---------------------------------------
+    def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
+        group.dirty = True
+        self._dirty(key, stream)
+        self._logged(key, record)
+
+    def group_gone(self, key: bytes, stream: Stream, name: bytes, record: bytes) -> None:
+        self._dead_groups.append((stream.sid, name))
+        self._dirty(key, stream)
+        self._logged(key, record)
+
+    def file_group(self, key: bytes, group: Group) -> None:
+        """See that the group's moments stand in the agenda."""
+        if group.deadline:
+            self.agenda.file(agenda.GROUP_EXPIRY, key, group.name, group.deadline)
+        leaves = group.pending.next_drop()
+        if leaves is not None:
+            self.agenda.file(agenda.PENDING_DROP, key, group.name, leaves)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+    def capture(self) -> Capture:
+        """Everything that changed since the last capture; until captured() or capture_failed() no second one may be made."""
+        capture = Capture(flushed=self._flushed, next_sid=self.next_sid, changes=self.dirty_count)
+        capture.dead_streams = self._dead_streams
+        capture.dead_groups = self._dead_groups
+        self._dead_streams, self._dead_groups, self._flushed = [], [], False
+        for key, stream in self._dirty_streams.items():
+            capture.streams.append(stream.capture())
+            capture.stream_keys[stream.sid] = (key, self.expires.get(key, 0))
+            stream.dirty = False
+            for name, group in stream.groups.items():
+                if group.dirty:
+                    group.dirty = False
+                    capture.groups.append((stream.sid, name, group.meta(), group.pending.dump()))
+        self._dirty_streams = {}
+        for key in self._dirty_strings:
+            value = self.keys.get(key)
+            if isinstance(value, String):
+                capture.strings.append((key, value.value, self.expires.get(key, 0)))
+            else:
+                capture.dead_strings.append(key)
+        self._dirty_strings = set()
+        return capture
+
+    def captured(self, capture: Capture) -> None:
+        """The checkpoint is on disk and the node store reads from it."""
+        self.dirty_count -= capture.changes
+        for taken in capture.streams:
+            stream = self._of_capture(capture, taken.sid)
+            if stream is not None:
+                stream.captured(taken)
+
+    def capture_failed(self, capture: Capture) -> None:
+        """Nothing of it is on disk: the next capture must hold it all again."""
+        if capture.flushed:
+            self._flushed = True
+        if not self._flushed or capture.flushed:
+            self._dead_streams += capture.dead_streams
+            self._dead_groups += capture.dead_groups
+        for taken in capture.streams:
+            stream = self._of_capture(capture, taken.sid)
+            if stream is not None:
+                self._dirty(capture.stream_keys[taken.sid][0], stream)
+        for sid, name, _, _ in capture.groups:
+            stream = self._of_capture(capture, sid)
+            if stream is not None and name in stream.groups:
+                stream.groups[name].dirty = True
+        self._dirty_strings.update(key for key, _, _ in capture.strings)
+        self._dirty_strings.update(capture.dead_strings)
+
+    def _of_capture(self, capture: Capture, sid: int) -> Stream | None:
+        """The stream that was captured, unless it has been deleted since."""
+        value = self.keys.get(capture.stream_keys[sid][0])
+        return value if isinstance(value, Stream) and value.sid == sid else None
+
+    # -- start-up --------------------------------------------------------------------------------------------
+    def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = 0) -> Stream:
+        """A stream as a checkpoint wrote it; nodes and groups are added by the caller. Raises CorruptError."""
+        stream = Stream.restore(sid, meta, self.nodes)
+        self.keys[key] = stream
+        self.index.add(key)
+        self.next_sid = max(self.next_sid, sid + 1)
+        self._set_deadline(key, expire_at)
+        return stream
+
+    def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:
+        stream.groups[name] = Group.restore(name, meta, pending)
+
+    def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
+        self.keys[key] = String(value)
+        self.index.add(key)
+        self.string_bytes += len(key) + len(value)
+        self._set_deadline(key, expire_at)
+
+    def resume(self, now: int) -> None:
+        """After recovery or promotion: downtime is not the clients' silence [15]; file every group's moments."""
+        for key, value in self.keys.items():
+            value.used = now
+            if isinstance(value, Stream):
+                for group in value.groups.values():
+                    group.resume(now)
+                    self.file_group(key, group)
+
+    def apply(self, batch: bytes) -> None:
+        """Replay records (see ``replay``). Raises CorruptError."""
+        replay(self, batch)
+
+    # -- figures ---------------------------------------------------------------------------------------------
+    def memory_bytes(self) -> int:
+        """Estimate of what the data takes in memory, the cache of decoded nodes included."""
+        total = self.string_bytes + 200 * len(self.keys) + self.nodes.cache.bytes
+        for value in self.keys.values():
+            if isinstance(value, Stream):
+                total += value.memory_bytes()
+                for group in value.groups.values():
+                    total += group.pending.memory_bytes()
+        return total
+
+    def digest(self) -> str:
+        """SHA-256 of the whole content: equal for equal states. Deadlines of groups, which reads move, are left out."""
+        total = sha256()
+        for key in sorted(self.keys):
+            value = self.keys[key]
+            total.update(b"%d:%b@%d" % (len(key), key, self.expires.get(key, 0)))
+            if isinstance(value, String):
+                total.update(b"S%d:%b" % (len(value.value), value.value))
+            else:
+                digest_stream(value, total.update)
+        return total.hexdigest()
+
+
+def digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
+    update(b"T%d %d %d %d;" % (stream.last_id, stream.next_ord, stream.first_ord, stream.evicted_to))
+    pieces, close = stream.pieces(stream.first_ord, stream.next_ord)
+    for piece in pieces:
+        update(piece)
+    close()
+    for name in sorted(stream.groups):
+        group = stream.groups[name]
+        update(b"G%d:%b %d %d" % (len(name), name, group.offset, group.ttl))
+        for row in group.pending.rows(0, (1 << 128) - 1, len(group.pending)):
+            update(repr(tuple(row)).encode())

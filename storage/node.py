@@ -1,0 +1,240 @@
+"""Macro nodes: up to some hundred entries in wire form, with arrays that say where each begins.
+
+A node in memory is its entries' RESP bytes, one after another as TREAD sends them, and three arrays:
+
+    base + ms[i], seq[i]    the ID of entry i, ascending
+    ends[i]                 offset in ``wire`` behind entry i, which is wire[ends[i-1]:ends[i]] (from 0 for i = 0)
+
+so a range is two bisects and one slice. On disk, and while it waits to get there, a node is a blob:
+
+     0      2     3     4        8        12        20         28       32
+    +------+-----+-----+--------+--------+---------+----------+--------+- body ---------------------------------
+    | "TN" | 1   | how | count  | wire   | ms of   | seq of   | crc32  | zstd or raw, as ``how`` says:
+    |      | u8  | u8  | u32    | bytes  | first   | first    | u32    |   ms deltas  unsigned x count (first 0)
+    |      |     |     |        | u32    | u64     | u64      |        |   seq column x count, sizes x count, wire
+    +------+-----+-----+--------+--------+---------+----------+--------+----------------------------------------
+
+    how   bit 0     the body is one zstd frame
+          bits 1-2  bytes of an ms delta: 1, 2, 4, 8
+          bits 3-4  bytes of an element of the seq column: 1, 2, 4, 8
+          bits 5-6  bytes of a size: 1, 2, 4 (3 is invalid)
+          bit 7     the seq column holds differences (signed, first 0), else the numbers themselves (unsigned)
+
+All little-endian. Each column is as narrow as its values allow: zstd finds zero bytes too, but at 1.4 bytes an entry.
+Valid: magic and version known, count not 0, crc32 that of the 28 bytes before it and of the body as stored (checked
+first, and cheap, for blobs are small), body of the announced length.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from itertools import accumulate, islice
+from operator import sub
+from struct import Struct
+from sys import byteorder
+from zlib import crc32
+
+import zstandard
+
+from resp.errors import CorruptError
+from storage.ids import MASK64
+
+MAGIC, VERSION = b"TN", 1
+HEADER = Struct("<2sBBIIQQ")
+CRC = Struct("<I")
+BODY = HEADER.size + CRC.size  # offset of the body
+ZSTD, SEQ_DELTAS = 0x01, 0x80  # bits of ``how``
+UNSIGNED, SIGNED = "BHIQ", "bhiq"  # array codes of 1, 2, 4, 8 bytes
+OVERHEAD = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
+
+# Reused: making one costs more than using it. They serve one thread at a time, that of the keyspace.
+_compressor = zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
+_decompressor = zstandard.ZstdDecompressor()
+
+
+class Node:
+    """Entries in memory. Immutable, unless it is a TailNode; never empty, unless a TailNode just made."""
+
+    __slots__ = ("base", "ends", "ms", "seq", "wire")
+
+    def __init__(self, base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> None:
+        self.base = base  # ms since epoch, to be added to each of ``ms``
+        self.ms = ms
+        self.seq = seq
+        self.ends = ends
+        self.wire = wire
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, roughly."""
+        return len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
+
+    def id_at(self, index: int) -> int:
+        return (self.base + self.ms[index]) << 64 | self.seq[index]
+
+    def ids(self, lo: int, hi: int) -> list[int]:
+        """IDs of entries lo to hi - 1."""
+        base = self.base
+        return [(base + ms) << 64 | seq for ms, seq in zip(self.ms[lo:hi], self.seq[lo:hi], strict=True)]
+
+    def find_from(self, id: int) -> int:  # noqa: A002
+        """Index of the first entry whose ID is >= ``id``; len(self) if there is none."""
+        ms, seq = (id >> 64) - self.base, id & MASK64
+        column = self.ms
+        at = bisect_left(column, ms)
+        if seq and at < len(column) and column[at] == ms:
+            behind = bisect_left(column, ms + 1, at)
+            at = bisect_left(self.seq, seq, at, behind)
+        return at
+
+    def slice(self, lo: int, hi: int) -> bytes:
+        """Wire bytes of entries lo to hi - 1."""
+        if hi <= lo:
+            return b""
+        ends = self.ends
+        return bytes(self.wire[ends[lo - 1] if lo else 0 : ends[hi - 1]])
+
+    def each_reversed(self, lo: int, hi: int) -> list[bytes]:
+        """The same entries one by one, newest first."""
+        ends, wire = self.ends[lo:hi].tolist(), self.wire
+        starts = [self.ends[lo - 1] if lo else 0, *ends[:-1]]
+        return [bytes(wire[start:end]) for start, end in zip(reversed(starts), reversed(ends), strict=True)]
+
+    def largest(self) -> int:
+        """Bytes of the largest entry."""
+        ends = self.ends
+        return max(ends[0], max(map(sub, islice(ends, 1, None), ends), default=0))
+
+
+class TailNode(Node):
+    """The node that entries are appended to."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(0, array("Q"), array("Q"), array("I"), bytearray())
+
+    @classmethod
+    def of(cls, node: Node) -> TailNode:
+        """A sealed node, made mutable again."""
+        tail = cls()
+        base = node.base
+        tail.ms = array("Q", [base + ms for ms in node.ms])
+        tail.seq = array("Q", node.seq)
+        tail.ends = node.ends[:]
+        tail.wire = bytearray(node.wire)
+        return tail
+
+    def freeze(self, lo: int, hi: int) -> Node:
+        """A copy of entries lo to hi - 1 (at least one) that later appends don't change."""
+        start = self.ends[lo - 1] if lo else 0
+        ends = array("I", [end - start for end in self.ends[lo:hi]])
+        return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
+
+
+def seal(node: Node, compress: bool = True) -> bytes:
+    """The node as a blob: compressed, or raw (a tail that a checkpoint stores and that will change again)."""
+    ms, seq, ends, wire = node.ms, node.seq, node.ends, node.wire
+    ms_width, ms_column = _narrow([0, *map(sub, islice(ms, 1, None), ms)])
+    size_width, size_column = _narrow([ends[0], *map(sub, islice(ends, 1, None), ends)])
+    how = (ZSTD if compress else 0) | ms_width << 1 | size_width << 5
+    top = max(seq)
+    if top < 256 or top >> 63:  # small numbers need no differences; differences of huge ones fit no column
+        seq_width, seq_column = _narrow(seq)
+    else:
+        how |= SEQ_DELTAS
+        seq_width, seq_column = _narrow_signed([0, *map(sub, islice(seq, 1, None), seq)])
+    how |= seq_width << 3
+    body = b"".join((_little(ms_column), _little(seq_column), _little(size_column), wire))
+    if compress:
+        body = _compressor.compress(body)
+    head = HEADER.pack(MAGIC, VERSION, how, len(ends), len(wire), node.base + ms[0], seq[0])
+    return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
+
+
+def open_node(blob: bytes) -> Node:
+    """The node that ``seal`` made a blob of. Raises CorruptError."""
+    if len(blob) <= BODY:
+        raise CorruptError("a node is cut short")
+    magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
+    if magic != MAGIC:
+        raise CorruptError("a node has no node's beginning")
+    if version != VERSION:
+        raise CorruptError(f"a node is of version {version}: written by a newer tidelog?")
+    stored = memoryview(blob)[BODY:]
+    if CRC.unpack_from(blob, HEADER.size)[0] != crc32(stored, crc32(blob[: HEADER.size])):
+        raise CorruptError("a node's checksum is wrong")
+    ms_width, seq_width, size_width = how >> 1 & 3, how >> 3 & 3, how >> 5 & 3
+    seqs = count << ms_width  # offset of the seq column
+    sizes = seqs + (count << seq_width)
+    wires = sizes + (count << size_width)
+    try:
+        if how & ZSTD:
+            if zstandard.frame_content_size(stored) != wires + wire_size:
+                raise CorruptError("a node's body is not of its length")
+            body = _decompressor.decompress(stored, allow_extra_data=False)
+        else:
+            body = bytes(stored)
+        if len(body) != wires + wire_size or not count:
+            raise CorruptError("a node's body is not of its length")
+        view = memoryview(body)
+        # plain lists between: an array takes its elements from a list twice as fast as from an iterator
+        gaps = list(accumulate(_column(UNSIGNED[ms_width], view[:seqs])))
+        offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
+        if how & SEQ_DELTAS:
+            numbers = array("Q", list(accumulate(_column(SIGNED[seq_width], view[seqs:sizes]), initial=seq))[1:])
+        else:
+            numbers = _column(UNSIGNED[seq_width], view[seqs:sizes])
+        ends = array("I", list(accumulate(_column(UNSIGNED[size_width], view[sizes:wires]))))
+        if ends[-1] != wire_size:
+            raise CorruptError("a node's entries are not as long as its body")
+    except (zstandard.ZstdError, OverflowError, struct.error) as error:
+        raise CorruptError(f"a node can't be read ({error})") from error
+    return Node(ms, offsets, numbers, ends, body[wires:])
+
+
+def open_stored(blob: bytes, sid: int, first_ord: int, first_id: int, count: int) -> Node:
+    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another's."""
+    try:
+        node = open_node(blob)
+        if len(node) != count or node.id_at(0) != first_id:
+            raise CorruptError("a node that belongs elsewhere")
+    except CorruptError as error:
+        raise CorruptError(
+            f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {error}. "
+            "Restore the data directory from a backup or a replica."
+        ) from error
+    return node
+
+
+def _narrow(values: list[int] | array[int]) -> tuple[int, array[int]]:
+    """The narrowest unsigned column that holds ``values``; its width as the power of two."""
+    top = max(values)
+    width = 0 if top < 1 << 8 else 1 if top < 1 << 16 else 2 if top < 1 << 32 else 3
+    return width, array(UNSIGNED[width], values)
+
+
+def _narrow_signed(values: list[int]) -> tuple[int, array[int]]:
+    top = max(max(values), -min(values) - 1)
+    width = 0 if top < 1 << 7 else 1 if top < 1 << 15 else 2 if top < 1 << 31 else 3
+    return width, array(SIGNED[width], values)
+
+
+def _little(column: array[int]) -> bytes:
+    if byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _column(code: str, raw: memoryview) -> array[int]:
+    column = array(code)
+    column.frombytes(raw)
+    if byteorder == "big":
+        column.byteswap()
+    return column

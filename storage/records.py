@@ -1,0 +1,164 @@
+"""Records: the effects of commands as bytes. Journal, restart and replicas all live on them.
+
+Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state anywhere.
+Rule 2: records hold effects, not commands: what did nothing logs nothing.
+Rule 3: numbers are big-endian; this file packs and unpacks them, and nothing else does.
+
+A record is
+
+    +------+---------------+-- body -------------------------------------------------------------
+    | op u8| body bytes u32|  op by op as below; key and group are in there with u32 lengths
+    +------+---------------+---------------------------------------------------------------------
+
+    APPEND        klen u32 | ms u64 | seq u64 | key | wire                  one entry
+    RUN           klen u32 | ms u64 | seq u64 | n u32 | key | n sizes u32 | wires   n entries, seq counts up from seq
+    EVICT         klen u32 | ord u64 | evicted-to 16 | key                  entries before ordinal ord are gone
+    DELETE        key
+    SET           klen u32 | expire u64 | key | value                       expire 0: none
+    EXPIRE        klen u32 | expire u64 | key                               expire 0: persist
+    FLUSH         (empty)
+    GROUP         klen u32 | glen u32 | offset 16 | ttl u64 | deadline u64 | key | group      made or changed
+    DELIVER       klen u32 | glen u32 | dlen u32 | offset 16 | now u64 | retry u64 | expire u64 | max u32 | flags u8
+                  | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
+    ACK           klen u32 | glen u32 | key | group | IDs
+    DUE           klen u32 | glen u32 | due u64 | key | group | IDs
+    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64 | key | group | dead letter key | wire
+    DESTROY       klen u32 | glen u32 | key | group
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from sys import byteorder
+
+from resp.errors import CorruptError
+
+APPEND, RUN, EVICT, DELETE, SET, EXPIRE, FLUSH = 1, 2, 3, 4, 5, 6, 7
+GROUP, DELIVER, ACK, DUE, DROP, DESTROY = 8, 9, 10, 11, 12, 13
+
+HEAD = Struct(">BI")
+APPEND_HEAD = Struct(">BIIQQ")
+RUN_HEAD = Struct(">BIIQQI")
+EVICT_HEAD = Struct(">BIIQ16s")
+KEY_TIME_HEAD = Struct(">BIIQ")  # SET, EXPIRE
+GROUP_HEAD = Struct(">BIII16sQQ")
+DELIVER_HEAD = Struct(">BIIII16sQQQIBIII")
+IDS_HEAD = Struct(">BIII")  # ACK, DESTROY
+DUE_HEAD = Struct(">BIIIQ")
+DROP_HEAD = Struct(">BIIII16sBQQ")
+
+HAS_RETRY = 1  # DELIVER flags: the reader gave RETRY
+HAS_MAX = 2  # ... and MAXDELIVERIES
+HAS_DEADLETTER = 4  # ... and DEADLETTER
+
+REASONS = ("expired", "maxdeliveries")
+
+_APPEND_BODY = APPEND_HEAD.size - 5
+_pack_append = APPEND_HEAD.pack
+
+
+def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
+    """What stands before key and wire of an APPEND record."""
+    klen = len(key)
+    return _pack_append(APPEND, _APPEND_BODY + klen + wire_len, klen, ms, seq)
+
+
+def run(key: bytes, ms: int, seq: int, wires: Sequence[bytes]) -> bytes:
+    sizes = array("I", map(len, wires))
+    if byteorder == "little":
+        sizes.byteswap()
+    body = b"".join((key, sizes.tobytes(), *wires))
+    return RUN_HEAD.pack(RUN, RUN_HEAD.size - 5 + len(body), len(key), ms, seq, len(wires)) + body
+
+
+def evict(key: bytes, ordinal: int, evicted_to: int) -> bytes:
+    return (
+        EVICT_HEAD.pack(EVICT, EVICT_HEAD.size - 5 + len(key), len(key), ordinal, evicted_to.to_bytes(16, "big")) + key
+    )
+
+
+def delete(key: bytes) -> bytes:
+    return HEAD.pack(DELETE, len(key)) + key
+
+
+def set_string(key: bytes, value: bytes, expire: int) -> bytes:
+    size = KEY_TIME_HEAD.size - 5 + len(key) + len(value)
+    return b"".join((KEY_TIME_HEAD.pack(SET, size, len(key), expire), key, value))
+
+
+def expire(key: bytes, at: int) -> bytes:
+    return KEY_TIME_HEAD.pack(EXPIRE, KEY_TIME_HEAD.size - 5 + len(key), len(key), at) + key
+
+
+def flush() -> bytes:
+    return HEAD.pack(FLUSH, 0)
+
+
+def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> bytes:
+    size = GROUP_HEAD.size - 5 + len(key) + len(name)
+    head = GROUP_HEAD.pack(GROUP, size, len(key), len(name), offset.to_bytes(16, "big"), ttl, deadline)
+    return head + key + name
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    return b"".join([i.to_bytes(16, "big") for i in ids])
+
+
+def unpack_ids(raw: bytes) -> list[int]:
+    return [int.from_bytes(raw[i : i + 16], "big") for i in range(0, len(raw), 16)]
+
+
+def deliver(
+    key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes,
+    flags: int, new: Sequence[int], again: Sequence[int], gone: Sequence[int],
+) -> bytes:  # fmt: skip
+    body = b"".join((key, name, deadletter, pack_ids(new), pack_ids(again), pack_ids(gone)))
+    return (
+        DELIVER_HEAD.pack(
+            DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), offset.to_bytes(16, "big"),
+            now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
+        )  # fmt: skip
+        + body
+    )
+
+
+def ack(key: bytes, name: bytes, ids: Sequence[int]) -> bytes:
+    body = key + name + pack_ids(ids)
+    return IDS_HEAD.pack(ACK, IDS_HEAD.size - 5 + len(body), len(key), len(name)) + body
+
+
+def due(key: bytes, name: bytes, at: int, ids: Sequence[int]) -> bytes:
+    body = key + name + pack_ids(ids)
+    return DUE_HEAD.pack(DUE, DUE_HEAD.size - 5 + len(body), len(key), len(name), at) + body
+
+
+def drop(
+    key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
+) -> bytes:
+    """``deadletter`` is empty where there is none; ``ms``, ``seq`` and ``wire`` then mean nothing."""
+    body = b"".join((key, name, deadletter, wire))
+    head = DROP_HEAD.pack(
+        DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
+        REASONS.index(reason), ms, seq,
+    )  # fmt: skip
+    return head + body
+
+
+def destroy(key: bytes, name: bytes) -> bytes:
+    return IDS_HEAD.pack(DESTROY, IDS_HEAD.size - 5 + len(key) + len(name), len(key), len(name)) + key + name
+
+
+def run_wires(raw: bytes, count: int) -> list[bytes]:
+    """The ``n sizes | wires`` part of a RUN record as a list."""
+    sizes = array("I", raw[: 4 * count])
+    if byteorder == "little":
+        sizes.byteswap()
+    wires, at = [], 4 * count
+    for size in sizes:
+        wires.append(raw[at : at + size])
+        at += size
+    if at != len(raw):
+        raise CorruptError("a RUN record whose sizes don't add up")
+    return wires

@@ -1,0 +1,155 @@
+"""Replay: records back into effects, by the same mutators that wrote them.
+
+Rule 1: reads no clock and expires nothing. Rule 2: replaying a record logs the very same record, byte by byte (which is how a
+replica writes its own journal); whoever replays from disk throws that log away. Rule 3: a record that can't apply to the
+state is damage and raises CorruptError; it never guesses.
+"""
+
+from __future__ import annotations
+
+from struct import error as StructError
+from typing import TYPE_CHECKING
+
+from resp.errors import CorruptError
+from storage import consume, records
+from storage.records import unpack_ids
+from storage.stream import Stream
+
+if TYPE_CHECKING:
+    from storage.groups import Group
+    from storage.keyspace import Keyspace
+
+
+def replay(ks: Keyspace, batch: bytes) -> int:
+    """Apply every record of a batch; returns how many there were. Raises CorruptError."""
+    at, end, count = 0, len(batch), 0
+    unpack_append = records.APPEND_HEAD.unpack_from
+    head_size = records.APPEND_HEAD.size
+    try:
+        while at < end:
+            op, size = records.HEAD.unpack_from(batch, at)
+            stop = at + 5 + size
+            if stop > end:
+                raise CorruptError("a record that ends behind its batch")
+            if op == records.APPEND:
+                _, _, klen, ms, seq = unpack_append(batch, at)
+                start = at + head_size
+                key = batch[start : start + klen]
+                stream = ks.keys.get(key)
+                if stream is None:
+                    stream = ks.create_stream(key)
+                elif not isinstance(stream, Stream):
+                    raise CorruptError("an APPEND record for a key that holds a string")
+                if (ms, seq) <= (stream.last_ms, stream.last_seq):
+                    raise CorruptError(f"an APPEND record whose ID {ms}.{seq} is not above the stream's last")
+                ks.append(key, stream, ms, seq, batch[start + klen : stop])
+            else:
+                _apply(ks, op, batch, at, stop)
+            at = stop
+            count += 1
+    except StructError as error:
+        raise CorruptError(f"a record cut short ({error})") from error
+    return count
+
+
+def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
+    if op == records.RUN:
+        _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
+        start = at + records.RUN_HEAD.size
+        key = batch[start : start + klen]
+        stream = _stream(ks, key) or ks.create_stream(key)
+        ks.append_run(key, stream, ms, seq, records.run_wires(batch[start + klen : stop], n))
+    elif op == records.EVICT:
+        _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
+        key = batch[at + records.EVICT_HEAD.size : stop]
+        ks.evict(key, _need(ks, key), ordinal, int.from_bytes(raw, "big"))
+    elif op == records.DELETE:
+        if not ks.remove(batch[at + 5 : stop]):
+            raise CorruptError("a DELETE record for a key that isn't there")
+    elif op == records.SET:
+        _, _, klen, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
+        start = at + records.KEY_TIME_HEAD.size
+        ks.set_string(batch[start : start + klen], batch[start + klen : stop], expire)
+    elif op == records.EXPIRE:
+        _, _, _, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
+        key = batch[at + records.KEY_TIME_HEAD.size : stop]
+        if key not in ks.keys:
+            raise CorruptError("an EXPIRE record for a key that isn't there")
+        if expire:
+            ks.set_expire(key, expire)
+        else:
+            ks.persist(key)
+    elif op == records.FLUSH:
+        ks.flush()
+    else:
+        _apply_group(ks, op, batch, at, stop)
+
+
+def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
+    if op == records.GROUP:
+        _, _, klen, glen, raw, ttl, deadline = records.GROUP_HEAD.unpack_from(batch, at)
+        key, name, _ = _split(batch, at + records.GROUP_HEAD.size, klen, glen)
+        stream = _stream(ks, key) or ks.create_stream(key)
+        consume.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
+    elif op == records.DELIVER:
+        (_, _, klen, glen, dlen, raw, now, retry, expire, most, flags, new, again, gone) = (
+            records.DELIVER_HEAD.unpack_from(batch, at)
+        )
+        key, name, start = _split(batch, at + records.DELIVER_HEAD.size, klen, glen)
+        deadletter = batch[start : start + dlen]
+        ids = unpack_ids(batch[start + dlen : stop])
+        if len(ids) != new + again + gone:
+            raise CorruptError("a DELIVER record whose IDs don't add up")
+        stream, group = _group(ks, key, name)
+        reader = consume.Reader(now, retry, expire, most, deadletter, flags)
+        offset = int.from_bytes(raw, "big")
+        consume.deliver(ks, key, stream, group, offset, reader, ids[:new], ids[new : new + again], ids[new + again :])
+    elif op == records.ACK:
+        _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
+        key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
+        consume.ack(ks, key, *_group(ks, key, name), unpack_ids(batch[start:stop]))
+    elif op == records.DUE:
+        _, _, klen, glen, due = records.DUE_HEAD.unpack_from(batch, at)
+        key, name, start = _split(batch, at + records.DUE_HEAD.size, klen, glen)
+        consume.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(batch[start:stop]))
+    elif op == records.DROP:
+        _, _, klen, glen, dlen, raw, reason, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
+        key, name, start = _split(batch, at + records.DROP_HEAD.size, klen, glen)
+        stream, group = _group(ks, key, name)
+        entry_id = int.from_bytes(raw, "big")
+        deadletter, wire = batch[start : start + dlen], batch[start + dlen : stop]
+        consume.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
+    elif op == records.DESTROY:
+        _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
+        key, name, _ = _split(batch, at + records.IDS_HEAD.size, klen, glen)
+        stream, _ = _group(ks, key, name)
+        consume.destroy_group(ks, key, stream, name)
+    else:
+        raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+
+
+def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes, int]:
+    middle = start + klen
+    return batch[start:middle], batch[middle : middle + glen], middle + glen
+
+
+def _stream(ks: Keyspace, key: bytes) -> Stream | None:
+    value = ks.keys.get(key)
+    if value is not None and not isinstance(value, Stream):
+        raise CorruptError("a stream's record for a key that holds a string")
+    return value
+
+
+def _need(ks: Keyspace, key: bytes) -> Stream:
+    stream = _stream(ks, key)
+    if stream is None:
+        raise CorruptError("a record for a stream that isn't there")
+    return stream
+
+
+def _group(ks: Keyspace, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    stream = _need(ks, key)
+    group = stream.groups.get(name)
+    if group is None:
+        raise CorruptError("a record for a group that isn't there")
+    return stream, group

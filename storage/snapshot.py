@@ -1,0 +1,79 @@
+"""A range of a stream as it was at one moment, to be read while the stream goes on: what long replies come from."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from storage.cache import NodeCache
+from storage.node import Node, open_stored
+
+if TYPE_CHECKING:
+    from storage.stream import NodeStore
+
+
+class Snapshot:
+    """Independent of the stream: copies of borders and tail, immutable blobs, a pinned view of the store.
+
+    Nodes that it opens don't go to the cache: one long reply would wash out what short ones live on. A piece is a
+    node's part of the range, so memory is bounded by the largest node. Whoever has a snapshot calls close(); reading
+    to the end does so too.
+    """
+
+    __slots__ = ("_blobs", "_borders", "_cache", "_hi", "_lo", "_ms", "_seq", "_sid", "_tail", "_view")
+
+    def __init__(
+        self, sid: int, lo: int, hi: int, cache: NodeCache, view: NodeStore, borders: array[int],
+        ids: tuple[array[int], array[int]], blobs: dict[int, bytes], tail: Node | None,
+    ) -> None:  # fmt: skip
+        self._sid = sid
+        self._lo = lo
+        self._hi = hi
+        self._cache = cache
+        self._view: NodeStore | None = view
+        self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
+        self._ms, self._seq = ids  # their first IDs
+        self._blobs = blobs  # first ordinal -> blob, of those that the store didn't have
+        self._tail = tail  # the tail's part of the range, None if it has none
+
+    def close(self) -> None:
+        """Let the pinned view go; again is harmless. Reading on raises RuntimeError where it needs the store."""
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+
+    def forward(self) -> Iterator[bytes]:
+        """The range's wire, oldest entry first."""
+        try:
+            for number in range(len(self._borders) - 1):
+                node, start, stop = self._node(number)
+                yield node.slice(start, stop)
+            if self._tail is not None:
+                yield bytes(self._tail.wire)
+        finally:
+            self.close()
+
+    def backward(self) -> Iterator[bytes]:
+        """The same, newest entry first."""
+        try:
+            if self._tail is not None:
+                yield b"".join(self._tail.each_reversed(0, len(self._tail)))
+            for number in range(len(self._borders) - 2, -1, -1):
+                node, start, stop = self._node(number)
+                yield b"".join(node.each_reversed(start, stop))
+        finally:
+            self.close()
+
+    def _node(self, number: int) -> tuple[Node, int, int]:
+        """Sealed node ``number`` of the range, and which of its entries lie in the range."""
+        if self._view is None:
+            raise RuntimeError("a snapshot was read after its close()")
+        first = self._borders[number]
+        start, stop = max(self._lo, first) - first, min(self._hi, self._borders[number + 1]) - first
+        node = self._cache.get(self._sid, first)
+        if node is None or len(node) < stop:  # a stream reloaded with other limits may have cut it elsewhere since
+            first_id = self._ms[number] << 64 | self._seq[number]
+            blob = self._blobs.get(first) or self._view.load(self._sid, first, first_id)
+            node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first)
+        return node, start, stop

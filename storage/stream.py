@@ -1,0 +1,450 @@
+"""One stream: an interval of ordinals [first_ord, next_ord), kept as macro nodes.
+
+Rule 1: an entry's ordinal never changes. Appending moves next_ord up, eviction first_ord; counts are differences.
+Rule 2: sealed nodes are immutable. Until a checkpoint has stored one its blob is in ``_blobs``; after, it is read back
+through ``nodes.store``, and kept decoded in ``nodes.cache`` as far as that has room.
+Rule 3: the tail is the only mutable node. A stream just restored has none: the first append pulls its last stored node
+back. Where nodes end depends on the limits at the time and on restarts; nothing may rely on it.
+Rule 4: nothing reads a stream whole: what is long comes in pieces, from a snapshot.
+
+    ordinals   first_ord                                    _tail_ord       next_ord
+                  |    node      node     node      node        |    tail      |
+    [..trimmed..|ooooooo][oooooooooooo][ooooooooo][ooooooooooooo][ooooooooooooo>
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Protocol
+from zlib import crc32
+
+from resp.errors import CorruptError
+from storage.cache import NodeCache
+from storage.groups import Group
+from storage.index import NodeIndex
+from storage.node import Node, TailNode, open_stored, seal
+from storage.snapshot import Snapshot
+
+# A stream's metadata as the store keeps it, numbers big-endian u64 unless said:
+#
+#     0     1         9          17         25          33            49        57       65         73        81      85
+#     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
+#     | 1 u8| last ms | last seq | next_ord | first_ord | evicted_to  | sealed  | sealed | largest  | largest | crc32 |
+#     |     |         |          |          |           | u128        | entries | bytes  | entry    | node    | u32   |
+#     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
+#
+# Valid if it is 85 bytes long, starts with the version, and the crc32 is that of the 81 bytes before it.
+META_VERSION = 1
+META = Struct(">BQQQQ16sQQQQ")
+CRC = Struct(">I")
+
+# What streams without sealed nodes share, so that 100,000 small ones stay cheap. Never written to.
+_NO_INDEX = NodeIndex()
+_NO_BLOBS: dict[int, bytes] = {}
+
+
+class NodeStore(Protocol):
+    """Where sealed nodes are that have left memory; implemented by the persistence layer."""
+
+    def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        """The node's blob. Raises CorruptError if it isn't there."""
+
+    def pin(self) -> NodeStore:
+        """A view that stays as it is now, until its release()."""
+
+    def release(self) -> None: ...
+
+
+class Nodes:
+    """What all streams of a keyspace share: store, cache, and the limits that seal a tail; set them at any time."""
+
+    __slots__ = ("cache", "max_bytes", "max_entries", "store")
+
+    def __init__(self, store: NodeStore, cache: NodeCache) -> None:
+        self.store = store
+        self.cache = cache
+        self.max_entries = 512  # at least 1
+        self.max_bytes = 64 * 1024  # of wire; the entry that passes it is the node's last
+
+
+@dataclass(slots=True)
+class StreamCapture:
+    """What a checkpoint must write of one stream."""
+
+    sid: int
+    meta: bytes
+    first_ord: int  # stored nodes that end at or before it are to be deleted
+    next_ord: int  # where the last node ends
+    nodes: list[tuple[int, int, bytes]]  # first ordinal, first ID, blob: sealed since the last completed checkpoint
+    tail: tuple[int, int, bytes] | None  # the same of the tail, uncompressed
+
+
+class Stream:
+    """See the module's docstring. ``sid`` names the stream in the store and is never used twice."""
+
+    __slots__ = (
+        "_blob_bytes", "_blobs", "_index", "_largest_entry", "_largest_node", "_reopen", "_sealed_bytes",
+        "_sealed_entries", "_tail", "_tail_ord", "dirty", "evicted_to", "first_ord", "groups", "last_ms", "last_seq",
+        "next_ord", "nodes", "sid", "used",
+    )  # fmt: skip
+
+    def __init__(self, sid: int, nodes: Nodes) -> None:
+        self.sid = sid
+        self.nodes = nodes
+        self.last_ms = 0  # last generated ID; 0, 0 until the first entry
+        self.last_seq = 0
+        self.next_ord = 0  # entries ever added
+        self.first_ord = 0  # entries ever evicted
+        self.evicted_to = 0  # ID of the newest evicted entry, 0 if none
+        self.groups: dict[bytes, Group] = {}
+        self.dirty = False  # changed since the last capture; kept by the keyspace
+        self.used = 0  # ms since epoch of the last command that looked at it, 0 if none did yet; kept by the keyspace
+        self._index = _NO_INDEX
+        self._blobs = _NO_BLOBS  # first ordinal -> blob not yet stored, ascending
+        self._blob_bytes = 0  # of those
+        self._tail: TailNode | None = None  # never empty
+        self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
+        self._reopen = False  # restored: the last stored node may become the tail again
+        # of all nodes ever sealed, those gone included
+        self._sealed_entries = 0
+        self._sealed_bytes = 0  # of blobs
+        self._largest_entry = 0  # bytes of wire
+        self._largest_node = 0  # bytes of wire
+
+    @property
+    def last_id(self) -> int:
+        return self.last_ms << 64 | self.last_seq
+
+    @property
+    def length(self) -> int:
+        return self.next_ord - self.first_ord
+
+    @property
+    def node_count(self) -> int:
+        return len(self._index) + (self._tail is not None)
+
+    # -- appending -------------------------------------------------------------------------------------------
+    def append(self, ms: int, seq: int, wire: bytes) -> None:
+        """Add an entry whose ID is above last_id. All or nothing, also without memory (MemoryError)."""
+        tail = self._tail
+        if tail is None:
+            tail = self._open_tail()
+        held = tail.wire
+        held += wire  # first what may fail
+        size = len(held)
+        tail.ends.append(size)
+        tail.ms.append(ms)
+        tail.seq.append(seq)
+        self._tail = tail  # a new one only now: it is never empty
+        self.last_ms = ms
+        self.last_seq = seq
+        self.next_ord += 1
+        nodes = self.nodes
+        if size >= nodes.max_bytes or len(tail.ends) >= nodes.max_entries:
+            self._seal(tail)
+
+    def _open_tail(self) -> TailNode:
+        if self._reopen:
+            self._reopen = False
+            self._tail = self._reopen_last()
+        if self._tail is None:
+            self._tail_ord = self.next_ord
+            return TailNode()
+        return self._tail
+
+    def _reopen_last(self) -> TailNode | None:
+        """The last stored node as the tail, if it has room."""
+        index, nodes = self._index, self.nodes
+        last = len(index.ords) - 1
+        if last < index.head or self.next_ord - index.ords[last] >= nodes.max_entries:
+            return None
+        node = self._node(last)
+        if len(node.wire) >= nodes.max_bytes:
+            return None
+        nodes.cache.drop(self.sid, index.ords[last])
+        self._tail_ord = index.pop()
+        return TailNode.of(node)
+
+    def _seal(self, tail: TailNode) -> None:
+        first, wire = self._tail_ord, bytes(tail.wire)
+        blob = seal(tail)
+        if self._index is _NO_INDEX:
+            self._index = NodeIndex()
+        if self._blobs is _NO_BLOBS:
+            self._blobs = {}
+        self._blobs[first] = blob
+        self._blob_bytes += len(blob)
+        self._index.push(first, tail.id_at(0))
+        self._sealed_entries += len(tail)
+        self._sealed_bytes += len(blob)
+        self._largest_entry = max(self._largest_entry, tail.largest())
+        self._largest_node = max(self._largest_node, len(wire))
+        self.nodes.cache.put(self.sid, first, Node(tail.base, tail.ms, tail.seq, tail.ends, wire))
+        self._tail = None
+        self._tail_ord = self.next_ord
+
+    # -- finding ---------------------------------------------------------------------------------------------
+    def _node(self, position: int) -> Node:
+        """The decoded node at a position of the index."""
+        index, nodes = self._index, self.nodes
+        first = index.ords[position]
+        node = nodes.cache.get(self.sid, first)
+        if node is None:
+            first_id = index.first_id(position)
+            blob = self._blobs.get(first) or nodes.store.load(self.sid, first, first_id)
+            node = open_stored(blob, self.sid, first, first_id, self._end(position) - first)
+            nodes.cache.put(self.sid, first, node)
+        return node
+
+    def _end(self, position: int) -> int:
+        """The ordinal behind the node at a position."""
+        position += 1
+        ords = self._index.ords
+        return ords[position] if position < len(ords) else self._tail_ord
+
+    def ord_from(self, id: int) -> int:  # noqa: A002
+        """Ordinal of the first entry with an ID >= ``id``; next_ord if there is none."""
+        if id > self.last_id:
+            return self.next_ord
+        if id <= self.evicted_to:
+            return self.first_ord
+        tail = self._tail
+        if tail is not None and id >= tail.id_at(0):
+            return max(self.first_ord, self._tail_ord + tail.find_from(id))
+        index = self._index
+        position = index.of_id(id)
+        if position < index.head or self._end(position) <= self.first_ord:
+            return self.first_ord
+        return max(self.first_ord, index.ords[position] + self._node(position).find_from(id))
+
+    def id_at(self, ordinal: int) -> int:
+        """ID of a live entry."""
+        if ordinal == self.next_ord - 1:
+            return self.last_id
+        if self._tail is not None and ordinal >= self._tail_ord:
+            return self._tail.id_at(ordinal - self._tail_ord)
+        position = self._index.of_ord(ordinal)
+        first = self._index.ords[position]
+        if first == ordinal:
+            return self._index.first_id(position)
+        return self._node(position).id_at(ordinal - first)
+
+    def first_id(self) -> int:
+        """ID of the oldest entry, 0 if there is none."""
+        return self.id_at(self.first_ord) if self.first_ord < self.next_ord else 0
+
+    def find(self, id: int) -> bytes | None:  # noqa: A002
+        """Wire of the entry with that ID; None if it isn't there (any more)."""
+        if id <= self.evicted_to or id > self.last_id:
+            return None
+        tail = self._tail
+        node: Node
+        if tail is not None and id >= tail.id_at(0):
+            node, first = tail, self._tail_ord
+        else:
+            position = self._index.of_id(id)
+            if position < self._index.head or self._end(position) <= self.first_ord:
+                return None
+            node, first = self._node(position), self._index.ords[position]
+        at = node.find_from(id)
+        if at == len(node) or first + at < self.first_ord or node.id_at(at) != id:
+            return None
+        return node.slice(at, at + 1)
+
+    def ids(self, lo: int, hi: int) -> list[int]:
+        """IDs of the entries with ordinals [lo, hi)."""
+        found: list[int] = []
+        for node, start, stop in self._spans(lo, hi):
+            found += node.ids(start, stop)
+        return found
+
+    # -- reading: ordinals [lo, hi) must be live ---------------------------------------------------------------
+    def wire_size(self, lo: int, hi: int) -> int:
+        """At most so many bytes read(lo, hi) returns. An estimate from the index: it opens no node."""
+        size = 0
+        tail, first = self._tail, self._tail_ord
+        if tail is not None and hi > first:
+            start = max(lo - first, 0)
+            size = tail.ends[hi - first - 1] - (tail.ends[start - 1] if start else 0)
+            hi = first
+        if lo >= hi:
+            return size
+        bound = (hi - lo) * self._largest_entry
+        if bound > self._largest_node:
+            count = self._index.of_ord(hi - 1) - self._index.of_ord(lo) + 1
+            bound = min(bound, count * self._largest_node)
+        return size + bound
+
+    def read(self, lo: int, hi: int) -> bytes:
+        """Their wire."""
+        tail = self._tail
+        if tail is not None and lo >= self._tail_ord:
+            return tail.slice(lo - self._tail_ord, hi - self._tail_ord)
+        if lo >= hi:
+            return b""
+        position = self._index.of_ord(lo)
+        if hi <= self._end(position):
+            first = self._index.ords[position]
+            return self._node(position).slice(lo - first, hi - first)
+        return b"".join([node.slice(start, stop) for node, start, stop in self._spans(lo, hi)])
+
+    def read_reverse(self, lo: int, hi: int) -> list[bytes]:
+        """Their wire one by one, newest first."""
+        wires: list[bytes] = []
+        for node, start, stop in reversed(list(self._spans(lo, hi))):
+            wires += node.each_reversed(start, stop)
+        return wires
+
+    def _spans(self, lo: int, hi: int) -> Iterator[tuple[Node, int, int]]:
+        """Node by node, the part of it that lies in [lo, hi)."""
+        index = self._index
+        position = index.of_ord(lo)
+        while lo < hi:
+            if self._tail is not None and lo >= self._tail_ord:
+                yield self._tail, lo - self._tail_ord, hi - self._tail_ord
+                return
+            first, stop = index.ords[position], min(hi, self._end(position))
+            yield self._node(position), lo - first, stop - first
+            lo = stop
+            position += 1
+
+    def pieces(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
+        """Their wire node by node, from a snapshot taken now: nothing that happens later changes it.
+
+        The second value frees what the snapshot pins; exhausting the first frees it too.
+        """
+        snapshot = self._snapshot(lo, hi)
+        return snapshot.forward(), snapshot.close
+
+    def pieces_reverse(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
+        """The same, newest entry first."""
+        snapshot = self._snapshot(lo, hi)
+        return snapshot.backward(), snapshot.close
+
+    def _snapshot(self, lo: int, hi: int) -> Snapshot:
+        """O(nodes in the range) copying of arrays, O(those not yet stored) else."""
+        index, first = self._index, self._tail_ord
+        at = stop = 0  # positions of the sealed nodes of the range
+        if lo < min(hi, first):
+            at, stop = index.of_ord(lo), index.of_ord(min(hi, first) - 1) + 1
+        borders: array[int] = index.ords[at:stop]
+        known = self._blobs
+        blobs = {ordinal: known[ordinal] for ordinal in borders if ordinal in known} if known else {}
+        if stop > at:
+            borders.append(self._end(stop - 1))
+        tail = None
+        if self._tail is not None and hi > max(lo, first):
+            tail = self._tail.freeze(max(lo - first, 0), hi - first)
+        ids = index.ms[at:stop], index.seq[at:stop]
+        return Snapshot(self.sid, lo, hi, self.nodes.cache, self.nodes.store.pin(), borders, ids, blobs, tail)
+
+    # -- eviction --------------------------------------------------------------------------------------------
+    def evict_before(self, ordinal: int, evicted_to: int) -> int:
+        """Entries before ``ordinal`` (at most next_ord) go: whole nodes, and a trimmed one where that is in the middle.
+
+        ``evicted_to`` is the ID of the newest that goes. Returns how many went.
+        """
+        gone = ordinal - self.first_ord
+        if gone <= 0:
+            return 0
+        self.first_ord = ordinal
+        self.evicted_to = evicted_to
+        index = self._index
+        head = index.head
+        while head < len(index.ords) and self._end(head) <= ordinal:
+            self._drop_blob(index.ords[head])
+            self.nodes.cache.drop(self.sid, index.ords[head])
+            head += 1
+        if head != index.head:
+            index.drop_front(head)
+        if ordinal >= self.next_ord:
+            self._tail = None
+            self._tail_ord = self.next_ord
+        return gone
+
+    def _drop_blob(self, first_ord: int) -> None:
+        blob = self._blobs.pop(first_ord, None)
+        if blob is not None:
+            self._blob_bytes -= len(blob)
+
+    # -- figures ---------------------------------------------------------------------------------------------
+    def memory_bytes(self) -> int:
+        """What the stream takes in memory, estimated; decoded nodes in the cache and groups are not counted."""
+        total = 350 + self._blob_bytes + 150 * len(self._blobs)
+        if self._index is not _NO_INDEX:
+            total += self._index.memory_bytes()
+        return total if self._tail is None else total + self._tail.size
+
+    def disk_bytes(self) -> int:
+        """What its entries take in the store, estimated from what a sealed entry has taken so far."""
+        raw = 0 if self._tail is None else self._tail.size
+        if not self._sealed_entries:
+            return raw
+        sealed = max(0, self._tail_ord - self.first_ord)
+        return raw + self._sealed_bytes * sealed // self._sealed_entries
+
+    # -- checkpoints and start-up ----------------------------------------------------------------------------
+    def capture(self) -> StreamCapture:
+        """What the store lacks, as of now; O(nodes sealed since the last completed checkpoint)."""
+        index = self._index
+        nodes = [(first, index.first_id(index.of_ord(first)), blob) for first, blob in self._blobs.items()]
+        tail = None
+        if self._tail is not None:
+            tail = (self._tail_ord, self._tail.id_at(0), seal(self._tail, compress=False))
+        return StreamCapture(self.sid, self.meta(), self.first_ord, self.next_ord, nodes, tail)
+
+    def captured(self, capture: StreamCapture) -> None:
+        """The capture is stored, and ``nodes.store`` reads from there: its blobs leave memory."""
+        for first, _, blob in capture.nodes:
+            if self._blobs.get(first) is blob:
+                self._drop_blob(first)
+
+    def meta(self) -> bytes:
+        """All but nodes and groups, as drawn above. The tail counts among the largest: it is stored as a node."""
+        largest_entry, largest_node = self._largest_entry, self._largest_node
+        if self._tail is not None:
+            largest_entry = max(largest_entry, self._tail.largest())
+            largest_node = max(largest_node, len(self._tail.wire))
+        raw = META.pack(
+            META_VERSION, self.last_ms, self.last_seq, self.next_ord, self.first_ord,
+            self.evicted_to.to_bytes(16, "big"), self._sealed_entries, self._sealed_bytes, largest_entry, largest_node,
+        )  # fmt: skip
+        return raw + CRC.pack(crc32(raw))
+
+    @classmethod
+    def restore(cls, sid: int, meta: bytes, nodes: Nodes) -> Stream:
+        """A stream from its meta(); its nodes follow by add_stored_node(). Raises CorruptError."""
+        if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
+            raise CorruptError(f"the metadata of stream {sid} is damaged")
+        stream = cls(sid, nodes)
+        (
+            version, stream.last_ms, stream.last_seq, stream.next_ord, stream.first_ord, evicted_to,
+            stream._sealed_entries, stream._sealed_bytes, stream._largest_entry, stream._largest_node,
+        ) = META.unpack_from(meta)  # fmt: skip
+        if version != META_VERSION:
+            raise CorruptError(f"the metadata of stream {sid} has version {version}: written by a newer tidelog?")
+        stream.evicted_to = int.from_bytes(evicted_to, "big")
+        stream._tail_ord = stream.next_ord
+        stream._reopen = True
+        return stream
+
+    def add_stored_node(self, first_ord: int, first_id: int) -> None:
+        """A node that the store holds; called in order. Dead ones that it still has are passed over.
+
+        Raises CorruptError if it can't be this stream's, or if one before it is missing.
+        """
+        if first_ord >= self.next_ord:
+            raise CorruptError(f"the store has a node of stream {self.sid} behind the stream's end")
+        if self.first_ord == self.next_ord:
+            return
+        index = self._index
+        if first_ord <= self.first_ord or index is _NO_INDEX:
+            self._index = index = NodeIndex()  # whatever came before ends at or before first_ord: dead
+            if first_ord > self.first_ord:
+                raise CorruptError(f"the store lacks the first node of stream {self.sid}")
+        elif first_ord <= index.ords[-1] or first_id <= index.first_id(len(index.ords) - 1):
+            raise CorruptError(f"the store has the nodes of stream {self.sid} out of order")
+        index.push(first_ord, first_id)

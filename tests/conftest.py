@@ -1,0 +1,99 @@
+"""What tests of every area share: a running server, Debian's redis-server to compare it with, and loud skips."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from respserver.testing import RunningServer
+
+
+class RedisServer:
+    """A real redis-server of this machine's package, on a free port, without persistence."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def flush(self) -> None:
+        """Remove all keys."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
+            sock.sendall(b"FLUSHALL\r\n")
+            assert sock.recv(64) == b"+OK\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server of ours in this process, on the wall clock and a temporary directory."""
+    from respserver.testing import start_in_thread  # here, so that tests of a single part load no more than that
+
+    with start_in_thread() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def _redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here to compare with (Debian: apt-get install redis-server)")
+    directory = tmp_path_factory.mktemp("redis")
+    for _ in range(5):  # somebody else may take the port before redis-server does
+        port = _free_port()
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
+        process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        try:
+            if _answers(port, process):
+                yield RedisServer(port)
+                return
+        finally:
+            process.kill()
+            process.wait(10)
+    pytest.fail("redis-server did not start")
+
+
+@pytest.fixture
+def redis_server(_redis_process: RedisServer) -> RedisServer:
+    """A real redis-server without keys; the test is skipped, and that said aloud, where none is installed."""
+    _redis_process.flush()
+    return _redis_process
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Whether ``process`` comes up on ``port``: False if it gave up."""
+    deadline = monotonic() + 10
+    while process.poll() is None and monotonic() < deadline:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
+                sock.sendall(b"INFO server\r\n")
+                if b"process_id:%d\r\n" % process.pid in sock.recv(65536):
+                    return True
+        except OSError:
+            pass
+    return False
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped and why, also without -rs: a test that didn't run must not look like one that passed."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"SKIPPED {count}: {reason.removeprefix('Skipped: ')}", yellow=True)
+
+
+def pytest_report_header() -> str:
+    return f"redis-server to compare with: {shutil.which('redis-server') or 'none, those tests are skipped'}"

@@ -1,0 +1,87 @@
+"""The array of keys: a plain set is the model, and a walk never misses a key that stays."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.keyindex import KeyIndex
+
+KEYS = st.integers(0, 30).map(lambda n: b"k%d" % n)
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), KEYS), max_size=20)
+
+
+def walk_all(index: KeyIndex) -> list[bytes]:
+    return index.page(0, len(index) + 1)[1]
+
+
+def change(index: KeyIndex, model: set[bytes], steps: list[tuple[str, bytes]]) -> None:
+    for what, key in steps:
+        if what == "add" and key not in model:
+            index.add(key)
+            model.add(key)
+        elif what == "remove" and key in model:
+            index.remove(key)
+            model.discard(key)
+
+
+@given(STEPS)
+def test_holds_what_a_set_holds(steps: list[tuple[str, bytes]]) -> None:
+    index, model = KeyIndex(), set[bytes]()
+    change(index, model, steps)
+    assert len(index) == len(model)
+    assert sorted(walk_all(index)) == sorted(model)
+
+
+@given(st.sets(KEYS, min_size=1), st.integers(1, 7), st.lists(STEPS, max_size=40))
+def test_a_walk_returns_every_key_that_is_there_from_its_first_call_to_its_last(
+    keys: set[bytes], count: int, changes: list[list[tuple[str, bytes]]]
+) -> None:
+    index, model = KeyIndex(), set[bytes]()
+    change(index, model, [("add", key) for key in keys])
+    stayed = set(model)
+    cursor, found = index.page(0, count)
+    seen = set(found)
+    for steps in changes:
+        if cursor == 0:
+            break
+        change(index, model, steps)
+        stayed -= {key for what, key in steps if what == "remove"}
+        cursor, found = index.page(cursor, count)
+        assert len(found) <= count
+        seen.update(found)
+    while cursor:
+        cursor, found = index.page(cursor, count)
+        seen.update(found)
+    assert stayed <= seen
+
+
+def test_a_still_array_is_walked_once_each_in_the_fewest_pages() -> None:
+    index = KeyIndex()
+    keys = [b"k%d" % n for n in range(25)]
+    for key in keys:
+        index.add(key)
+    cursor, found, pages = 0, [], 0
+    while True:
+        cursor, page = index.page(cursor, 10)
+        found += page
+        pages += 1
+        if not cursor:
+            break
+    assert (sorted(found), pages) == (sorted(keys), 3)
+
+
+def test_a_cursor_from_nowhere_and_an_empty_array() -> None:
+    index = KeyIndex()
+    assert index.page(0, 10) == (0, [])
+    index.add(b"a")
+    assert index.page(1 << 63, 10) == (0, [b"a"])
+    index.clear()
+    assert (len(index), index.page(5, 10)) == (0, (0, []))
+
+
+def test_pick_reaches_every_key() -> None:
+    index = KeyIndex()
+    for n in range(4):
+        index.add(b"%d" % n)
+    assert [index.pick(f) for f in (0.0, 0.25, 0.5, 0.75, 0.999999)] == [b"0", b"1", b"2", b"3", b"3"]

@@ -1,0 +1,107 @@
+"""Contracts of the project as a whole: what no single module can keep."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import respserver
+import tidelog
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
+SCRIPTS = ["scripts/check", "scripts/test", "scripts/demo", "scripts/bench", ".ci/run"]
+LONGEST = 500  # lines a Python file
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+EVERYTHING = sources(*PACKAGES, "tests", "scripts", "benchmarks")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_short_executable_shell(name: str) -> None:
+    script = ROOT / name
+    assert os.access(script, os.X_OK)
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/bin/sh"
+    assert len(lines) <= 40
+    subprocess.run(["sh", "-n", str(script)], check=True)
+
+
+def test_versions_agree() -> None:
+    version = PROJECT["project"]["version"]
+    assert tidelog.__version__ == version
+    assert respserver.__version__ == version
+    newest = re.search(r"^## (\S+?),", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
+
+
+def test_packages_are_those_of_the_project() -> None:
+    with_init = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert with_init == set(PACKAGES)
+    assert (ROOT / "tidelog/py.typed").exists()
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_file(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= LONGEST, "one subject a file"
+    tree = ast.parse(text)
+    if "tests" not in path.parts[len(ROOT.parts) :] or path.name.startswith("test_fuzz"):
+        assert ast.get_docstring(tree), "a module says what it is"
+
+
+def test_architecture_walks_through_every_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    missing = []
+    for path in sources(*PACKAGES):
+        folder, name = path.parent.relative_to(ROOT).as_posix(), path.name
+        section = re.search(rf"^### {re.escape(folder)}/.*?(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section is not None, f"no section for {folder}/"
+        if name not in ("__init__.py", "__main__.py") and f"`{name}`" not in section[0]:
+            missing.append(f"{folder}/{name}")
+    assert missing == []
+
+
+def test_architecture_names_no_file_that_is_gone() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for section in re.finditer(r"^### (\w+)/.*?(?=^##|\Z)", text, re.MULTILINE | re.DOTALL):
+        for name in re.findall(r"^- `(\w+\.py)`", section[0], re.MULTILINE):
+            assert (ROOT / section[1] / name).exists(), f"{section[1]}/{name}"
+
+
+def test_architecture_has_a_reason_for_each_dependency() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    extras = PROJECT["project"]["optional-dependencies"]
+    for requirement in PROJECT["project"]["dependencies"] + [name for extra in extras.values() for name in extra]:
+        name = re.split(r"[^\w-]", requirement)[0]
+        assert name == "tidelog" or re.search(rf"^\| `{re.escape(name)}` \|", text, re.MULTILINE), name
+
+
+def test_dependencies_are_bounded_above() -> None:
+    for requirement in PROJECT["project"]["dependencies"]:
+        assert re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+", requirement), requirement
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", (ROOT / name).read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_ignored_rule_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    ignored = text[text.index("ignore = [") : text.index("[tool.ruff.lint.isort]")].splitlines()[1:-2]
+    assert len(ignored) > 5
+    assert all("  # " in line for line in ignored), ignored

@@ -1,0 +1,3 @@
+from tidelog.testing import tidelog_process, tidelog_server
+
+__all__ = ["tidelog_process", "tidelog_server"]

@@ -1,0 +1,231 @@
+"""TAPPEND, TAPPEV, TMAPPEND, TRANGE and what reads the index, through the wire. Numbers are docs/semantics.md's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rawclient import Raw, pack
+
+from respserver.testing import RunningServer
+
+NOW = 1_700_000_000_000
+Connect = Callable[..., Raw]
+
+
+def ident(ms: int, seq: int) -> bytes:
+    return b"%d.%d" % (ms, seq)
+
+
+def fill(c: Raw, key: str, count: int, hand: RunningServer | None = None) -> list[bytes]:
+    ids = []
+    for i in range(count):
+        ids.append(c("TAPPEND", key, "i", i))
+        if hand is not None:
+            hand.advance(1)
+    return ids
+
+
+def test_ids_follow_the_clock_and_never_go_back(c: Raw, hand: RunningServer) -> None:  # [3]
+    assert c("TAPPEND", "s", "a", "1") == ident(NOW, 0)
+    assert c("TAPPEND", "s", "a", "1") == ident(NOW, 1)
+    hand.advance(5)
+    assert c("TAPPEND", "s", "a", "1") == ident(NOW + 5, 0)
+    hand.advance(-3600_000)
+    assert c("TAPPEND", "s", "a", "1") == ident(NOW + 5, 1)
+
+
+def test_entries_keep_order_duplicates_and_any_bytes(c: Raw) -> None:  # [4]
+    values = [b"b", b"2", b"a", b"", b"b", b"\r\n$3\r\nfoo", b"", bytes(range(256)), b"big", b"x" * 70_000]
+    c("TAPPEND", "s", *values)
+    assert c("TRANGE", "s", "-", "+") == [[ident(NOW, 0), *values]]
+
+
+@pytest.mark.parametrize("words", [("s",), ("s", "f"), ("s", "f", "v", "g")])
+def test_pairs_must_be_complete(c: Raw, words: tuple[str, ...]) -> None:
+    assert c("TAPPEND", *words) == "ERR wrong number of arguments for 'tappend' command"
+    assert c("EXISTS", "s") == 0
+
+
+def test_wrong_type(c: Raw) -> None:
+    c("SET", "k", "v")
+    wrong = "WRONGTYPE Operation against a key holding the wrong kind of value"
+    for call in (
+        ("TAPPEND", "k", "f", "v"), ("TAPPEV", "k", "COUNT", 1), ("TRANGE", "k", "-", "+"), ("TREVRANGE", "k", "+", "-"),
+        ("TREAD", "k", 0, 1), ("TREAD", "k", 0, 1, "GROUP", "g", 0), ("TLEN", "k"), ("TINFO", "k"), ("TCOUNT", "k", "-", "+"),
+        ("TSEEK", "k", 0, 1), ("TACK", "k", "g", 1), ("TPENDING", "k", "g"), ("TGROUP", "LIST", "k"),
+        ("TMAPPEND", "k", "FIELDS", 1, "f", "VALUES", 1),
+    ):  # fmt: skip
+        assert c(*call) == wrong, call
+
+
+def test_tappev_count_is_exact(c: Raw) -> None:  # [6]
+    for i in range(10):
+        assert c("TAPPEV", "s", "COUNT", 3, "i", i) == ident(NOW, i)
+        assert c("TLEN", "s") == min(i + 1, 3)
+    assert [row[2] for row in c("TRANGE", "s", "-", "+")] == [b"7", b"8", b"9"]
+    assert c("TAPPEV", "s", "COUNT", 1) == 2
+    assert c("TAPPEV", "s", "count", 0) == 1
+    assert c("EXISTS", "s") == 1
+    assert c("TAPPEND", "s", "f", "v") == ident(NOW, 10)  # the last ID survives [3]
+    assert c("TAPPEV", "s", "COUNT", 0, "f", "v") == ident(NOW, 11)
+    assert c("TLEN", "s") == 0
+    assert c("TAPPEV", "missing", "COUNT", 5) == 0
+    assert c("EXISTS", "missing") == 0
+
+
+def test_tappev_time_keeps_what_is_younger(c: Raw, hand: RunningServer) -> None:  # [6]
+    for i in range(5):
+        c("TAPPEND", "s", "i", i)
+        hand.advance(10)
+    # ages: 50 40 30 20 10
+    assert c("TAPPEV", "s", "TIME", 30) == 3
+    assert [row[2] for row in c("TRANGE", "s", "-", "+")] == [b"3", b"4"]
+    assert c("TAPPEV", "s", "TIME", 21, "i", 5) == ident(NOW + 50, 0)
+    assert c("TLEN", "s") == 3
+    assert c("TAPPEV", "s", "TIME", 0, "i", 6) == ident(NOW + 50, 1)
+    assert c("TLEN", "s") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("s", "COUNT", "-1"), "ERR value is out of range, must be positive"),
+        (("s", "COUNT", "x"), "ERR value is not an integer or out of range"),
+        (("s", "SIZE", "1"), "ERR syntax error"),
+        (("s", "COUNT", "1", "f"), "ERR wrong number of arguments for 'tappev' command"),
+    ],
+)
+def test_tappev_refuses(c: Raw, words: tuple[str, ...], error: str) -> None:
+    assert c("TAPPEV", *words) == error
+    assert c("EXISTS", "s") == 0
+
+
+def test_the_very_last_id(c: Raw, hand: RunningServer) -> None:  # [3]
+    top = 2**64 - 1
+
+    def jump(ms: int, seq: int) -> None:
+        def work() -> None:
+            ks = hand.server.ks
+            stream = ks.stream(b"s", NOW) or ks.create_stream(b"s")
+            wire = b"*3\r\n$%d\r\n%d.%d\r\n$1\r\nf\r\n$1\r\nv\r\n" % (len(b"%d.%d" % (ms, seq)), ms, seq)
+            ks.append(b"s", stream, ms, seq, wire)
+            hand.server.queue_tick()
+
+        hand.call(work)
+
+    jump(NOW + 10, top)
+    assert c("TAPPEND", "s", "f", "v") == ident(NOW + 11, 0)
+    jump(top, top - 1)
+    exhausted = "ERR The stream has exhausted the last possible ID, unable to add more items"
+    assert c("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", 1, 2) == exhausted
+    assert c("TAPPEND", "s", "f", "v") == ident(top, top)
+    assert c("TAPPEND", "s", "f", "v") == exhausted
+    assert c("TAPPEV", "s", "COUNT", 1, "f", "v") == exhausted
+    assert c("TLEN", "s") == 4
+    assert c("TREAD", "s", ident(top, top), 10) == []
+    assert c("TRANGE", "s", b"(" + ident(top, top), "+") == []
+    c("DEL", "s")
+    assert c("TAPPEND", "s", "f", "v") == ident(NOW, 0)  # DEL forgets the last ID
+
+
+def test_tmappend(c: Raw) -> None:  # [31]
+    reply = c("TMAPPEND", "s", "FIELDS", 2, "a%d", "b", "VALUES", 1, 2, "x\r\n", "", 5, 6)
+    assert reply == [ident(NOW, 0), ident(NOW, 2)]
+    assert c("TRANGE", "s", "-", "+") == [
+        [ident(NOW, 0), b"a%d", b"1", b"b", b"2"],
+        [ident(NOW, 1), b"a%d", b"x\r\n", b"b", b""],
+        [ident(NOW, 2), b"a%d", b"5", b"b", b"6"],
+    ]
+    assert c("TMAPPEND", "s", "FIELDS", 2, "a", "b", "VALUES", 1, 2, 3) == (
+        "ERR wrong number of arguments for 'tmappend' command"
+    )
+    assert c("TMAPPEND", "s", "FIELDS", 3, "a", "b", "VALUES", 1, 2, 3) == "ERR syntax error"
+    assert c("TMAPPEND", "s", "FIELDS", 0, "VALUES", 1, 2).startswith("ERR the number of FIELDS")
+    assert c("TLEN", "s") == 3
+
+
+def test_ranges(c: Raw, hand: RunningServer) -> None:  # [2] [25] [26] [27]
+    for ms in range(3):
+        for _ in range(2):
+            c("TAPPEND", "s", "at", ms)
+        hand.advance(10)
+    ids = [ident(NOW + 10 * ms, seq) for ms in range(3) for seq in range(2)]
+
+    def got(*words: bytes | str | int) -> list[bytes]:
+        return [row[0] for row in c(*words)]
+
+    assert got("TRANGE", "s", "-", "+") == ids
+    assert got("TRANGE", "s", NOW, NOW) == ids[:2]
+    assert got("TRANGE", "s", NOW + 10, NOW + 20) == ids[2:]
+    assert got("TRANGE", "s", f"({NOW}.0", f"({NOW + 20}.1") == ids[1:5]
+    assert got("TRANGE", "s", f"{NOW}-1", f"{NOW + 10}-0") == ids[1:3]  # a dash is taken too [1]
+    assert got("TRANGE", "s", "-", "+", "COUNT", 3) == ids[:3]
+    assert got("TRANGE", "s", "-", "+", "COUNT", 0) == []
+    assert got("TRANGE", "s", "+", "-") == []
+    assert got("TREVRANGE", "s", "+", "-") == ids[::-1]
+    assert got("TREVRANGE", "s", "+", NOW + 10, "count", 3) == ids[:2:-1]
+    assert got("TRANGE", "missing", "-", "+") == []
+    assert c("TCOUNT", "s", NOW + 1, "+") == 4
+    assert c("TCOUNT", "s", "+", "-") == 0
+    assert c("TSEEK", "s", 0, 1) == ids[0]
+    assert c("TSEEK", "s", ids[1], 3) == ids[4]
+    assert c("TSEEK", "s", ids[1], 99) == ids[5]
+    assert c("TSEEK", "s", ids[5], 1) is None
+    assert c("TSEEK", "missing", 0, 1) is None
+    for bad in ("x", "1.2.3", "1.", ".1", "-1", "1.18446744073709551616", "18446744073709551616", "1 ", ""):
+        assert c("TRANGE", "s", bad, "+") == "ERR Invalid stream ID specified as stream command argument", bad
+
+
+def test_tinfo(connect: Connect) -> None:  # [26]
+    c, three = connect(), connect(3)
+    c("TAPPEND", "s", "f", "v")
+    c("TAPPEND", "s", "f", "v")
+    c("TAPPEV", "s", "COUNT", 1)
+    flat = c("TINFO", "s")
+    info = three("TINFO", "s")
+    assert dict(zip(flat[::2], flat[1::2], strict=True)) == info
+    assert info[b"length"] == 1
+    assert info[b"first"] == info[b"last"] == ident(NOW, 1)
+    assert info[b"entries-added"] == 2
+    assert info[b"evicted"] == 1
+    assert info[b"evicted-to"] == ident(NOW, 0)
+    assert c("TINFO", "missing") == "ERR no such key"
+
+
+def test_a_range_larger_than_every_buffer_streams(c: Raw, hand: RunningServer) -> None:  # [25]
+    blob = b"x" * 1000
+    for _ in range(20):
+        c.pipeline(*[("TAPPEND", "s", "f", blob)] * 500)
+    rows = c("TRANGE", "s", "-", "+")
+    assert len(rows) == 10_000
+    assert [row[0] for row in rows] == [ident(NOW, i) for i in range(10_000)]
+    back = c("TREVRANGE", "s", "+", "-")
+    assert back == rows[::-1]
+    # a second command in the same pipeline waits its turn, and one client's stream doesn't disturb another's eviction
+    c.sock.sendall(pack("TRANGE", "s", "-", "+") + pack("TLEN", "s"))
+    with Raw(hand.port) as other:
+        assert other("TAPPEV", "s", "COUNT", 0) == 10_000
+        assert other("DEL", "s") == 1
+    assert c.read() == rows
+    assert c.read() == 0
+
+
+def test_deep_pipeline_of_large_replies(c: Raw) -> None:
+    c.pipeline(*[("TAPPEND", "s", "f", b"x" * 1000)] * 100)
+    replies = c.pipeline(*[("TRANGE", "s", "-", "+")] * 200)
+    assert all(len(reply) == 100 for reply in replies)
+
+
+def test_stream_survives_reload(c: Raw, hand: RunningServer) -> None:
+    ids = fill(c, "s", 1200)
+    c("TAPPEV", "s", "COUNT", 700)
+    before = c("TRANGE", "s", "-", "+")
+    digest = c("DEBUG", "DIGEST")
+    assert c("DEBUG", "RELOAD") == b"OK"
+    assert c("DEBUG", "DIGEST") == digest
+    assert c("TRANGE", "s", "-", "+") == before
+    assert c("TAPPEND", "s", "i", "new") == ident(NOW, 1200)
+    assert c("DEBUG", "LOADAOF") == b"OK"
+    assert c("TLEN", "s") == 701
+    assert c("TREAD", "s", ids[-1], 10) == [[ident(NOW, 1200), b"i", b"new"]]

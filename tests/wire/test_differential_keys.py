@@ -1,0 +1,317 @@
+"""The same script on ours and on a real redis-server: keys and strings must answer byte for byte alike.
+
+Compared is what redis-server 7.0 has, too. A stream stands in for "a key of another type": ours by TAPPEND, theirs by
+XADD.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rawclient import Raw, pack
+
+from commands.registry import all_commands
+from respserver.testing import RunningServer, start_in_thread
+
+MARK = b"that was all"
+
+
+class Bytes:
+    """A connection whose replies are the bytes as they came."""
+
+    def __init__(self, port: int, proto: int) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        if proto == 3:
+            self._sock.sendall(pack("HELLO", 3))
+            self.ask("PING")
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def ask(self, *words: bytes | str | int) -> bytes:
+        return self.script([words])
+
+    def script(self, commands: list[tuple[bytes | str | int, ...]]) -> bytes:
+        """Every reply to the commands, joined."""
+        self._sock.sendall(b"".join(pack(*words) for words in commands) + pack("ECHO", MARK))
+        end = b"$%d\r\n%b\r\n" % (len(MARK), MARK)
+        data = b""
+        while not data.endswith(end):
+            piece = self._sock.recv(1 << 16)
+            assert piece, "the server closed the connection"
+            data += piece
+        return data[: -len(end)]
+
+
+Same = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[RunningServer]:
+    with start_in_thread() as running:
+        yield running
+
+
+@pytest.fixture
+def server(one_server: RunningServer) -> RunningServer:
+    """One for all tests of this file, without keys."""
+    with Raw(one_server.port) as client:
+        assert client("FLUSHALL") == b"OK"
+    return one_server
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def both(request: pytest.FixtureRequest, server: Any, redis_server: Any) -> Iterator[tuple[Bytes, Bytes]]:
+    """A connection to ours and one to theirs; each holds a stream at ``stream``."""
+    ours, theirs = Bytes(server.port, request.param), Bytes(redis_server.port, request.param)
+    ours.ask("TAPPEND", "stream", "f", "v")
+    theirs.ask("XADD", "stream", "*", "f", "v")
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.fixture
+def same(both: tuple[Bytes, Bytes]) -> Same:
+    """Runs a script, one command a line, on both; the replies must be the same bytes."""
+
+    def same(script: str) -> None:
+        for line in script.strip().splitlines():
+            words = [word.encode("latin-1").decode("unicode_escape").encode("latin-1") for word in shlex.split(line)]
+            if words:
+                assert both[0].ask(*words) == both[1].ask(*words), line
+
+    return same
+
+
+# -- strings -----------------------------------------------------------------------------------------------------
+def test_set_and_get(same: Same) -> None:
+    same("""
+        GET a
+        SET a v
+        GET a
+        set a "" \n GET a \n STRLEN a
+        SET a "with space\\\\r\\\\n\\\\x00\\\\xff"
+        GET a \n STRLEN a
+        SET a v NX \n SET a v XX \n SET b v XX \n SET b v NX \n SET b v nx \n SET b w xX
+        SET a v1 GET \n SET c v GET \n SET c w NX GET \n SET d w NX GET \n GET d \n SET e v XX GET \n EXISTS e
+        SET a v GET GET \n SET a v NX NX \n SET a v XX XX
+        SET a v NX XX \n SET a v XX NX \n SET a v FOO \n SET a v EX \n SET a v PX \n SET a v NX EX
+        SET a v EX 10 PX 10 \n SET a v EX 10 KEEPTTL \n SET a v KEEPTTL EX 10 \n SET a v PERSIST
+        SET a v EXAT 10 EX 10
+        SET stream v NX \n SET stream v GET \n TYPE stream
+        GET stream \n STRLEN stream \n SET stream v \n GET stream \n TYPE stream
+        SET \n SET a \n GET \n GET a b \n STRLEN \n SETNX a \n SETNX a 1 \n SETNX f 1 \n SETNX f 2 \n GET f
+    """)
+
+
+def test_set_with_expiry(same: Same) -> None:
+    same("""
+        SET a v EX 100 \n TTL a \n SET a v \n TTL a
+        SET a v PX 100000 \n TTL a \n SET a v KEEPTTL \n TTL a \n SET a v KEEPTTL KEEPTTL \n TTL a
+        SET a v EXAT 33000000000 \n EXPIRETIME a \n PEXPIRETIME a
+        SET a v PXAT 33000000000123 \n EXPIRETIME a \n PEXPIRETIME a
+        SET a v PXAT 33000000000500 \n EXPIRETIME a \n SET a v PXAT 33000000000499 \n EXPIRETIME a
+        SET a v EX 10 EX 1000 \n TTL a
+        SET a v EX 0 \n SET a v EX -1 \n SET a v PX 0 \n SET a v EXAT 0 \n SET a v PXAT -5
+        SET a v EX 9223372036854775807 \n SET a v PX 9223372036854775807 \n SET a v EX 9223372036854775
+        SET a v EX 9223372036854776 \n SET a v EXAT 9223372036854775 \n PEXPIRETIME a \n SET a v EXAT 9223372036854776
+        SET a v PXAT 9223372036854775807 \n PEXPIRETIME a \n SET a v PXAT 9223372036854775808
+        SET a v EX ten \n SET a v EX 1.5 \n SET a v EX "" \n SET a v PX " 1" \n SET a v PX 01
+        SET b v EXAT 1 \n GET b \n EXISTS b \n TTL b \n SET b v PXAT 1 \n EXISTS b
+        SET stream v EX 0 GET \n SET stream v EX 100 \n TTL stream
+    """)
+
+
+def test_getdel_getex(same: Same) -> None:
+    same("""
+        GETDEL a \n SET a v \n GETDEL a \n EXISTS a \n GETDEL stream \n GETDEL \n GETDEL a b
+        GETEX a \n SET a v \n GETEX a \n TTL a \n GETEX a EX 100 \n TTL a \n GETEX a \n TTL a
+        GETEX a PERSIST \n TTL a \n GETEX a PERSIST PERSIST \n GETEX a PXAT 33000000000123 \n PEXPIRETIME a
+        GETEX a EXAT 33000000000 \n PEXPIRETIME a \n GETEX a EX 0 \n GETEX a EX -1 \n GETEX a PX x \n GETEX a EX
+        GETEX a EX 10 PERSIST \n GETEX a KEEPTTL \n GETEX a NX \n GETEX a GET \n GETEX a FOO \n GETEX a EX 1 PX 1
+        GETEX nokey EX 0 \n GETEX nokey EX x \n GETEX nokey FOO \n GETEX stream \n GETEX stream EX 0 \n GETEX
+        GETEX a PX 9223372036854775807 \n GETEX a EXAT 1 \n EXISTS a
+    """)
+
+
+def test_mget_mset(same: Same) -> None:
+    same("""
+        MSET a 1 b 2 \n MGET a b c stream a \n MSET a 1 b \n MSET a \n MSET \n MGET \n MSET a 1 a 2 \n GET a
+        SET a v EX 100 \n MSET a w \n TTL a \n MSET stream x \n TYPE stream
+    """)
+
+
+def test_counters(same: Same) -> None:
+    same("""
+        INCR n \n INCR n \n DECR n \n DECR m \n INCRBY n 40 \n DECRBY n 50 \n GET n \n INCRBY n -5 \n DECRBY n -5
+        SET n 9223372036854775807 \n INCR n \n GET n \n DECR n \n INCRBY n 1 \n INCRBY n 1
+        SET n -9223372036854775808 \n DECR n \n DECRBY n 1 \n DECRBY n -9223372036854775808 \n INCRBY n -1
+        INCRBY n 9223372036854775807 \n INCRBY n 9223372036854775808 \n INCRBY n x \n INCRBY n 1.5 \n DECRBY n ""
+        SET n " 1" \n INCR n \n SET n 01 \n INCR n \n SET n +1 \n INCR n \n SET n -0 \n INCR n \n SET n "" \n INCR n
+        SET n 1.0 \n INCR n \n SET n 99999999999999999999 \n INCR n \n INCR stream \n INCR \n INCR n n \n INCRBY n
+        SET n 5 EX 100 \n INCR n \n TTL n \n OBJECT ENCODING n
+    """)
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------
+def test_deleting_and_asking(same: Same) -> None:
+    same("""
+        MSET a 1 b 2 c 3 \n EXISTS a a b nokey stream \n TYPE a \n TYPE stream \n TYPE nokey \n TOUCH a a nokey stream
+        DEL a nokey a \n UNLINK b b \n EXISTS a b c \n DEL stream \n TYPE stream \n DBSIZE \n RANDOMKEY \n UNLINK c
+        RANDOMKEY \n DBSIZE \n DEL \n UNLINK \n EXISTS \n TYPE \n TYPE a b \n TOUCH \n RANDOMKEY x
+    """)
+
+
+def test_expire_and_its_kin(same: Same) -> None:
+    same("""
+        EXPIRE a 100 \n SET a v \n TTL a \n PTTL a \n EXPIRETIME a \n PEXPIRETIME a \n TTL nokey \n PTTL nokey
+        EXPIRETIME nokey \n PEXPIRETIME nokey \n EXPIRE a 100 \n TTL a \n PERSIST a \n PERSIST a \n TTL a
+        PERSIST nokey
+        PEXPIRE a 100000 \n TTL a \n EXPIREAT a 33000000000 \n PEXPIRETIME a \n PEXPIREAT a 33000000000999
+        PEXPIRETIME a
+        EXPIRETIME a \n EXPIRE stream 100 \n TTL stream \n PERSIST stream
+        EXPIRE a 50 NX \n EXPIRE a 50 XX \n TTL a \n EXPIRE a 100 GT \n TTL a \n EXPIRE a 50 GT \n TTL a
+        EXPIRE a 50 LT
+        TTL a \n EXPIRE a 100 LT \n TTL a \n PERSIST a \n EXPIRE a 50 XX \n EXPIRE a 50 GT \n TTL a \n EXPIRE a 50 LT
+        TTL a \n PERSIST a \n EXPIRE a 50 nx \n TTL a \n EXPIRE a 90 XX GT \n TTL a \n EXPIRE a 80 XX LT \n TTL a
+        EXPIRE a 10 NX XX \n EXPIRE a 10 NX GT \n EXPIRE a 10 LT NX \n EXPIRE a 10 GT LT \n EXPIRE a 10 FOO
+        EXPIRE a 10 NX FOO \n EXPIRE a ten FOO \n EXPIRE a ten \n EXPIRE a 1.5 \n EXPIRE a "" \n EXPIRE nokey ten
+        EXPIRE a 9223372036854775807 \n EXPIRE a -9223372036854775808 \n PEXPIRE a 9223372036854775807
+        EXPIREAT a 9223372036854775807 \n PEXPIREAT a 9223372036854775807 \n PEXPIRETIME a
+        PEXPIRE nokey 9223372036854775807
+        EXPIRE a 9223372036854775 \n EXPIRE a 9223372036854776 \n EXPIRE a \n EXPIRE \n PERSIST \n TTL \n PTTL a b
+        EXPIRE a 0 \n EXISTS a \n SET a v \n EXPIRE a -5 \n EXISTS a \n SET a v \n EXPIREAT a 1 \n EXISTS a
+        SET a v \n PEXPIREAT a -1 \n EXISTS a \n SET a v \n PEXPIRE a -9223372036854775808 \n EXISTS a
+        SET a v \n EXPIREAT a 0 GT \n EXISTS a \n EXPIREAT a 0 LT \n EXISTS a \n expireat a ten
+        EXPIREAT a 9223372036854775807 \n ExPiRe a 9223372036854775807
+    """)
+
+
+def test_object(same: Same) -> None:
+    same("""
+        OBJECT ENCODING nokey \n OBJECT REFCOUNT nokey \n OBJECT IDLETIME nokey \n OBJECT FREQ nokey
+        SET a 12345 \n OBJECT ENCODING a \n SET a -5 \n OBJECT ENCODING a \n SET a 012 \n OBJECT ENCODING a
+        SET a 9223372036854775807 \n OBJECT ENCODING a \n SET a 9223372036854775808 \n OBJECT ENCODING a
+        SET a 12345678901234567890123456789012345678901234 \n OBJECT ENCODING a
+        SET a 123456789012345678901234567890123456789012345 \n OBJECT ENCODING a \n SET a "" \n OBJECT ENCODING a
+        SET a hello \n OBJECT REFCOUNT a \n OBJECT IDLETIME a \n OBJECT FREQ a \n OBJECT ENCODING stream
+        OBJECT \n OBJECT ENCODING \n OBJECT ENCODING a b \n OBJECT FOO a \n OBJECT FOO \n object encoding a
+    """)
+
+
+def test_scan_errors(same: Same) -> None:
+    same("""
+        SCAN 0 COUNT 0 \n SCAN 0 COUNT -1 \n SCAN 0 COUNT x \n SCAN 0 MATCH \n SCAN 0 FOO \n SCAN 0 FOO bar \n SCAN
+        SCAN x \n SCAN " 1" \n SCAN 1x \n SCAN 18446744073709551616 \n KEYS \n KEYS a b \n SCAN 0 COUNT
+    """)
+
+
+def walk(client: Raw, *options: str) -> list[bytes]:
+    cursor, found = client("SCAN", 0, *options)
+    while cursor != b"0":
+        cursor, more = client("SCAN", cursor, *options)
+        found += more
+    return sorted(set(found))
+
+
+PATTERNS = [
+    "*", "a*", "*1", "k[1-3]", "k[^1-3]", "k?", "k\\?", "[", "k[", "k[1", "", "\\", "k\\", "*[12]", "k[3-1]", "k[1-]",
+    "k]", "[]", "k[]1]", "[^]", "[^]1", "**", "*?*", "K1", "\xff*", "k*k", "k[\\]1]",
+]  # fmt: skip
+
+
+def test_keys_and_scan_return_the_same_keys(server: Any, redis_server: Any) -> None:
+    names = ["k?", "k[", "k]", "k\\", "\\", "[", "a", "ab1", "\xff", "\xffx", "k", "k-", "k1k"]
+    names += [f"k{n}" for n in range(40)]
+    with Raw(server.port) as ours, Raw(redis_server.port) as theirs:
+        for name in names:
+            assert ours("SET", name.encode("latin-1"), "v") == theirs("SET", name.encode("latin-1"), "v") == b"OK"
+        ours("TAPPEND", "k-stream", "f", "v")
+        theirs("XADD", "k-stream", "*", "f", "v")
+        for pattern in PATTERNS:
+            raw = pattern.encode("latin-1")
+            wanted = sorted(theirs("KEYS", raw))
+            assert sorted(ours("KEYS", raw)) == wanted, pattern
+            assert walk(ours, "MATCH", raw) == wanted, pattern  # type: ignore[arg-type]
+        for options in (["TYPE", "string"], ["TYPE", "stream"], ["TYPE", "hash"], ["TYPE", "STRING", "MATCH", "k1*"]):
+            assert walk(ours, *options) == walk(theirs, *options), options
+        for client in (ours, theirs):
+            assert client("RANDOMKEY").decode("latin-1") in {*names, "k-stream"}
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+OURS_ALONE = {"delex", "delifeq", "client|no-touch", "client|setinfo"}  # newer than the server that we compare with
+OTHERWISE = {"debug", "command|getkeys", "command|getkeysandflags"}  # a container here; an arity that Redis 7.2 lowered
+
+
+def words(reply: list[Any]) -> set[str]:
+    return {word.decode() for word in reply}
+
+
+def test_shared_commands_are_declared_as_redis_declares_them(redis_server: Any) -> None:
+    mine = [cmd for cmd in all_commands() if cmd.group != "stream" and not cmd.name.startswith("debug|")]
+    mine = [cmd for cmd in mine if cmd.name not in OURS_ALONE | OTHERWISE]
+    assert len(mine) > 100
+    with Raw(redis_server.port) as theirs:
+        rows = theirs("COMMAND", "INFO", *[cmd.name for cmd in mine])
+    for cmd, row in zip(mine, rows, strict=True):
+        assert row is not None, f"{cmd.name}: redis-server has no such command"
+        name, arity, flags, first, last, step, categories, *_ = row
+        assert (cmd.name, cmd.arity, cmd.first, cmd.last, cmd.step) == (name.decode(), arity, first, last, step)
+        assert (cmd.name, set(cmd.flags)) == (cmd.name, words(flags))
+        assert (cmd.name, {"@" + category for category in cmd.acl_categories}) == (cmd.name, words(categories))
+
+
+# -- at random --------------------------------------------------------------------------------------------------------
+KEYS = st.sampled_from(["a", "b", "stream"])
+VALUES = st.sampled_from(["", "v", "10", "-1", "9223372036854775807", "1.5"])
+TIMES = st.sampled_from(["0", "-1", "1", "33000000000", "33000000001", "33000000000000", "33000000000001", "x"])
+ANY_CASE = st.sampled_from([str.upper, str.lower])
+WORDS = ["NX", "XX", "GET", "KEEPTTL", "GT", "LT", "PERSIST", "FOO"]
+OPTIONS = st.lists(
+    st.one_of(
+        st.sampled_from(WORDS).map(lambda word: [word]),
+        st.tuples(st.sampled_from(["EXAT", "PXAT"]), TIMES).map(list),
+    ),
+    max_size=3,
+).map(lambda parts: [word for part in parts for word in part])
+COMMANDS = st.one_of(
+    st.tuples(st.just("SET"), KEYS, VALUES, OPTIONS),
+    st.tuples(st.just("GETEX"), KEYS, OPTIONS),
+    st.tuples(st.sampled_from(["EXPIREAT", "PEXPIREAT"]), KEYS, TIMES, OPTIONS),
+    st.tuples(
+        st.sampled_from(
+            ["GET", "GETDEL", "INCR", "DECR", "STRLEN", "TYPE", "EXPIRETIME", "PEXPIRETIME", "PERSIST", "DEL", "EXISTS"]
+        ),
+        KEYS,
+    ),
+    st.tuples(st.sampled_from(["INCRBY", "DECRBY", "SETNX"]), KEYS, VALUES),
+    st.tuples(st.sampled_from(["MGET", "UNLINK", "EXISTS", "TOUCH"]), st.lists(KEYS, max_size=3)),
+    st.tuples(st.just("MSET"), st.lists(st.tuples(KEYS, VALUES).map(list), max_size=2)),
+)
+
+
+def flat(parts: Any) -> list[bytes]:
+    if isinstance(parts, str):
+        return [parts.encode()]
+    return [word for part in parts for word in flat(part)]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(st.lists(COMMANDS, min_size=1, max_size=25))
+def test_random_scripts(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
+    ours, theirs = both
+    script = [tuple(flat(command)) for command in commands]
+    starts = [[("FLUSHALL",), (add, "stream", *more, "f", "v")] for add, more in (("TAPPEND", ()), ("XADD", ("*",)))]
+    ours.script(starts[0])
+    theirs.script(starts[1])
+    answers = [(ours.ask(*words), theirs.ask(*words), words) for words in script]
+    for mine, wanted, words in answers:
+        assert mine == wanted, words

@@ -1,0 +1,46 @@
+"""A bar on standard error: how far a load is, and how fast. Silent where standard error is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+EVERY = 0.1  # seconds between two drawings
+WIDTH = 30  # of the bar
+
+
+class Progress:
+    """Use as a context manager; ``show`` may be called as often as you like."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total = total  # bytes; None where it can't be known
+        self.started = time.monotonic()
+        self._next = 0.0
+        self._stream = sys.stderr
+        self._visible = self._stream.isatty()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def show(self, rows: int, position: int) -> None:
+        """``position``: bytes read."""
+        if not self._visible or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + EVERY
+        bar = ""
+        if self.total:
+            share = min(1.0, position / self.total)
+            bar = f"{share:4.0%} {'█' * round(share * WIDTH):░<{WIDTH}}  "
+        self._stream.write(f"\r{bar}{rows:,} rows  {rows / max(self.seconds, 1e-9):,.0f}/s\x1b[K")
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._visible:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

@@ -1,0 +1,208 @@
+"""A real tidelog-server for tests: a process of its own, on a free port, in a directory of its own.
+
+With pytest, one line in the ``conftest.py`` at the top of your tests::
+
+    pytest_plugins = ["tidelog.testing"]
+
+and then::
+
+    def test_orders(tidelog_server):
+        with tidelog_server.client() as client:
+            client.tappend("orders", {"item": "tea"})
+            tidelog_server.kill()     # SIGKILL: what was acknowledged is there afterwards
+            tidelog_server.start()
+            assert client.tlen("orders") == 1
+
+Nothing is registered behind your back: without that line there is no fixture. Without pytest::
+
+    with running_server() as server:
+        server.client().tappend("orders", {"item": "tea"})
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import tidelog
+from tidelog.client import Client
+
+READY = "Ready to accept connections"
+SETTLE = 30.0  # seconds a start or an orderly stop may take before it counts as failed
+
+
+class ServerError(Exception):
+    """The server did not start, or did not stop. The text ends with its last lines."""
+
+
+class Server:
+    """One tidelog-server process and the directory it lives in. ``running_server()`` makes one and clears it away.
+
+    Address and directory stay the same when it is restarted, so clients find it again and the data is there.
+    """
+
+    def __init__(self, directory: Path, config: dict[str, str | int], command: Sequence[str] | None = None) -> None:
+        self.directory = directory
+        self.config = config
+        self.host = "127.0.0.1"
+        self.port = free_port()
+        self.output: list[str] = []  # lines of the current process, standard error among them
+        self._command = list(command or [sys.executable, "-m", "respserver.program"])
+        self._process: subprocess.Popen[str] | None = None
+        self._reader = threading.Thread()  # follows the process's output
+        self._ready = threading.Event()  # set by the line READY, or by the end of the output
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process. ServerError if there is none."""
+        if self._process is None:
+            raise ServerError("the server is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def client(self, **options: Any) -> Client:
+        """A new client of this server; the options are Client's."""
+        return Client(self.url, **options)
+
+    def start(self) -> None:
+        """Start, and return once it accepts connections. Nothing happens if it is running. ServerError if it can't."""
+        if self.running:
+            return
+        flags = {"bind": self.host, "port": self.port, "dir": str(self.directory), **self.config}
+        command = self._command + [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        self._ready.clear()
+        self.output = []
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        )
+        lines = self._process.stdout
+        self._reader = threading.Thread(target=self._follow, args=(lines, self.output), daemon=True)
+        self._reader.start()
+        if not self._ready.wait(SETTLE) or not any(READY in line for line in self.output):
+            self.kill()
+            raise self._error("the server did not start")
+
+    def stop(self) -> None:
+        """Stop in an orderly way (SIGTERM). ServerError if it takes too long, or ends with an error."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            status = self._process.wait(SETTLE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self._error("the server did not stop") from None
+        self._gone()
+        if status != 0:
+            raise self._error(f"the server ended with status {status}")
+
+    def kill(self) -> None:
+        """Stop it as a crash would: SIGKILL, no last word."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._gone()
+
+    def restart(self) -> None:
+        """Stop in an orderly way and start again."""
+        self.stop()
+        self.start()
+
+    def _gone(self) -> None:
+        self._reader.join()
+        self._process = None
+
+    def _follow(self, lines: IO[str], output: list[str]) -> None:
+        with lines:
+            for line in lines:
+                output.append(line.rstrip("\n"))
+                if READY in line:
+                    self._ready.set()
+        self._ready.set()
+
+    def _error(self, what: str) -> ServerError:
+        return ServerError("\n".join([f"{what}; its last lines:", *self.output[-20:]]))
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the place this package came from on the path: the server that was installed beside it is started."""
+    here = str(Path(tidelog.__file__).parent.parent)
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here, "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def running_server(
+    directory: str | Path | None = None, command: Sequence[str] | None = None, **config: str | int
+) -> Iterator[Server]:
+    """A running server; stopped at the end, its directory removed if none was given.
+
+    ``config`` are its settings with underscores for dashes: ``running_server(appendfsync="everysec")``. ``command``
+    starts another program than the tidelog-server installed beside this package; the flags are added to it.
+    """
+    settings = {name.replace("_", "-"): value for name, value in config.items()}
+    where = Path(tempfile.mkdtemp(prefix="tidelog-")) if directory is None else Path(directory)
+    server = Server(where, settings, command)
+    try:
+        server.start()
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+        if directory is None:
+            shutil.rmtree(where)
+
+
+try:
+    import pytest
+except ImportError:  # running_server() needs no pytest
+    pass
+else:
+
+    @pytest.fixture(scope="session")
+    def tidelog_process() -> Iterator[Server]:
+        """One server for the whole test session; use ``tidelog_server``, which empties it."""
+        with running_server() as server:
+            yield server
+
+    @pytest.fixture
+    def tidelog_server(tidelog_process: Server) -> Server:
+        """A running tidelog-server without data: a ``Server``, shared by the tests of a session, emptied for each.
+
+        A test may stop, kill and restart it.
+        """
+        tidelog_process.start()
+        with tidelog_process.client() as client:
+            client.redis.flushall()
+        return tidelog_process
