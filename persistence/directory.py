@@ -19,7 +19,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from persistence import tail
+from persistence.tail import create as create_tail
 from resp.errors import CorruptError
 
 FORMAT = "tidelog data directory, format 1"
@@ -70,7 +70,7 @@ def prepare(directory: Path, ring_bytes: int) -> str:
             shutil.rmtree(path)
         else:
             path.unlink()
-    tail.create(directory / "tail", ring_bytes)
+    create_tail(directory / "tail", ring_bytes)
     return secrets.token_hex(20)
 
 
@@ -83,6 +83,11 @@ def complete(directory: Path, identity: str) -> None:
         os.fsync(file.fileno())
     temporary.rename(directory / "tidelog.format")
     (directory / "tidelog.making").unlink(missing_ok=True)
+    sync(directory)
+
+
+def sync(directory: Path) -> None:
+    """Make names in a directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

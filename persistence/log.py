@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from persistence import directory as datadir
 from persistence.journal import Batch, Journal
 from persistence.store import Store
-from persistence.tail import Tail
+from persistence.tail import Tail, create
 from resp.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -145,9 +145,24 @@ class Log:
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
         found.replay_seconds = time.perf_counter() - began
+        if self.tail.size != self.options.ring_bytes:
+            self._resize_tail()
         self._thread = threading.Thread(target=self._run, name="tidelog-journal", daemon=True)
         self._thread.start()
         return found
+
+    def _resize_tail(self) -> None:
+        """Another size was asked for: everything into the journal, then a new ring. Raises OSError."""
+        self.journal.write(list(self._waiting), 0)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        path = self.tail.path
+        new = path.with_name("tail.new")
+        create(new, self.options.ring_bytes)
+        self.tail.close()
+        new.rename(path)
+        datadir.sync(self.path)
+        self.tail = Tail(path)
 
     @staticmethod
     def _replay(ks: Keyspace, batch: bytes, found: Recovered, path: Path) -> None:

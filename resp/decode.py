@@ -1,212 +1,158 @@
-"""Requests: bytes in, lists of arguments out.
+"""Requests at C speed: hiredis does the parsing, arithmetic proves that it understood what Redis would have.
 
-Rule 1: the usual case is hiredis's: a chunk of complete commands, each an array of bulk strings. hiredis reads replies, so it
-takes more than a request may hold; what it returns counts only if it is proven to be just that (``_canonical_length``).
-Rule 2: whatever is not proven goes through the exact parser, from the last boundary that is certain. It speaks Redis's
-error texts, knows inline commands, and believes no length before it is within its limit.
-Rule 3: bytes of an incomplete command are held by the exact parser only; a value of n bytes costs O(n), in however many chunks.
+hiredis' Reader parses replies. So it takes more than a request may hold (integers, nulls, nested arrays, maps ...),
+reserves what an array's header promises, and keeps state that can't be looked at. Hence:
 
-The proof: written canonically, a command's length follows from its arguments' lengths. If the sum over all commands equals the
-chunk's and each argument is of type bytes, then nothing else can have stood there; if it is less, the rest is looked at exactly.
+Rule 1: it is given whole commands and is empty between two feeds; an incomplete command is held by ExactDecoder.
+Rule 2: what it returned counts once it is proven; all else goes from the last good boundary to ExactDecoder.
+
+The proof. ``has_data()`` is asked before each ``gets()``: if it says False right after a complete item, the Reader
+consumed all bytes and is between items. An item's canonical size is that of ``*N`` and ``$L`` headers with its
+arguments. If all items are lists of bytes and the canonical sizes add up to the bytes consumed, each argument was a
+bulk string: what else becomes bytes is ``+`` and ``(``, both shorter than the bulk string of the same content, and
+``=``, the only longer one, which was ruled out before (FOREIGN), as were ``|`` and ``>``, which become lists too.
+
+Against promises (a nested ``*999999`` in each nine bytes): all headers from ``*100`` on must be able to be true at once
+(_believable); smaller ones can make it reserve no more than 170 bytes for each byte given, for the time of one feed.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import chain
+from typing import Any
 
 import hiredis
 
-from resp.errors import ProtocolError
-from resp.inline import split_inline
+from resp.exact import ExactDecoder
 
-# A million elements or more, in any of the types for which hiredis would reserve memory at once. Three searches for a literal
-# first byte are five times faster than one for a class of bytes.
-_GIANTS = [re.compile(rb"%b\d{7}" % kind).search for kind in (rb"\*", rb">", rb"~")]
+AT_ONCE = 256 * 1024  # bytes given to hiredis at once: bounds what small false headers can make it reserve
+SINGLE = 4096  # bytes; a chunk up to this that is one command is split without hiredis
 
-INLINE_LIMIT = 64 * 1024
-# bytes that a bulk string of n bytes takes: "$n CRLF data CRLF"
-_DIGITS = [1] * 10 + [2] * 90 + [3] * 900 + [4] * 9000 + [5] * 90_000
-_WIRE = [digits + 5 + n for n, digits in enumerate(_DIGITS)]
-_HEAD = [digits + 3 for digits in _DIGITS]  # "*n CRLF"
-_wire_of = _WIRE.__getitem__
-_head_of = _HEAD.__getitem__
-_count_of = list.__len__
-_len_of = bytes.__len__
+# Wire sizes by content: bytes of ``$n\r\n`` + n + CRLF; bytes of ``*n\r\n``.
+BULK_SIZE = [5 + len(str(n)) + n for n in range(4096)]
+ARRAY_SIZE = [3 + len(str(n)) for n in range(4096)]
+LENGTHS = [b"$%d" % n for n in range(SINGLE)]
+PIECES = {b"*%d" % n: 2 * n + 2 for n in range(1, 1024)}  # pieces of a command with n arguments when cut at each CRLF
 
-
-def _canonical_length(commands: list[list[bytes]]) -> int:
-    """Bytes that the commands take as arrays of bulk strings; 0 if they are none or too large for the tables."""
-    try:
-        if len(commands) == 1:
-            args = commands[0]
-            return _head_of(len(args)) + sum(map(_wire_of, map(_len_of, args))) if args else 0
-        if not all(commands):
-            return 0
-        total = sum(map(_wire_of, map(_len_of, chain.from_iterable(commands))))
-        return total + sum(map(_head_of, map(_count_of, commands)))
-    except (TypeError, IndexError):
-        return 0  # another type, or a length beyond the tables
+_bulk_size = BULK_SIZE.__getitem__
+_array_size = ARRAY_SIZE.__getitem__
+_length = LENGTHS.__getitem__
+_pieces = PIECES.get
+_flat = chain.from_iterable
+_large = re.compile(rb"\*\d{3}").search
+_counts = re.compile(rb"\*(\d{3,9})").findall
+# Headers that hiredis knows and no request holds. A verbatim string is known by the colon after its three letters, so a
+# value that ends in "=5" is none. (One search with a class of characters would be ten times slower.)
+FOREIGN = [
+    (ord("="), re.compile(rb"=\d+\r\n...:", re.DOTALL).search),
+    *((ord(c), re.compile(rb"%b\d+\r\n" % re.escape(c.encode())).search) for c in "|>%~"),
+]
 
 
-def _giant(data: bytes) -> bool:
-    return any([search(data) for search in _GIANTS])
-
-
-class RequestDecoder:
-    """feed() returns every complete command, in order; ``error`` is set once the peer broke the protocol."""
+class RequestDecoder(ExactDecoder):
+    """Decoder of one peer's requests; see ExactDecoder for limits, attributes and errors."""
 
     def __init__(
-        self, max_bulk: int = 512 << 20, max_multibulk: int = 1 << 20, max_buffer: int = 1 << 30
+        self, max_bulk: int = 512 * 1024 * 1024, max_multibulk: int = 1024 * 1024, max_buffer: int = 1024 * 1024 * 1024
     ) -> None:
-        self.max_bulk = max_bulk
-        self.max_multibulk = max_multibulk
-        self.max_buffer = max_buffer
-        self.authenticated = True
-        self.error: ProtocolError | None = None
-        self._reader = hiredis.Reader()
-        self._exact = _Exact(self)
-
-    @property
-    def buffered(self) -> int:
-        """Bytes held for the incomplete command."""
-        return self._exact.held
+        super().__init__(max_bulk, max_multibulk, max_buffer)
+        # A chunk up to this size can't break a limit by what is complete in it (an argument takes six bytes or more).
+        self._at_once = min(AT_ONCE, max_bulk, max_buffer, 6 * max_multibulk)
+        self._reader: Any = None  # hiredis.Reader, made for the first pipeline
 
     def feed(self, data: bytes) -> list[list[bytes]]:
-        if self.error is not None:
-            return []
-        if self._exact.held or not self.authenticated or not data.startswith(b"*") or _giant(data):
-            return self._exactly(data, [])
-        reader = self._reader
-        commands: list[list[bytes]] = []
-        try:
-            reader.feed(data)
-            command = reader.gets()
-            while command is not False:
-                commands.append(command)
-                command = reader.gets()
-        except hiredis.ProtocolError:
-            pass  # an inline command, or nonsense: what came before it may still be proven
-        proven = _canonical_length(commands)
-        if proven == len(data):
-            return commands
-        self._reader = hiredis.Reader()  # it holds the beginning of a command
-        if proven > len(data) or data[proven - 2 : proven] != b"\r\n":
-            return self._exactly(data, [])
-        return self._exactly(data[proven:], commands)
+        """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
+        size = len(data)
+        if self._midway or size > self._at_once or not self.authenticated or self.error is not None:
+            return self._unusual(data)
+        if size <= SINGLE and data.rfind(b"*") == 0:
+            words = data.split(b"\r\n")
+            if _pieces(words[0]) == len(words) and not words[-1]:
+                argv = words[2::2]
+                if words[1:-1:2] == list(map(_length, map(len, argv))):
+                    return [argv]
+        return self._pipeline(data)
 
-    def _exactly(self, data: bytes, commands: list[list[bytes]]) -> list[list[bytes]]:
-        try:
-            self._exact.feed(data, commands)
-            if self._exact.held > self.max_buffer:
-                raise ProtocolError("client query buffer limit exceeded")
-        except ProtocolError as error:
-            self.error = error
-            self._exact = _Exact(self)
+    def _unusual(self, data: bytes) -> list[list[bytes]]:
+        commands: list[list[bytes]] = []
+        if len(data) > AT_ONCE:
+            view = memoryview(data)
+            for at in range(0, len(data), AT_ONCE):
+                commands += self.feed(bytes(view[at : at + AT_ONCE]))
+            return commands
+        if self._midway and self.authenticated:
+            data = self._parse(data, commands, once=True)
+            if data and self.error is None and len(data) <= self._at_once:
+                commands += self.feed(data)
+                return commands
+        self._parse(data, commands, once=False)
         return commands
 
+    def _pipeline(self, data: bytes) -> list[list[bytes]]:
+        """Several commands, or a broken one, or an incomplete one, from a command's start on."""
+        end = len(data)
+        if not data.endswith(b"\r\n"):  # incomplete: all but what seems to be its last command
+            end = data.rfind(b"\r\n*") + 2
+        commands: list[list[bytes]] = []
+        if end > 2 and data.startswith(b"*") and _believable(data):
+            found, whole = self._read(data[:end])
+            size = _canonical_size(found, data.count(b"*", 0, end))
+            if not whole and 0 < size < end:  # the last command is cut, or a payload looked like a header
+                end = size
+                found, whole = self._read(data[:end])
+                size = _canonical_size(found, data.count(b"*", 0, end))
+            if whole and size == end:
+                commands = found if all(found) else [argv for argv in found if argv]
+                data = data[end:]
+        if data:
+            self._parse(data, commands, once=False)
+        return commands
 
-class _Exact:
-    """Incremental parser of requests. State: the arguments so far, and what is known of the next."""
-
-    __slots__ = ("_args", "_bulk", "_line", "_limits", "_missing", "_parts", "_want", "held")
-
-    def __init__(self, limits: RequestDecoder) -> None:
-        self._limits = limits
-        self._line = b""  # an incomplete line
-        self._args: list[bytes] = []
-        self._missing = 0  # arguments still to come; 0: between commands
-        self._bulk = -1  # length of the bulk string under way, -1: its header comes next
-        self._parts: list[bytes] = []  # its bytes so far, and the CRLF
-        self._want = 0  # bytes of it still to come, CRLF included
-        self.held = 0
-
-    def feed(self, data: bytes, out: list[list[bytes]]) -> None:
-        """Append complete commands to ``out``. Raises ProtocolError."""
-        limits = self._limits
-        at, end = 0, len(data)
-        while at < end:
-            if self._bulk >= 0:
-                take = min(self._want, end - at)
-                self._parts.append(data[at : at + take] if take < end or at else data)
-                self.held += take
-                self._want -= take
-                at += take
-                if not self._want:
-                    self._end_of_bulk(out)
-                continue
-            stop = data.find(b"\n", at)
-            if stop < 0:
-                self._line += data[at:]
-                self.held += end - at
-                self._check_line()
-                return
-            line = self._line + data[at:stop]
-            self.held -= len(self._line)
-            self._line = b""
-            at = stop + 1
-            if self._missing:
-                self._bulk_header(line)
-            elif line[:1] == b"*":
-                self._array_header(line)
+    def _read(self, data: bytes) -> tuple[list[list[bytes]], bool]:
+        """What hiredis makes of ``data``, and whether that used up all of it and left nothing begun."""
+        items: list[list[bytes]] = []
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = hiredis.Reader()
+        more, get, append = reader.has_data, reader.gets, items.append
+        reader.feed(data)
+        try:
+            while more():
+                item = get()
+                if item is False:
+                    break
+                append(item)
             else:
-                if len(line) > INLINE_LIMIT:
-                    raise ProtocolError("too big inline request")
-                words = split_inline(line.removesuffix(b"\r"))
-                if words:
-                    out.append(words)
-            if self._bulk > limits.max_bulk:
-                raise ProtocolError("invalid bulk length")
-
-    def _check_line(self) -> None:
-        """A line that doesn't end: how long may it get?"""
-        if len(self._line) <= INLINE_LIMIT:
-            if self._missing and self._line[:1] != b"$":
-                self._bulk_header(self._line)
-            return
-        if self._missing:
-            raise ProtocolError("too big bulk count string")
-        raise ProtocolError("too big mbulk count string" if self._line[:1] == b"*" else "too big inline request")
-
-    def _array_header(self, line: bytes) -> None:
-        count = _number(line[1:])
-        limits = self._limits
-        if count is None or count > limits.max_multibulk:
-            raise ProtocolError("invalid multibulk length")
-        if count > 10 and not limits.authenticated:
-            raise ProtocolError("unauthenticated multibulk length")
-        if count > 0:
-            self._missing = count
-            self._args = []
-
-    def _bulk_header(self, line: bytes) -> None:
-        if line[:1] != b"$":
-            raise ProtocolError(f"expected '$', got '{chr(line[0]) if line else ' '}'")
-        size = _number(line[1:])
-        limits = self._limits
-        if size is None or size < 0 or size > limits.max_bulk:
-            raise ProtocolError("invalid bulk length")
-        if size > 16384 and not limits.authenticated:
-            raise ProtocolError("unauthenticated bulk length")
-        self._bulk = size
-        self._want = size + 2
-
-    def _end_of_bulk(self, out: list[list[bytes]]) -> None:
-        value = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts = []
-        self._args.append(value[: self._bulk])
-        self._bulk = -1
-        self._missing -= 1
-        if not self._missing:
-            out.append(self._args)
-            self._args = []
-            self.held = 0
+                return items, True
+        except hiredis.HiredisError:  # maps and sets, whose keys can raise TypeError, were ruled out
+            pass
+        self._reader = None  # it holds the beginning of something
+        return items, False
 
 
-def _number(text: bytes) -> int | None:
-    """As Redis's string2ll: digits with an optional minus, no leading zero, no spaces."""
-    text = text.removesuffix(b"\r")
-    digits = text.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > 19 or (digits[0] == 0x30 and text != b"0"):
-        return None
-    return int(text)
+def _believable(data: bytes) -> bool:
+    """Whether hiredis may see ``data``: nothing that is foreign to requests, no promise of more than there can be."""
+    for first, search in FOREIGN:
+        if first in data and search(data) is not None:
+            return False
+    return _large(data) is None or 6 * sum(map(int, _counts(data))) <= len(data)
+
+
+def _canonical_size(items: list[list[bytes]], asterisks: int) -> int:
+    """Bytes that the items take as commands; -1 if they are not all lists of bytes.
+
+    ``asterisks``: how many there are in the bytes that the items come from. As many as items: then no list is nested
+    in another, and whatever else is no bytes has no length.
+    """
+    if set(map(type, items)) != {list}:
+        return -1
+    if asterisks != len(items) and not set(map(type, _flat(items))) <= {bytes}:
+        return -1
+    try:
+        return sum(map(_array_size, map(len, items))) + sum(map(_bulk_size, map(len, _flat(items))))
+    except TypeError:  # an integer, a null, an error ...
+        return -1
+    except IndexError:  # beyond the tables
+        heads = sum(3 + len(str(len(argv))) for argv in items)
+        return heads + sum(5 + len(str(len(arg))) + len(arg) for arg in _flat(items))

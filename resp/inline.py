@@ -1,57 +1,83 @@
-"""Inline commands: a line of words, as typed into telnet. Quoting is Redis's (sdssplitargs)."""
+"""Inline commands: a line of words, as a person types them into telnet. Quoting is Redis's.
+
+Blanks separate words. ``"..."`` takes the escapes ``\\n \\r \\t \\b \\a`` and ``\\xHH``; a backslash before anything
+else stands for that. ``'...'`` takes ``\\'`` only. A quote may begin within a word; a blank or the end must follow the
+closing one.
+"""
 
 from __future__ import annotations
 
 from resp.errors import ProtocolError
 
-_SPACE = b" \t\n\r\v\f\0"
-_ESCAPES = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}  # n r t b a
-_HEX = b"0123456789abcdefABCDEF"
+BLANKS = b" \t\n\v\f\r"  # may stand before a word and after a closing quote
+ENDS = b" \t\n\r"  # end a word that is not in quotes: fewer than BLANKS, as in Redis
+HEX = b"0123456789abcdefABCDEF"
+ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+
+QUOTE, APOSTROPHE, BACKSLASH, LETTER_X = b"\"'\\x"
 
 
 def split_inline(line: bytes) -> list[bytes]:
-    """The words of a line: bare, ``"..."`` with escapes, or ``'...'`` with ``\\'``. Raises ProtocolError."""
+    """Words of a line (without its end); empty where there are only blanks. Raises ProtocolError on unbalanced quotes.
+
+    Unlike in Redis, whose lines are C strings, a zero byte is a byte like any other.
+    """
+    if QUOTE not in line and APOSTROPHE not in line and 11 not in line and 12 not in line:
+        return line.split()
     words: list[bytes] = []
     at, end = 0, len(line)
     while True:
-        while at < end and line[at] in _SPACE:
+        while at < end and line[at] in BLANKS:
             at += 1
-        if at >= end:
+        if at == end:
             return words
         word = bytearray()
-        quote = 0
-        while True:
-            if at >= end:
-                if quote:
-                    raise ProtocolError("unbalanced quotes in request")
-                break
-            char = line[at]
-            if quote:
-                if char == 0x5C and quote == 0x22 and line[at + 1 : at + 2] == b"x" and _is_hex(line[at + 2 : at + 4]):
-                    word.append(int(line[at + 2 : at + 4], 16))
-                    at += 3
-                elif char == 0x5C and quote == 0x22 and at + 1 < end:
-                    at += 1
-                    word.append(_ESCAPES.get(line[at], line[at]))
-                elif char == 0x5C and quote == 0x27 and line[at + 1 : at + 2] == b"'":
-                    at += 1
-                    word.append(0x27)
-                elif char == quote:
-                    if at + 1 < end and line[at + 1] not in _SPACE:
-                        raise ProtocolError("unbalanced quotes in request")
-                    at += 1
-                    break
-                else:
-                    word.append(char)
-            elif char in _SPACE:
-                break
-            elif char in (0x22, 0x27):
-                quote = char
-            else:
-                word.append(char)
+        while at < end and line[at] not in ENDS:
+            byte = line[at]
             at += 1
+            if byte in (QUOTE, APOSTROPHE):
+                at = (_double if byte == QUOTE else _single)(line, at, word)
+                if at < end and line[at] not in BLANKS:
+                    raise _unbalanced()
+                break
+            word.append(byte)
         words.append(bytes(word))
 
 
-def _is_hex(two: bytes) -> bool:
-    return len(two) == 2 and two[0] in _HEX and two[1] in _HEX
+def _double(line: bytes, at: int, word: bytearray) -> int:
+    """Read the inside of ``"..."`` into ``word``; returns the place after the closing quote."""
+    end = len(line)
+    while at < end:
+        byte = line[at]
+        at += 1
+        if byte == QUOTE:
+            return at
+        if byte == BACKSLASH and at < end:
+            byte = line[at]
+            at += 1
+            if byte == LETTER_X and at + 2 <= end and line[at] in HEX and line[at + 1] in HEX:
+                byte = int(line[at : at + 2], 16)
+                at += 2
+            else:
+                byte = ESCAPES.get(byte, byte)
+        word.append(byte)
+    raise _unbalanced()
+
+
+def _single(line: bytes, at: int, word: bytearray) -> int:
+    """Read the inside of ``'...'`` into ``word``; returns the place after the closing quote."""
+    end = len(line)
+    while at < end:
+        byte = line[at]
+        at += 1
+        if byte == APOSTROPHE:
+            return at
+        if byte == BACKSLASH and at < end and line[at] == APOSTROPHE:
+            byte = APOSTROPHE
+            at += 1
+        word.append(byte)
+    raise _unbalanced()
+
+
+def _unbalanced() -> ProtocolError:
+    return ProtocolError("unbalanced quotes in request")

@@ -1,7 +1,8 @@
 """Replies as RESP bytes, for RESP2 and RESP3 (https://redis.io/docs/latest/develop/reference/protocol-spec/).
 
-Rule 1: everything here returns encoded bytes; what goes into an aggregate is encoded already. Rule 2: where the versions
-differ, the function takes ``proto`` (2 or 3). ``encode`` turns nested Python values into replies, for commands that are not hot.
+Rule 1: everything here returns encoded bytes; what goes into an aggregate is encoded already. Rule 2: where the
+versions differ, the function takes ``proto`` (2 or 3). ``encode`` turns nested Python values into replies, for commands
+that are not hot.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def verbatim(proto: int, fmt: str, text: bytes) -> bytes:
 
 
 def encode(proto: int, value: object) -> bytes:
-    """A nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set, frozenset."""
+    """A nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set."""
     if value is None:
         return null(proto)
     if isinstance(value, bool):

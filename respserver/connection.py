@@ -67,6 +67,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         decoder = self.decoder
+        if not decoder.authenticated:
+            decoder.authenticated = self.session.authenticated
         commands = decoder.feed(data)
         self.session.total_in += len(data)
         if self.waiter is not None or self.throttled or self.paused or self._chunks is not None or self.backlog:

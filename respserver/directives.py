@@ -313,7 +313,7 @@ _PERSISTENCE = (
               '`save ""` clears. Durability does not depend on them: they bound memory and start-up time.'),
     Directive("checkpoint-size", "memory", "256mb", "A checkpoint also when the journal has grown by this much.",
               low=MB),
-    Directive("tail-size", "memory", "64mb",
+    Directive("tail-size", "memory", "16mb",
               "Size of the ring file in front of the journal; writers wait when it is full. A new size holds from the "
               "next start.", mutable=False, low=MB, high=64 * 1024 * MB),
 )

@@ -93,7 +93,7 @@ def start_in_thread(
     """
     with tempfile.TemporaryDirectory() as temporary:
         argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
-        for name, value in options.items():
+        for name, value in {"tail_size": "1mb", **options}.items():  # a small ring: it is written out for every server
             argv += ["--" + name.replace("_", "-"), value]
         config = Config.load(argv)
         ready: list[RunningServer] = []

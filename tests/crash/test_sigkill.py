@@ -7,75 +7,37 @@ points past the data; every message delivered with RETRY and not acknowledged is
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Process:
-    """A tidelog-server process on one directory and port, started again and again."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.directory = directory
-        self.options = options
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = int(sock.getsockname()[1])
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> redis.Redis:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "respserver.program", "--port", str(self.port), "--dir", str(self.directory),
-             "--enable-debug-command", "yes", *self.options],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        lines = []
-        for line in self.process.stdout:
-            lines.append(line.decode())
-            if b"Ready to accept connections" in line:
-                break
-        else:
-            raise AssertionError("the server did not start:\n" + "".join(lines))
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()  # keep the pipe empty
-        return self.client()
-
-    def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=20)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(20)
-        if self.process.stdout is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self.process.stdout.close()
+from tidelog.testing import Server, running_server
 
 
-@pytest.fixture
-def process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
-    made = Process(tmp_path / "data", *getattr(request, "param", ()))
-    yield made
-    if made.process is not None and made.process.poll() is None:
-        made.kill()
+def connection(server: Server) -> redis.Redis:
+    return redis.Redis(port=server.port, socket_timeout=20, retry=Retry(NoBackoff(), 0))  # a crash is what we wait for
+
+
+def facts(server: Server) -> dict[str, Any]:
+    with connection(server) as client:
+        found = client.info("persistence")
+    assert isinstance(found, dict)
+    return found
 
 
 class Load:
     """Clients that append, read in a group and acknowledge, noting what the server confirmed; and what is in doubt."""
 
-    def __init__(self, server: Process, seed: int) -> None:
+    def __init__(self, server: Server, seed: int) -> None:
         self.server = server
         self.random = random.Random(seed)
         self.appended: dict[bytes, bytes] = {}  # ID -> value, confirmed
@@ -97,7 +59,7 @@ class Load:
             assert not thread.is_alive()
 
     def _append(self) -> None:
-        with contextlib.suppress(redis.ConnectionError, OSError), self.server.client() as client:
+        with contextlib.suppress(redis.ConnectionError, OSError), connection(self.server) as client:
             while True:
                 with self._lock:
                     self.counter += 1
@@ -113,7 +75,7 @@ class Load:
                         self.appended[entry_id] = body
 
     def _consume(self) -> None:
-        with contextlib.suppress(redis.ConnectionError, OSError), self.server.client() as client:
+        with contextlib.suppress(redis.ConnectionError, OSError), connection(self.server) as client:
             while True:
                 rows = client.execute_command("TREAD", "s", "0", 20, "GROUP", "g", 0, "RETRY", 10_000_000, 0)
                 ids = [row[0] for row in rows]
@@ -147,32 +109,29 @@ class Load:
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, fsync: str) -> None:
-    server = Process(tmp_path / "data", "--appendfsync", fsync, "--checkpoint-size", "1mb", "--stream-node-max-entries", "100")
-    load = Load(server, seed=len(fsync))
-    try:
-        client = server.start()
-        client.execute_command("TREAD", "s", "0", 0, "GROUP", "g", 0)
+def test_nothing_acknowledged_is_lost(fsync: str) -> None:
+    with running_server(
+        appendfsync=fsync, checkpoint_size="1mb", tail_size="1mb", stream_node_max_entries=100
+    ) as server:
+        load = Load(server, seed=len(fsync))
+        with connection(server) as client:
+            client.execute_command("TREAD", "s", "0", 0, "GROUP", "g", 0)
         for _ in range(5):
             load.run(load.random.uniform(0.05, 0.9))
-            client = server.start()
-            load.check(client)
+            server.start()
+            with connection(server) as client:
+                load.check(client)
         assert len(load.appended) > 100
-        assert int(client.info("persistence")["log_store_offset"]) > 0, "no checkpoint happened: the test shows too little"
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+        assert facts(server)["log_store_offset"] > 0, "no checkpoint happened: the test shows too little"
 
 
-def test_a_transaction_is_never_torn(tmp_path: Path) -> None:
-    server = Process(tmp_path / "data")
+def test_a_transaction_is_never_torn() -> None:
     rng = random.Random(5)
-    try:
-        server.start()
+    with running_server(tail_size="1mb") as server:
         for _ in range(4):
             killer = threading.Timer(rng.uniform(0.1, 0.4), server.kill)
             killer.start()
-            with contextlib.suppress(redis.ConnectionError, OSError), server.client() as client:
+            with contextlib.suppress(redis.ConnectionError, OSError), connection(server) as client:
                 while True:
                     pipe = client.pipeline(transaction=True)
                     pipe.execute_command("TAPPEND", "a", "f", "v")
@@ -180,36 +139,44 @@ def test_a_transaction_is_never_torn(tmp_path: Path) -> None:
                     pipe.execute_command("TMAPPEND", "b", "FIELDS", 1, "f", "VALUES", 1, 2)
                     pipe.execute()
             killer.join()
-            client = server.start()
-            length = client.execute_command("TLEN", "a")
-            assert int(client.get("n") or 0) == length
-            assert client.execute_command("TLEN", "b") == 2 * length
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()
+            server.start()
+            with connection(server) as client:
+                length = client.execute_command("TLEN", "a")
+                assert int(client.get("n") or 0) == length
+                assert client.execute_command("TLEN", "b") == 2 * length
 
 
-def test_sigterm_checkpoints_and_starts_clean(process: Process) -> None:
-    client = process.start()
-    client.execute_command("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(2000))
-    digest = client.execute_command("DEBUG", "DIGEST")
-    client.close()
-    assert process.process is not None
-    process.process.terminate()
-    assert process.process.wait(20) == 0
-    client = process.start()
-    info = client.info("persistence")
-    assert info["log_store_offset"] == info["log_offset"]
-    assert client.execute_command("DEBUG", "DIGEST") == digest
+def test_sigterm_checkpoints_and_starts_clean() -> None:
+    with running_server(enable_debug_command="yes") as server, connection(server) as client:
+        client.execute_command("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(2000))
+        digest = client.execute_command("DEBUG", "DIGEST")
+        server.restart()
+        found = facts(server)
+        assert found["log_store_offset"] == found["log_offset"] > 0
+        assert client.execute_command("DEBUG", "DIGEST") == digest
 
 
-def test_two_servers_on_one_directory(process: Process) -> None:
-    process.start()
-    other = subprocess.run(
-        [sys.executable, "-m", "respserver.program", "--port", "0", "--unixsocket", str(process.directory / "x.sock"),
-         "--dir", str(process.directory)],
-        cwd=ROOT, capture_output=True, text=True, timeout=20, env=os.environ,
-    )  # fmt: skip
-    assert other.returncode == 1
-    assert "in use" in other.stdout
-    assert "Traceback" not in other.stdout + other.stderr
+def test_another_tail_size_holds_from_the_next_start() -> None:
+    with running_server(tail_size="1mb") as server, connection(server) as client:
+        client.execute_command("TAPPEND", "s", "f", "v")
+        server.config["tail-size"] = "2mb"
+        server.kill()
+        server.start()
+        assert facts(server)["log_tail_bytes"] == 2 << 20
+        assert client.execute_command("TLEN", "s") == 1
+        client.execute_command("TAPPEND", "s", "f", "v")
+        server.kill()
+        server.start()
+        assert client.execute_command("TLEN", "s") == 2
+
+
+def test_two_servers_on_one_directory(tmp_path: Path) -> None:
+    with running_server(tmp_path):
+        other = subprocess.run(
+            [sys.executable, "-m", "respserver.program", "--port", "0", "--unixsocket", str(tmp_path / "x.sock"),
+             "--dir", str(tmp_path)],
+            cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=20,
+        )  # fmt: skip
+        assert other.returncode == 1
+        assert "in use" in other.stdout
+        assert "Traceback" not in other.stdout + other.stderr

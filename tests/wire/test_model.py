@@ -281,7 +281,7 @@ class Streams(RuleBasedStateMachine):
 
 def test_model() -> None:
     with start_in_thread(
-        clock=HandClock(), enable_debug_command="yes", stream_node_max_entries="100"
+        clock=HandClock(), enable_debug_command="yes", stream_node_max_entries="100", appendfsync="no"
     ) as server, Raw(server.port) as c:  # fmt: skip
         Streams.server, Streams.c = server, c
         Streams.TestCase.settings = settings(

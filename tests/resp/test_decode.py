@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resp.decode import AT_ONCE, RequestDecoder
+from resp.exact import LINE_LIMIT, ExactDecoder
+
+Outcome = tuple[list[list[bytes]], str]
+DECODERS = [RequestDecoder, ExactDecoder]
+
+
+def pack(argv: Iterable[bytes]) -> bytes:
+    words = list(argv)
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+def outcome(decoder: ExactDecoder, chunks: Iterable[bytes]) -> Outcome:
+    commands = [argv for chunk in chunks for argv in decoder.feed(chunk)]
+    return commands, str(decoder.error or "")
+
+
+def cuts(data: bytes) -> Iterable[list[bytes]]:
+    """Whole, in two at each place, byte by byte."""
+    yield [data]
+    for at in range(1, len(data)):
+        yield [data[:at], data[at:]]
+    yield [data[i : i + 1] for i in range(len(data))]
+
+
+PING = b"*1\r\n$4\r\nPING\r\n"
+GOLDEN: dict[str, tuple[bytes, list[list[bytes]], str]] = {
+    "one": (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", [[b"GET", b"k"]], ""),
+    "two": (PING + b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n", [[b"PING"], [b"GET", b""]], ""),
+    "any bytes": (pack([b"\0\xff\r\n", b"\n"]), [[b"\0\xff\r\n", b"\n"]], ""),
+    "no command": (b"*0\r\n" + PING + b"*-1\r\n*0\r\n", [[b"PING"]], ""),
+    "line end of an argument is not read": (b"*1\r\n$4\r\nPINGxx" + PING, [[b"PING"], [b"PING"]], ""),
+    "payloads like headers": (
+        pack([b"\r\n*1\r\n$1\r", b"*999999999\r\n", b"x=5", b"=8\r\ntxt:", b"|5", b">1", b"%1\r\n", b"~0\r\n"]) * 2,
+        [[b"\r\n*1\r\n$1\r", b"*999999999\r\n", b"x=5", b"=8\r\ntxt:", b"|5", b">1", b"%1\r\n", b"~0\r\n"]] * 2,
+        "",
+    ),
+    "inline": (
+        b"PING\r\nset a  b\n\r\n \t \n" + PING + b"GET x\r\n",
+        [[b"PING"], [b"set", b"a", b"b"], [b"PING"], [b"GET", b"x"]],
+        "",
+    ),
+    "inline quotes": (b"a 'b c' \"d\\x41\\n\"\r\n", [[b"a", b"b c", b"dA\n"]], ""),
+    "unbalanced": (PING + b"set \"a\r\n" + PING, [[b"PING"]], "unbalanced quotes in request"),
+    "attribute is inline": (b"|1\r\n", [[b"|1"]], ""),
+    # what hiredis would take
+    "integer": (PING + b"*1\r\n:5\r\n", [[b"PING"]], "expected '$', got ':'"),
+    "simple string": (b"*1\r\n+abc\r\n" + PING, [], "expected '$', got '+'"),
+    "simple string that hides a header": (b"*1\r\n+0123456789\r\n*1\r\n", [], "expected '$', got '+'"),
+    "longer and shorter ones make up for each other": (
+        b"*7\r\n" + b"=7\r\ntxt:abc\r\n" * 3 + b"+abc\r\n" * 4, [], "expected '$', got '='",
+    ),
+    "big number": (b"*1\r\n(123\r\n", [], "expected '$', got '('"),
+    "error": (b"*1\r\n-ERR\r\n", [], "expected '$', got '-'"),
+    "null": (b"*1\r\n_\r\n", [], "expected '$', got '_'"),
+    "boolean": (b"*1\r\n#t\r\n", [], "expected '$', got '#'"),
+    "double": (b"*1\r\n,1.5\r\n", [], "expected '$', got ','"),
+    "nested array": (PING + b"*1\r\n*1\r\n$1\r\na\r\n", [[b"PING"]], "expected '$', got '*'"),
+    "nested empty array": (b"*2\r\n*0\r\n$1\r\na\r\n", [], "expected '$', got '*'"),
+    "nested arrays make up for each other": (b"*3\r\n*0\r\n*0\r\n*1\r\n$1\r\na\r\n", [], "expected '$', got '*'"),
+    "error that is no text": (b"*1\r\n-\xff\r\n", [], "expected '$', got '-'"),
+    "map with a key that can be none": (b"*1\r\n%1\r\n*0\r\n$1\r\na\r\n", [], "expected '$', got '%'"),
+    "set of lists": (b"*1\r\n~1\r\n*0\r\n", [], "expected '$', got '~'"),
+    "push": (b"*1\r\n>1\r\n$1\r\na\r\n", [], "expected '$', got '>'"),
+    "attribute between commands": (
+        PING + b"|1\r\n$1\r\na\r\n$1\r\nb\r\n", [[b"PING"], [b"|1"], [b"$1"], [b"a"], [b"$1"], [b"b"]], "",
+    ),
+    "null argument": (PING + b"*1\r\n$-1\r\n", [[b"PING"]], "invalid bulk length"),
+    # lengths
+    "leading zero": (b"*01\r\n$1\r\na\r\n", [], "invalid multibulk length"),
+    "plus": (b"*+1\r\n$1\r\na\r\n", [], "invalid multibulk length"),
+    "blank": (b"* 1\r\n$1\r\na\r\n", [], "invalid multibulk length"),
+    "underscore": (b"*1_0\r\n", [], "invalid multibulk length"),
+    "empty": (b"*\r\n", [], "invalid multibulk length"),
+    "minus": (b"*-\r\n", [], "invalid multibulk length"),
+    "minus zero": (b"*-0\r\n", [], "invalid multibulk length"),
+    "line feed only": (b"*1\n$1\r\na\r\n", [], "invalid multibulk length"),
+    "beyond 64 bits": (b"*-9223372036854775809\r\n", [], "invalid multibulk length"),
+    "least of 64 bits": (b"*-9223372036854775808\r\n" + PING, [[b"PING"]], ""),
+    "too many": (b"*1048577\r\n", [], "invalid multibulk length"),
+    "too long": (PING + b"*1\r\n$536870913\r\n", [[b"PING"]], "invalid bulk length"),
+    "bulk leading zero": (b"*1\r\n$01\r\na\r\n", [], "invalid bulk length"),
+    "bulk empty": (b"*1\r\n$\r\na\r\n", [], "invalid bulk length"),
+    "empty line": (b"*1\r\n\r\n", [], "expected '$', got '\r'"),
+    "not ASCII": (b"*1\r\n\xff\r\n", [], "expected '$', got '\\xff'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(name: str, decoder: type[ExactDecoder]) -> None:
+    data, commands, error = GOLDEN[name]
+    for chunks in cuts(data):
+        assert outcome(decoder(), chunks) == (commands, error), chunks
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if not GOLDEN[name][2]])
+def test_golden_with_trailing_bytes(name: str) -> None:
+    data, commands, _ = GOLDEN[name]
+    for tail in (b"*2\r\n$3\r\nGET", b"*1\r\n", b"*", b"inline"):
+        decoder = RequestDecoder()
+        assert outcome(decoder, [data + tail]) == (commands, "")
+        assert decoder.buffered == len(tail)
+
+
+def test_nothing_is_taken_after_an_error() -> None:
+    decoder = RequestDecoder()
+    assert outcome(decoder, [PING + b"*x\r\n" + PING, PING, b"PING\r\n"]) == ([[b"PING"]], "invalid multibulk length")
+    assert decoder.buffered == 0
+
+
+@pytest.mark.parametrize("count", [99, 100, 1023, 1024, 5000])
+def test_many_arguments(count: int) -> None:
+    argv = [b"%d" % i for i in range(count)]
+    data = pack(argv)
+    for chunks in ([data], [data * 3], [data[:700], data[700:] + data], [PING + data]):
+        commands, error = outcome(RequestDecoder(), chunks)
+        assert error == ""
+        assert [c for c in commands if c != [b"PING"]] == [argv] * (b"".join(chunks).count(data))
+
+
+@pytest.mark.parametrize("size", [4090, 4095, 4096, 5000, 16385, 100_000, AT_ONCE, 2 * AT_ONCE + 1])
+def test_value_sizes_around_the_tables(size: int) -> None:
+    value = b"v" * size
+    data = pack([b"SET", b"k", value])
+    for chunks in ([data], [data * 3], [PING + data + PING], [data[:40], data[40:-1], data[-1:]]):
+        commands, error = outcome(RequestDecoder(), chunks)
+        assert error == ""
+        assert [c for c in commands if c != [b"PING"]] == [[b"SET", b"k", value]] * (3 if chunks == [data * 3] else 1)
+
+
+# -- limits --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_limits_of_the_unauthenticated(decoder: type[ExactDecoder]) -> None:
+    for data, error in (
+        (pack([b"x"] * 10), ""),
+        (pack([b"x"] * 11), "unauthenticated multibulk length"),
+        (pack([b"x" * 16384]), ""),
+        (b"*1\r\n$16385\r\n", "unauthenticated bulk length"),
+        (b"*9999999\r\n", "invalid multibulk length"),
+        (pack([b"x" * 16385]), "unauthenticated bulk length"),
+    ):
+        peer = decoder()
+        peer.authenticated = False
+        assert outcome(peer, [data])[1] == error
+        peer = decoder()
+        assert outcome(peer, [data])[1] == ("" if "unauth" in error else error)
+
+
+def test_limits_go_when_the_peer_logs_in() -> None:
+    decoder = RequestDecoder()
+    decoder.authenticated = False
+    assert decoder.feed(pack([b"AUTH", b"x"])) == [[b"AUTH", b"x"]]
+    decoder.authenticated = True
+    assert outcome(decoder, [pack([b"x"] * 11)]) == ([[b"x"] * 11], "")
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_limits_do_not_depend_on_chunks(decoder: type[ExactDecoder]) -> None:
+    for limits, good, bad, error in (
+        ({"max_bulk": 10}, pack([b"x" * 10]), pack([b"x" * 11]), "invalid bulk length"),
+        ({"max_multibulk": 3}, pack([b"x"] * 3), pack([b"x"] * 4), "invalid multibulk length"),
+        ({"max_buffer": 30}, pack([b"x" * 19]), pack([b"x" * 20, b"y"]), "query buffer limit exceeded"),
+        ({"max_buffer": 30}, b"x" * 28 + b"\r\n", b"x" * 29 + b"\r\n", "query buffer limit exceeded"),
+    ):
+        for chunks in cuts(good * 2):
+            commands, text = outcome(decoder(**limits), chunks)
+            assert (len(commands), text) == (2, ""), chunks
+        for chunks in cuts(good + bad):
+            commands, text = outcome(decoder(**limits), chunks)
+            assert (len(commands), text) == (1, error), chunks
+
+
+def test_a_length_is_refused_before_its_data() -> None:
+    assert outcome(RequestDecoder(max_bulk=100), [b"*2\r\n$3\r\nSET\r\n$101\r\n"])[1] == "invalid bulk length"
+    assert outcome(RequestDecoder(max_buffer=100), [b"*2\r\n$3\r\nSET\r\n$99\r\n"])[1] == "query buffer limit exceeded"
+
+
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [(b"", "too big inline request"), (b"*", "too big mbulk count string"), (b"*1\r\n$", "too big bulk count string")],
+)
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+def test_lines_have_a_limit(start: bytes, error: str, end: bytes) -> None:
+    used = len(start) - start.rfind(b"\n") - 1
+    too_long = start + b"1" * (LINE_LIMIT + 1 - used) + end
+    for chunks in ([too_long], [too_long[i : i + 1000] for i in range(0, len(too_long), 1000)]):
+        assert outcome(RequestDecoder(), chunks) == ([], error)
+    longest = start + b"1" * (LINE_LIMIT - used)
+    assert outcome(RequestDecoder(), [longest]) == ([], "")
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+def peak(decoder: ExactDecoder, chunks: Iterable[bytes]) -> int:
+    """Bytes allocated at the worst moment."""
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            decoder.feed(chunk)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "header", [b"*999999\r\n", b"*1\r\n>999999\r\n", b"*1\r\n|999999\r\n", b"*999\r\n", b"*1000000\r\n"]
+)
+def test_promises_reserve_nothing(header: bytes) -> None:
+    decoder = RequestDecoder()
+    assert peak(decoder, [header * 1000]) < 1_000_000
+    assert decoder.error is not None
+
+
+def test_small_promises_are_bounded() -> None:
+    decoder = RequestDecoder()
+    assert peak(decoder, [b"*99\r\n" * 10_000]) < 200 * 50_000
+    assert str(decoder.error) == "expected '$', got '*'"
+
+
+@pytest.mark.parametrize(("size", "step"), [(8 << 20, 64 << 10), (100_000, 2)])
+def test_a_large_value_costs_its_size(size: int, step: int) -> None:
+    decoder = RequestDecoder()
+    decoder.feed(b"*1\r\n$%d\r\n" % size)
+    assert peak(decoder, (bytes(step) for _ in range(size // step))) < 1.5 * size
+    assert decoder.buffered == len(b"*1\r\n$%d\r\n" % size) + size
+    assert decoder.feed(b"\r\n*1\r") == [[bytes(size)]]
+    assert decoder.buffered == 3
+
+
+# -- any commands, cut anywhere ------------------------------------------------------------------------------
+words = st.one_of(
+    st.binary(max_size=12),
+    st.sampled_from([b"\r\n", b"\r\n*1\r\n", b"*999999\r\n", b"=9\r\ntxt:", b"$3\r\nabc\r\n", b"x=1", b"a>5", b"*"]),
+    st.integers(0, 5000).map(bytes),
+)
+commands_of = st.lists(st.lists(words, min_size=1, max_size=8), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commands=commands_of, places=st.lists(st.integers(0, 1 << 16), max_size=6))
+def test_commands_come_back_however_they_are_cut(commands: list[list[bytes]], places: list[int]) -> None:
+    data = b"".join(map(pack, commands))
+    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    chunks = [data[a:b] for a, b in pairwise(at)]
+    decoder = RequestDecoder()
+    assert outcome(decoder, chunks) == (commands, "")
+    assert decoder.buffered == 0
