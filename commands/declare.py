@@ -52,7 +52,7 @@ class Command:
     __slots__ = (
         "acl_categories", "args", "arity", "calls", "complexity", "denyoom", "failed", "first", "flags", "group",
         "handler", "hot_least", "hot_most", "key_specs", "last", "name", "readonly",
-        "rejected", "since", "step", "subcommands", "summary", "usec", "write",
+        "rejected", "run_handler", "since", "step", "subcommands", "summary", "usec", "write",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,8 @@ class Command:
         self.usec = 0  # time spent, in the dispatcher's unit
         self.rejected = 0  # refused before they ran
         self.failed = 0  # answered with an error
+        # many calls with the same first argument at once: replies in order, or None to be called one by one
+        self.run_handler: Callable[[Context, list[list[bytes]]], list[bytes] | None] | None = None
         # the dispatcher's short way: least and most words that need no further look; a container has none
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
 

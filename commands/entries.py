@@ -87,7 +87,7 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, lo: int, hi: i
     top = COUNTS[count] if count < 1024 else array_header(count)
     if stream is None or lo >= hi:
         return top + head
-    if hi - lo < 64 or stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     pieces, close = stream.pieces(lo, hi)
     return Chunks(_after(top + head, pieces), close)
@@ -96,7 +96,7 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, lo: int, hi: i
 def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
     """The same, newest first."""
     top = array_header(hi - lo)
-    if hi - lo < 64 or stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, *stream.read_reverse(lo, hi)))
     pieces, close = stream.pieces_reverse(lo, hi)
     return Chunks(_after(top, pieces), close)

@@ -6,7 +6,7 @@ What each does in every corner stands in docs/semantics.md; the numbers in brack
 from __future__ import annotations
 
 from commands.context import Context, Reply
-from commands.declare import arg, block, command, key, oneof, opt, repeat
+from commands.declare import TABLE, arg, block, command, key, oneof, opt, repeat
 from commands.entries import COUNTS, entries_reply, entry_wire, id_bulk, reversed_reply
 from commands.parse import integer, positive
 from resp import errors
@@ -42,6 +42,38 @@ def tappend(ctx: Context, argv: list[bytes]) -> Reply:
     bulk_id = id_bulk(ms, seq)
     ks.append(name, stream, ms, seq, entry_wire(bulk_id, argv[2:]))
     return bulk_id + b"\r\n"
+
+
+def tappend_run(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+    """TAPPENDs to one key that came together: the same IDs, entries and replies, and one record for all.
+
+    None where that would not be the same: a reader waits for the key, the ID's parts are about to overflow, or an argument is wrong.
+    """
+    ks, now = ctx.ks, ctx.now
+    name = calls[0][1]
+    if name in ks.waiting:
+        return None
+    stream = ks.stream(name, now)
+    ms, seq = ks.next_id(stream, now)
+    if MASK64 - seq < len(calls):
+        return None
+    bulks: list[bytes] = []
+    wires: list[bytes] = []
+    at = seq
+    for argv in calls:
+        if len(argv) & 1:
+            return None
+        bulk_id = id_bulk(ms, at)
+        wires.append(entry_wire(bulk_id, argv[2:]))
+        bulks.append(bulk_id + b"\r\n")
+        at += 1
+    if stream is None:
+        stream = ks.create_stream(name)
+    ks.append_run(name, stream, ms, seq, wires)
+    return bulks
+
+
+TABLE[b"tappend"].run_handler = tappend_run
 
 
 @command(

@@ -27,6 +27,7 @@ SUBSCRIBED_MAY = frozenset(
     ("subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset", "ssubscribe", "sunsubscribe")
 )
 NOT_QUEUED = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
+RUN_AT_ONCE = 1000  # calls that are handled as one at most
 ALWAYS_WHILE_PAUSED = frozenset(("client", "quit", "reset", "shutdown"))  # CLIENT UNPAUSE must get through
 
 
@@ -61,7 +62,9 @@ class Dispatcher:
         size = 0
         done = 0
         started = perf_counter_ns()
-        for argv in commands:
+        total = len(commands)
+        while done < total:
+            argv = commands[done]
             done += 1
             command = find(argv[0])
             try:
@@ -71,7 +74,12 @@ class Dispatcher:
                     and session.plain
                     and not self.gated
                 ):
-                    answer = command.handler(ctx, argv)
+                    if command.run_handler is not None and done < total and commands[done][:2] == argv[:2]:
+                        answer, more = self._run_of(commands, done, command)
+                        done += more
+                        command.calls += more
+                    else:
+                        answer = command.handler(ctx, argv)
                 else:
                     command = None  # nobody's call until it is found to run
                     checked, command = self._checked(conn, argv)
@@ -93,7 +101,7 @@ class Dispatcher:
             if command is not None:
                 command.calls += 1
                 command.usec += ended - started
-                if histograms is not None:
+                if histograms is not None:  # a run of calls counts as one
                     histograms.setdefault(command.name, Histogram()).note((ended - started) // 1000)
             if ended - started > slow_ns:
                 self._slow(session, argv, command, ended - started)
@@ -133,6 +141,24 @@ class Dispatcher:
             server.queue_flush(conn)
             if conn.backlog and not conn.busy:
                 server.queue_resume(conn)
+
+    def _run_of(self, commands: list[list[bytes]], start: int, command: Command) -> tuple[Reply, int]:
+        """The call before ``start`` together with those like it behind it (same command, key and length).
+
+        Returns its reply, or the replies of all joined, and how many were handled with it.
+        """
+        first = commands[start - 1]
+        name, key, length = first[0], first[1], len(first)
+        stop = start
+        for argv in commands[start : start + RUN_AT_ONCE]:
+            if len(argv) != length or argv[1] != key or argv[0] != name:
+                break
+            stop += 1
+        assert command.run_handler is not None
+        replies = command.run_handler(self.ctx, commands[start - 1 : stop]) if stop > start else None
+        if replies is None:
+            return command.handler(self.ctx, first), 0
+        return b"".join(replies), stop - start
 
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> int:
         """Queue a reply as CLIENT REPLY wants it; returns its bytes."""

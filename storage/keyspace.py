@@ -189,11 +189,7 @@ class Keyspace:
 
     def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, wires: Sequence[bytes]) -> None:
         """Add entries with the IDs ms.seq, ms.seq+1, ... (which must all be there below 2**64)."""
-        append = stream.append
-        at = seq
-        for wire in wires:
-            append(ms, at, wire)
-            at += 1
+        stream.append_run(ms, seq, wires)
         self._dirty(key, stream)
         self._logged(key, records.run(key, ms, seq, wires))
         self.dirty_count += len(wires) - 1

@@ -139,7 +139,17 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.capture is None)
     @rule()
     def begin_checkpoint(self) -> None:
-        self.capture = self.stream.capture(), len(self.model.log)
+        model, capture = self.model, self.stream.capture()
+        ends = []
+        for first, first_id, blob in capture.nodes + ([capture.tail] if capture.tail else []):
+            node = open_node(blob)
+            ends.append(first + len(node))
+            assert first_id == model.ids[first]
+            assert node.ids(0, len(node)) == model.ids[first : ends[-1]]
+            assert node.slice(0, len(node)) == b"".join(model.wires[first : ends[-1]])
+        assert all(end > model.first for end in ends)  # nothing that is dead
+        assert capture.first_ord == model.first
+        self.capture = capture, len(model.log)
 
     @precondition(lambda self: self.capture is not None)
     @rule()
@@ -255,6 +265,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert stream.disk_bytes() >= 0
         assert self.store.pins == len(self.readers)
         assert 0 <= self.nodes.cache.bytes <= self.nodes.cache.max_bytes
+        assert len(self.nodes.cache) <= stream.node_count  # what is dead has left it
 
     def teardown(self) -> None:
         for reader in list(self.readers):
@@ -300,7 +311,7 @@ def wires(lo: int, hi: int) -> bytes:
 def test_limits_seal_the_tail() -> None:
     stream, _, nodes = made(25)
     assert stream.node_count == 3
-    nodes.max_bytes = 8
+    nodes.max_bytes = 21
     stream.append(100, 0, b"x")  # 5 entries of 4 bytes and this one: full
     assert stream.capture().tail is None
     assert [(first, first_id >> 64) for first, first_id, _ in stream.capture().nodes] == [(0, 1), (10, 11), (20, 21)]
@@ -392,12 +403,17 @@ def test_after_a_restart_the_last_node_grows_on() -> None:
     stream = reborn(store, nodes)
     assert store.loads == loads  # nothing is read before it is needed
     stream.append(26, 0, b"<25>")
-    assert (stream.node_count, store.loads) == (3, loads + 1)
+    assert (stream.node_count, store.loads, len(nodes.cache)) == (3, loads + 1, 0)
     capture = stream.capture()
     assert capture.nodes == []
     assert capture.tail is not None
     assert capture.tail[0] == 20
     assert stream.read(0, 26) == wires(0, 26)
+    for number in range(26, 30):
+        stream.append(number + 1, 0, b"<%d>" % number)
+    nodes.max_entries = 100
+    stream.append(31, 0, b"<30>")  # but once only: what it seals itself stays sealed
+    assert stream.node_count == 4
 
 
 @pytest.mark.parametrize("limits", [(5, 1 << 16), (10, 20)])
@@ -426,6 +442,27 @@ def test_after_a_restart_of_an_emptied_stream_dead_nodes_are_passed_over() -> No
     stream.append(26, 0, b"<25>")
     assert stream.read(25, 26) == b"<25>"
     assert stream.find(3 << 64) is None
+
+
+def test_dead_nodes_that_the_store_still_has_are_passed_over() -> None:
+    stream, store, nodes = made(45)
+    checkpoint(stream, store)
+    stream.evict_before(20, 20 << 64)
+    store.metas[1] = stream.meta()
+    assert store.firsts(1) == [0, 10, 20, 30, 40]
+    stream = reborn(store, nodes)
+    assert (stream.node_count, stream.first_id() >> 64) == (3, 21)
+    assert stream.read(20, 45) == wires(20, 45)
+
+
+def test_a_reader_passes_over_a_cached_node_that_ends_elsewhere() -> None:
+    stream, _, nodes = made(20)
+    short, _, _ = made(4)
+    short_capture = short.capture()
+    assert short_capture.tail is not None
+    pieces, _ = stream.pieces(2, 18)
+    nodes.cache.put(1, 0, open_node(short_capture.tail[2]))
+    assert b"".join(pieces) == wires(2, 18)
 
 
 def test_a_failed_append_adds_nothing() -> None:
