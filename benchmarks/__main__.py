@@ -39,7 +39,7 @@ def row(name: str, figures: Figures, less_is_better: bool = False, form: str = "
 @click.option("--size", default=1_000_000, show_default=True, help="Entries in the stream for range, space.")
 @click.option("--restart-size", default=5_000_000, show_default=True, help="Entries for restart.")
 @click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures here.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write them there too.")
 def main(
     names: tuple[str, ...], runs: int, requests: int, size: int, restart_size: int, peer_binary: str | None,
     json_file: Path | None,

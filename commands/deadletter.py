@@ -10,7 +10,8 @@ from storage.pending import PendingRow
 def dead_letter(
     ms: int, seq: int, wire: bytes | None, key: bytes, group: bytes, row: PendingRow, reason: str
 ) -> bytes:
-    """The entry ms.seq of the dead letter stream. ``wire`` is the message's own entry, None if eviction has taken it."""
+    """The entry ms.seq of the dead letter stream. ``wire`` is the message's own entry, None if eviction has taken
+    it."""
     values = wire_values(wire) if wire is not None else []
     values += (
         b"__stream", key, b"__group", group, b"__id", format_id(row.id),

@@ -1,4 +1,5 @@
-"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what members of a group say, and what is known of it. Semantics [22], [28] to [30]."""
+"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what members of a group say, and what is known of it. Semantics [22], [28]
+to [30]."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from commands.help import help_reply
 from commands.parse import integer, positive
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError
 from storage import consume
 from storage.groups import Group
 from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
@@ -37,7 +37,7 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Acknowledges messages of a group; returns how many were pending."""
+    """Acknowledge messages of a group; returns how many were pending."""
     ids = [parse_id(text) for text in argv[3:]]
     found = _find(ctx, argv, 1)
     if found is None:
@@ -52,7 +52,7 @@ def tack(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Gives messages back: they are due now or after the delay; returns how many were pending."""
+    """Give messages back: they are due now or after the delay; returns how many were pending."""
     delay, first = 0, 3
     if argv[3].upper() == b"DELAY":
         if len(argv) < 6:
@@ -66,7 +66,8 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Says that work on messages goes on: they are due that many milliseconds from now; returns how many were pending."""
+    """Say that work on messages goes on: they are due that many milliseconds from now; returns how many were
+    pending."""
     return _fall_due(ctx, argv, 4, positive(argv[3]))
 
 
@@ -85,7 +86,7 @@ def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
     flags="readonly", group="stream", since="0.1.0", complexity="O(log P + M): P pending messages, M returned.",
 )  # fmt: skip
 def tpending(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns a summary of a group's pending messages, or the messages in a range of IDs."""
+    """Return a summary of a group's pending messages, or the messages in a range of IDs."""
     if len(argv) not in (3, 6):
         raise errors.syntax()
     if len(argv) == 6:
@@ -113,7 +114,7 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",
 )  # fmt: skip
 def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns a map for each group of a stream."""
+    """Return a map for each group of a stream."""
     stream = ctx.ks.stream(argv[2], ctx.now)
     groups = [] if stream is None else [stream.groups[name] for name in sorted(stream.groups)]
     facts: list[dict[str, int | bytes]] = [
@@ -137,7 +138,7 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
-    """Moves a group's offset back or forth; its pending messages stay."""
+    """Move a group's offset back or forth; its pending messages stay."""
     offset = parse_id(argv[4])
     stream, group = _need(ctx, argv, 2)
     if offset == 0:
@@ -152,7 +153,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
 )  # fmt: skip
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
-    """Ends a group, its pending messages included; returns 1, or 0 if there was none."""
+    """End a group, its pending messages included; returns 1, or 0 if there was none."""
     found = _find(ctx, argv, 2)
     if found is None:
         return encode.integer(0)

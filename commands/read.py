@@ -1,8 +1,10 @@
 """TREAD: plain, blocking, and for groups.
 
-    TREAD key last-id count [BLOCK ms] [GROUP name ttl] [RETRY retry-ms expire-ms [MAXDELIVERIES n] [DEADLETTER key]] [WITHINFO]
+    TREAD key last-id count [BLOCK ms] [GROUP name ttl] [RETRY retry-ms expire-ms [MAXDELIVERIES n] [DEADLETTER key]]
+    [WITHINFO]
 
-A read for a group first decides (``_plan``: which messages are due, which entries are new, what is missing), then makes one
+A read for a group first decides (``_plan``: which messages are due, which entries are new, what is missing), then
+makes one
 effect of it (``consume.deliver``), so that one record carries the whole read. Semantics [8] to [21].
 """
 
@@ -29,7 +31,8 @@ class ReadOptions:
     """TREAD's arguments, parsed. Times in ms."""
 
     __slots__ = (
-        "block", "count", "deadletter", "expire", "flags", "from_now", "group", "key", "last_id", "max_deliveries", "retry",
+        "block", "count", "deadletter", "expire", "flags", "from_now", "group", "key", "last_id", "max_deliveries",
+        "retry",
         "ttl", "with_info", "zero",
     )  # fmt: skip
 
@@ -108,7 +111,7 @@ class ReadOptions:
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def tread(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the entries after an ID; can wait for them, share them within a group, and redeliver unacknowledged ones."""
+    """Return entries after an ID; can wait for them, share them in a group, and redeliver them until acknowledged."""
     options = ReadOptions(argv)
     if options.group is not None:
         return _read_group(ctx, options)
@@ -181,8 +184,7 @@ def _serve_plain(ctx: Context, options: ReadOptions, stream: Stream | None, anyw
 
 # -- for a group ---------------------------------------------------------------------------------------------
 def _read_group(ctx: Context, options: ReadOptions) -> Reply:
-    ks, now, name = ctx.ks, ctx.now, options.group
-    assert name is not None
+    ks, now, name = ctx.ks, ctx.now, options.group or b""
     stream = ks.stream(options.key, now)
     if options.deadletter:
         ks.stream(options.deadletter, now)  # WRONGTYPE is better said now than when a message is lost
@@ -245,7 +247,8 @@ def _serve_group(
 def _due(
     ks: Keyspace, options: ReadOptions, stream: Stream, group: Group, now: int
 ) -> tuple[list[int], dict[int, None], list[bytes | None]]:
-    """Messages that are due, up to count: their IDs, those of them that eviction has taken, and their wire forms (None if gone)."""
+    """Messages that are due, up to count: their IDs, those of them that eviction has taken, and their wire forms
+    (None if gone)."""
     soonest = group.pending.next_due()
     if soonest is None or soonest > now:
         return [], {}, []
@@ -262,7 +265,8 @@ DROPS_AT_ONCE = 1000  # messages given up in one go; the rest a moment later
 
 
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:
-    """Give up messages of a group that expired or were delivered often enough [23]; returns how many. The leader's business.
+    """Give up messages of a group that expired or were delivered often enough [23]; returns how many. The leader's
+    business.
 
     A dead letter whose key holds something else by now stays pending, and is tried again a second later.
     """

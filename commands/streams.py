@@ -22,7 +22,7 @@ from storage.stream import Stream
     flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tappend(ctx: Context, argv: list[bytes]) -> Reply:
-    """Appends an entry to a stream and returns its ID. Creates the key if it doesn't exist."""
+    """Append an entry to a stream and return its ID. Creates the key if it doesn't exist."""
     if len(argv) & 1:
         raise errors.arity("tappend")
     ks = ctx.ks
@@ -47,7 +47,8 @@ def tappend(ctx: Context, argv: list[bytes]) -> Reply:
 def tappend_run(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """TAPPENDs to one key that came together: the same IDs, entries and replies, and one record for all.
 
-    None where that would not be the same: a reader waits for the key, the ID's parts are about to overflow, or an argument is wrong.
+    None where that would not be the same: a reader waits for the key, the ID's parts are about to overflow, or an
+    argument is wrong.
     """
     ks, now = ctx.ks, ctx.now
     name = calls[0][1]
@@ -84,7 +85,7 @@ TABLE[b"tappend"].run_handler = tappend_run
     complexity="O(log N + M): N macro nodes, M of them evicted.",
 )  # fmt: skip
 def tappev(ctx: Context, argv: list[bytes]) -> Reply:
-    """Appends an entry if one is given, then evicts all but the newest n entries or the entries younger than n ms."""
+    """Append an entry if one is given, then evict all but the newest n entries or the entries younger than n ms."""
     if len(argv) & 1:
         raise errors.arity("tappev")
     ks, name, now = ctx.ks, argv[1], ctx.now
@@ -118,7 +119,7 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
 def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
-    """Appends many entries with the same fields, all or nothing, and returns the first and the last ID."""
+    """Append many entries with the same fields, all or nothing, and return the first and the last ID."""
     ks, name = ctx.ks, argv[1]
     if argv[2].upper() != b"FIELDS":
         raise errors.syntax()
@@ -164,7 +165,7 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def trange(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the entries between two IDs, both included, oldest first."""
+    """Return the entries between two IDs, both included, oldest first."""
     found = _range(ctx, argv, 2, 3)
     if found is None:
         return encode.EMPTY_ARRAY
@@ -179,7 +180,7 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the entries between two IDs, both included, newest first."""
+    """Return the entries between two IDs, both included, newest first."""
     found = _range(ctx, argv, 3, 2)
     if found is None:
         return encode.EMPTY_ARRAY
@@ -205,7 +206,7 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple
 
 @command("TLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
 def tlen(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the number of entries in a stream, 0 if the key doesn't exist."""
+    """Return the number of entries in a stream, 0 if the key doesn't exist."""
     stream = ctx.ks.stream(argv[1], ctx.now)
     return encode.integer(stream.length if stream is not None else 0)
 
@@ -215,7 +216,7 @@ def tlen(ctx: Context, argv: list[bytes]) -> Reply:
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tcount(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the number of entries between two IDs, both included, without reading them."""
+    """Return the number of entries between two IDs, both included, without reading them."""
     found = _range(ctx, argv, 2, 3)
     return encode.integer(found[2] - found[1] if found is not None else 0)
 
@@ -225,7 +226,7 @@ def tcount(ctx: Context, argv: list[bytes]) -> Reply:
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tseek(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns the ID of the n-th entry after last-id, or of the last entry if there are fewer."""
+    """Return the ID of the n-th entry after last-id, or of the last entry if there are fewer."""
     last_id, n = parse_id(argv[2]), integer(argv[3])
     if n < 1:
         raise CommandError(errors.NOT_POSITIVE)
@@ -240,7 +241,7 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("TINFO", key("RO"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.")
 def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Returns what is known of a stream: its length, IDs, counters, and the space that it takes."""
+    """Return what is known of a stream: its length, IDs, counters, and the space that it takes."""
     stream = ctx.ks.stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)

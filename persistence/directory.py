@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
@@ -23,6 +24,7 @@ from persistence.tail import create as create_tail
 from resp.errors import CorruptError
 
 FORMAT = "tidelog data directory, format 1"
+ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 
 
@@ -34,34 +36,41 @@ def lock(directory: Path) -> int:
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise OSError(errno.EBUSY, "the data directory is in use by another tidelog-server", str(directory)) from error
+            text = "the data directory is in use by another tidelog-server"
+            raise OSError(errno.EBUSY, text, str(directory)) from error
         raise
     return fd
 
 
-def prepare(directory: Path, ring_bytes: int) -> str:
-    """Make a new directory's files, or check an old one's; returns its ID. Raises CorruptError, OSError."""
-    marker = directory / "tidelog.format"
+def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
+    """Make a new directory's files, or check an old one's. Returns its ID, and whether it is new.
+
+    Raises CorruptError, OSError.
+    """
+    marker, making = directory / "tidelog.format", directory / "tidelog.making"
     if marker.exists():
         lines = marker.read_text(encoding="utf-8", errors="replace").splitlines()
         if not lines or not lines[0].startswith("tidelog data directory, format "):
             raise CorruptError(f"{marker}: not a tidelog data directory; choose another dir")
         if lines[0] != FORMAT:
-            raise CorruptError(f"{marker}: says '{lines[0]}', which is newer than this tidelog knows: start the newer tidelog")
-        if len(lines) < 2 or len(lines[1]) != 43 or not lines[1].startswith("id "):
-            raise CorruptError(f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup")
+            raise CorruptError(f"{marker}: says '{lines[0]}', which this tidelog does not know: start the newer one")
+        if len(lines) < 2 or not ID_LINE.fullmatch(lines[1]):
+            raise CorruptError(
+                f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup"
+            )
         missing = [name for name in PARTS if not (directory / name).exists()]
-        missing += [f"{name}/data.mdb" for name in PARTS[1:] if not missing and not (directory / name / "data.mdb").exists()]
+        missing = missing or [f"{name}/data.mdb" for name in PARTS[1:] if not (directory / name / "data.mdb").exists()]
         if missing:
             raise CorruptError(
                 f"{directory}: {', '.join(missing)} missing: restore the directory from a backup, or from a replica"
             )
-        return lines[1][3:]
-    making = directory / "tidelog.making"
+        making.unlink(missing_ok=True)  # a first start that ended between its last two steps
+        return lines[1][3:], False
     foreign = [name for name in PARTS if (directory / name).exists()]
     if foreign and not making.exists():
         raise CorruptError(
-            f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or choose another dir"
+            f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or"
+            " choose another dir"
         )
     making.touch()
     for name in foreign:  # a first start that was broken off
@@ -71,7 +80,7 @@ def prepare(directory: Path, ring_bytes: int) -> str:
         else:
             path.unlink()
     create_tail(directory / "tail", ring_bytes)
-    return secrets.token_hex(20)
+    return secrets.token_hex(20), True
 
 
 def complete(directory: Path, identity: str) -> None:
@@ -82,12 +91,12 @@ def complete(directory: Path, identity: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(directory / "tidelog.format")
-    (directory / "tidelog.making").unlink(missing_ok=True)
     sync(directory)
+    (directory / "tidelog.making").unlink(missing_ok=True)
 
 
 def sync(directory: Path) -> None:
-    """Make names in a directory durable. Raises OSError."""
+    """Make names in the directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,10 +1,10 @@
 """The journal: every batch since the last checkpoint (and what replicas may still ask for), in LMDB.
 
-    db "log"    log offset u64 big-endian  ->  crc32 of the batch u32 little-endian | the records of one batch
-    db "meta"   b"end"                     ->  log offset behind the last batch u64 | place in the tail of what follows u64 (little-endian)
+    db "log"    log offset u64 big-endian  ->  crc32 of the records u32 | the records of one batch
+    db "meta"   b"end"                     ->  log offset behind the last batch u64 | crc32 of these 8 bytes u32
 
-Keys are contiguous: each is the one before plus the length of its batch. A gap is damage. Every commit is synced.
-"""
+Values little-endian. Keys are contiguous: each is the one before plus the length of its batch; a gap is damage. Every
+commit is synced."""
 
 from __future__ import annotations
 
@@ -13,74 +13,90 @@ from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
-from persistence.lmdbfile import REMEDY, fit, open_env, reported
+import lmdb
+
+from persistence.lmdbfile import REMEDY, open_env, reported
+from persistence.tail import Frame
 from resp.errors import CorruptError
 
 KEY = Struct(">Q")
 CRC = Struct("<I")
-END = Struct("<QQ")
+END = Struct("<Q")
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
-CUT_AT_ONCE = 20_000  # batches deleted in one transaction
-
-Batch = tuple[int, bytes, int]  # log offset, records, place in the tail behind its frame
+CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms, for which the journal's thread waits
 
 
 class Journal:
-    """One thread writes; each call is one transaction."""
+    """One thread writes at a time; each call is one transaction. ``end`` is the log offset behind the last batch."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
         self._env = open_env(directory, MAP_SIZE, 2)
-        with reported(self.path):
-            self._log = self._env.open_db(b"log")
-            self._meta = self._env.open_db(b"meta")
-            with self._env.begin(db=self._meta) as txn:
-                raw = txn.get(b"end")
-        fit(self._env, self.path)
-        if raw is not None and len(raw) != END.size:
-            raise CorruptError(f"{self.path}: its end is unreadable: {REMEDY}")
-        self.end, self.tail_place = END.unpack(raw) if raw is not None else (0, 0)
+        try:
+            with reported(self.path):
+                self._log = self._env.open_db(b"log")
+                self._meta = self._env.open_db(b"meta")
+                with self._env.begin(db=self._meta) as txn:
+                    self.end = self._end(txn)
+                    if not self.end and txn.stat(self._log)["entries"]:
+                        raise CorruptError(f"{self.path}: holds batches, but not where they end: {REMEDY}")
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _end(self, txn: lmdb.Transaction) -> int:
+        raw = bytes(txn.get(b"end", db=self._meta) or b"")
+        if not raw:
+            return 0
+        if len(raw) != END.size + CRC.size or crc32(raw[: END.size]) != CRC.unpack_from(raw, END.size)[0]:
+            raise CorruptError(f"{self.path}: the place of its end is damaged: {REMEDY}")
+        return int(END.unpack_from(raw)[0])
 
     def close(self) -> None:
         self._env.close()
 
-    def write(self, batches: Sequence[Batch], tail_place: int) -> None:
-        """Append batches, synced when this returns; ``tail_place`` is where the tail's next frame begins. Raises OSError."""
-        end = self.end
+    def write(self, batches: Sequence[Frame]) -> None:
+        """Append batches, synced when this returns. Raises OSError, CorruptError."""
         with reported(self.path), self._env.begin(write=True) as txn:
-            for offset, batch, _ in batches:
-                assert offset == end, "batches are contiguous"
-                txn.put(KEY.pack(offset), CRC.pack(crc32(batch)) + batch, db=self._log, append=True)
+            # Not self.end: a commit that was reported as failed may have happened all the same.
+            end = self._end(txn)
+            put, pack, log = txn.put, KEY.pack, self._log
+            for offset, batch, _, crc in batches:
+                if offset < end:
+                    continue
+                if offset != end:
+                    raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
+                put(pack(offset), CRC.pack(crc) + batch, db=log, append=True)
                 end = offset + len(batch)
-            txn.put(b"end", END.pack(end, tail_place), db=self._meta)
-        fit(self._env, self.path)
-        self.end, self.tail_place = end, tail_place
+            raw = END.pack(end)
+            txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
+        self.end = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Batches from the one that begins at ``offset`` on, up to the end. Raises CorruptError."""
-        with reported(self.path), self._env.begin(db=self._log, buffers=False) as txn:
+        """Batches from the one that begins at ``offset`` on, up to the end. Raises CorruptError, OSError."""
+        with reported(self.path), self._env.begin(db=self._log) as txn:
             cursor = txn.cursor()
-            expected = offset
+            expected, end = offset, self._end(txn)
             if cursor.set_range(KEY.pack(offset)):
                 for key, value in cursor:
+                    key, value = bytes(key), bytes(value)
                     at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
                     if at != expected:
                         raise CorruptError(
                             f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}"
                         )
-                    if len(value) <= CRC.size or crc32(value[CRC.size :]) != CRC.unpack_from(value)[0]:
+                    batch = value[CRC.size :]
+                    if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
                         raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
-                    yield at, value[CRC.size :]
-                    expected = at + len(value) - CRC.size
-            if expected != self.end and offset < self.end:
-                raise CorruptError(
-                    f"{self.path}: ends at log offset {expected} instead of {self.end}: {REMEDY}"
-                )
+                    yield at, batch
+                    expected = at + len(batch)
+            if expected != end:
+                raise CorruptError(f"{self.path}: ends at log offset {expected} instead of {end}: {REMEDY}")
 
     def first(self) -> int:
-        """Log offset of the oldest batch; the end if there is none."""
+        """Log offset of the oldest batch; the end if there is none. Raises OSError."""
         with reported(self.path), self._env.begin(db=self._log) as txn:
             cursor = txn.cursor()
             return int(KEY.unpack(cursor.key())[0]) if cursor.first() else self.end
@@ -94,12 +110,8 @@ class Journal:
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
                 cursor.delete()  # and on to the next; the key is empty behind the last
                 left -= 1
-            more = not left
-        fit(self._env, self.path)
-        return more
+        return not left
 
     def bytes_used(self) -> int:
-        """Bytes on disk."""
+        """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
-
-

@@ -1,92 +1,85 @@
-"""LMDB environments, opened with care: what LMDB would answer with a signal or a bare error code becomes a clear refusal.
+"""LMDB environments, opened with care: what LMDB would answer with a signal or a bare error code becomes a clear
+refusal.
 
-The first two pages of ``data.mdb`` are meta pages; the one with the higher transaction ID counts. After a page header of 16 bytes:
-
-    magic u32 0xBEEFC0DE | version u32 | address u64 | map size u64 | 2 x 48 bytes of databases (page size u32 first)
-    | last page u64 | transaction u64
-
-LMDB maps the file, so a page beyond its end would be SIGBUS. Hence: before it is opened, the file must reach to the last page;
-and after each commit it is made to (``fit``), as pages that were taken and freed in one transaction are never written.
-"""
+Rule 1: no file is mapped that ``lmdbpages`` has not found in order.
+Rule 2: no lmdb.Error leaves this package. ``reported`` makes it an OSError (the disk or the system refuses: may pass)
+or a CorruptError (the file is wrong: won't).
+Rule 3: the map is address space, not disk: so much that it need not grow while the server runs, which would mean to
+stop all readers. Where the system grants less (ulimit -v) it is halved until it fits, and made larger than the file
+at each start."""
 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from struct import Struct
 
 import lmdb
 
+from persistence.lmdbpages import DamageError, verify
 from resp.errors import CorruptError
 
-META = Struct("=IIQQ96sQQ")
-META_AT = 16
-MAGIC = 0xBEEFC0DE
 REMEDY = "restore the directory from a backup, or from a replica"
+SMALLEST_MAP = 1 << 28  # bytes
 
-
-def _needed(path: Path) -> int:
-    """Bytes that the file must have. Raises CorruptError."""
-    with path.open("rb") as file:
-        first = file.read(4096)
-        if len(first) < META_AT + META.size:
-            raise CorruptError(f"{path}: cut short or empty: {REMEDY}")
-        page = int.from_bytes(first[META_AT + 24 : META_AT + 28], "little")
-        if first[META_AT : META_AT + 4] != MAGIC.to_bytes(4, "little") or page not in (4096, 8192, 16384, 32768, 65536):
-            raise CorruptError(f"{path}: not an LMDB file, or its beginning is damaged: {REMEDY}")
-        file.seek(page)
-        second = file.read(4096)
-    if len(second) < META_AT + META.size:
-        raise CorruptError(f"{path}: cut short: {REMEDY}")
-    metas = [META.unpack_from(raw, META_AT) for raw in (first, second)]
-    if any(meta[0] != MAGIC for meta in metas):
-        raise CorruptError(f"{path}: a meta page is damaged: {REMEDY}")
-    newest = max(metas, key=lambda meta: meta[6])
-    return int(newest[5] + 1) * page
+_DAMAGED = (
+    lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
+)  # fmt: skip
+_SYSTEM = {  # texts of system errors that LMDB passes on bare
+    "No space left": errno.ENOSPC,
+    "File too large": errno.EFBIG,
+    "Disk quota": errno.EDQUOT,
+    "Cannot allocate": errno.ENOMEM,
+    "Input/output": errno.EIO,
+}
 
 
 def open_env(directory: Path, map_size: int, databases: int) -> lmdb.Environment:
-    """Open or create. ``map_size`` is address space, not disk; halved until the system grants it. Raises CorruptError, OSError."""
+    """Open or create. ``map_size`` in bytes. Raises CorruptError, OSError."""
     data = directory / "data.mdb"
-    if data.exists() and data.stat().st_size:
-        needed, actual = _needed(data), data.stat().st_size
-        if actual < needed:
-            raise CorruptError(f"{data}: cut short, {actual} bytes instead of {needed}: {REMEDY}")
-        map_size = max(map_size, 2 * needed)
+    size = data.stat().st_size if data.exists() else 0
+    if size:  # LMDB makes a file before it writes its first pages: an empty one is a new one
+        try:
+            verify(data)
+        except DamageError as error:
+            raise CorruptError(f"{data}: {error}: {REMEDY}") from error
+    map_size = max(map_size, 2 * size)
     while True:
         try:
             with reported(data):
-                return lmdb.open(str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False)
+                return lmdb.open(
+                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False
+                )
         except OSError as error:
-            if error.errno != errno.ENOMEM or map_size < 1 << 28:
+            if error.errno != errno.ENOMEM or map_size // 2 < max(SMALLEST_MAP, size + (size >> 2)):
                 raise
             map_size //= 2
 
 
-def fit(env: lmdb.Environment, path: Path) -> None:
-    """Make the file reach to LMDB's last page (see above); sparse, so it costs no room."""
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    if path.stat().st_size < needed:
-        os.truncate(path, needed)
-
-
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """LMDB's errors as ours: OSError where the disk or the system refuses, CorruptError where the file is wrong."""
+    """LMDB's errors as ours, see Rule 2."""
     try:
         yield
-    except lmdb.MapFullError as error:
-        raise OSError(errno.ENOSPC, f"the map of {path} is full") from error
-    except (lmdb.DiskError, lmdb.MemoryError, lmdb.LockError, lmdb.ReadonlyError) as error:
-        raise OSError(errno.EIO, f"{path}: {error}") from error
-    except (lmdb.CorruptedError, lmdb.PanicError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
-        raise CorruptError(f"{path}: damaged ({error}): {REMEDY}") from error
     except lmdb.Error as error:
-        text = str(error)
-        for name, code in (("No space left", errno.ENOSPC), ("File too large", errno.EFBIG), ("Cannot allocate", errno.ENOMEM)):
-            if name in text:
-                raise OSError(code, f"{path}: {text}") from error
-        raise OSError(errno.EIO, f"{path}: {text}") from error
+        raise translated(path, error) from error
+
+
+def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
+    """Rule 2, for who has the error in hand."""
+    text = str(error)
+    if isinstance(error, lmdb.MapFullError):
+        return OSError(errno.ENOSPC, f"the address space for {path} is used up: raise 'ulimit -v' and restart")
+    if isinstance(error, lmdb.DiskError):
+        return OSError(errno.ENOSPC, f"{path}: no space left on the device")
+    if isinstance(error, lmdb.MemoryError):
+        return OSError(errno.ENOMEM, f"{path}: not enough memory, or address space, to map it")
+    if isinstance(error, lmdb.PanicError):
+        return OSError(errno.EIO, f"{path}: LMDB gave it up after an error of the disk: see to the disk and restart")
+    if isinstance(error, _DAMAGED):
+        return CorruptError(f"{path}: damaged ({text}): {REMEDY}")
+    for name, code in _SYSTEM.items():
+        if name in text:
+            return OSError(code, f"{path}: {text}")
+    return OSError(errno.EIO, f"{path}: {text}")

@@ -3,27 +3,30 @@
     append() -> tail (one write, one sync)  -> journal (a thread, every few MB or 100 ms) -> store (checkpoint)
 
 Rule 1: a batch that append() returned for survives a SIGKILL, and under ``always`` a power cut.
-Rule 2: a frame leaves the ring only when the journal has its batch; a batch leaves the journal only when the store has its effects.
-So store offset <= journal end <= log offset, always.
-Rule 3: a ring that is full makes append() wait for the journal; a batch that no ring could hold goes to the journal directly.
-Rule 4: three threads: the event loop (append, reads), the journal's own, and whoever runs a checkpoint. ``_lock`` guards the
-ring and the list of what the journal lacks; ``_writing`` makes the journal's writers take turns. Nothing waits for the loop.
-"""
+Rule 2: a frame leaves the ring only when the journal has its batch; a batch leaves the journal only when the store
+has its effects. So store offset <= journal end <= log offset, always.
+Rule 3: a ring that is full makes append() wait for the journal; a batch that no ring could hold goes to the journal
+directly.
+Rule 4: a sync that failed proves nothing later: what it should have covered counts as synced once the journal has it.
+Rule 5: three threads: the event loop (append, reads), the journal's own, and whoever runs a checkpoint. ``_lock``
+guards the ring and the list of what the journal lacks; ``_writing`` makes the journal's writers take turns and is
+taken before ``_lock``, never under it. Nothing waits for the loop."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from persistence import directory as datadir
-from persistence.journal import Batch, Journal
+from persistence.journal import Journal
 from persistence.store import Store
-from persistence.tail import Tail, create
+from persistence.tail import Frame, Tail, blocks, create
 from resp.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from storage.keyspace import Keyspace
 
 RETRY_SECONDS = 0.25  # between attempts of the journal to write
+BREATH_SECONDS = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
+LARGEST_BATCH = (1 << 32) - 64  # bytes: what LMDB takes as one value
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class LogOptions:
     """How a log behaves; sizes in bytes."""
 
     appendfsync: str = "always"  # or everysec, no
-    ring_bytes: int = 16 << 20  # of a new directory's tail
+    ring_bytes: int = 64 << 20  # of the tail; another size holds from the next start
     journal_flush_bytes: int = 4 << 20
     journal_flush_ms: int = 100
     checkpoint_bytes: int = 256 << 20  # of journal since the last checkpoint
@@ -55,22 +60,23 @@ class Recovered:
     journal_batches: int = 0
     tail_batches: int = 0
     replayed_bytes: int = 0
-    torn_bytes: int = 0  # of a last frame that was never acknowledged
+    torn_bytes: int = 0  # of frames at the end that were never acknowledged, or not yet synced when the power went
+    resize_problem: str = ""  # why the tail kept its old size
     replay_seconds: float = 0.0
 
     def lines(self) -> list[str]:
         """For the server's log."""
-        said = [
-            f"Recovered from the store: streams={self.streams} nodes={self.nodes} strings={self.strings}"
-            f" seconds={self.store_seconds:.3f}"
-        ]
+        content = f"streams={self.streams} nodes={self.nodes} strings={self.strings}"
+        said = [f"Recovered from the store: {content} seconds={self.store_seconds:.3f}"]
         if self.journal_batches or self.tail_batches:
             said.append(
-                f"Replayed from the journal: batches={self.journal_batches} and from the tail: batches={self.tail_batches},"
-                f" bytes={self.replayed_bytes} seconds={self.replay_seconds:.3f}"
+                f"Replayed from the journal: batches={self.journal_batches} and from the tail:"
+                f" batches={self.tail_batches}, bytes={self.replayed_bytes} seconds={self.replay_seconds:.3f}"
             )
         if self.torn_bytes:
-            said.append(f"The tail's last frame was torn and has been dropped ({self.torn_bytes} bytes, never acknowledged)")
+            said.append(f"The tail's end was torn and has been dropped: {self.torn_bytes} bytes, not synced yet")
+        if self.resize_problem:
+            said.append(f"The tail keeps its size: {self.resize_problem}")
         return said
 
 
@@ -83,21 +89,35 @@ class Log:
         self.replication_id = identity
         self._lock_fd = lock
         self.store = Store(path / "store")
-        self.journal = Journal(path / "journal")
-        self.tail = Tail(path / "tail")
-        self.offset = self.journal.end
+        try:
+            self.journal = Journal(path / "journal")
+            try:
+                self.tail = Tail(path / "tail")
+            except BaseException:
+                self.journal.close()
+                raise
+        except BaseException:
+            self.store.close()
+            raise
+        self.offset = self.journal.end  # bytes of records ever logged
         self.pending_sync = False  # written since the last sync, under everysec
         self._always = options.appendfsync == "always"
+        self._everysec = options.appendfsync == "everysec"
         self._lock = threading.Condition()
         self._writing = threading.Lock()
-        self._waiting: deque[Batch] = deque()  # in the ring, not yet in the journal
+        self._waiting: list[Frame] = []  # in the ring, not yet in the journal
         self._waiting_bytes = 0
+        self._hurry = False  # the ring is full: the journal shall not wait for its time
+        self._synced = self.journal.end  # log offset up to which everything is on disk
+        self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0 none
         self._problem: str | None = None  # why the journal can't be written
+        self._sync_problem: str | None = None
         self._checkpoint_problem: str | None = None
         self._closing = False
+        self._closed = False
         self._thread: threading.Thread | None = None
         self.syncs = 0
-        self.last_sync_us = 0
+        self.last_sync_us = 0  # of the last sync of everysec
 
     @classmethod
     def open(cls, directory: Path, options: LogOptions) -> Log:
@@ -105,24 +125,34 @@ class Log:
         directory.mkdir(parents=True, exist_ok=True)
         lock = datadir.lock(directory)
         try:
-            identity = datadir.prepare(directory, options.ring_bytes)
+            identity, new = datadir.prepare(directory, options.ring_bytes)
             log = cls(directory, options, lock, identity)
-            if not (directory / "tidelog.format").exists():
-                datadir.complete(directory, identity)
         except BaseException:
             os.close(lock)
+            raise
+        try:
+            if new:
+                datadir.complete(directory, identity)
+        except BaseException:
+            log.close()
             raise
         return log
 
     def configure(self, appendfsync: str, checkpoint_bytes: int) -> None:
         """Change what may change at run time."""
-        self._always = appendfsync == "always"
         self.options.appendfsync = appendfsync
         self.options.checkpoint_bytes = checkpoint_bytes
+        self._always = appendfsync == "always"
+        self._everysec = appendfsync == "everysec"
+        if self._synced < self.offset and appendfsync != "no":
+            self.pending_sync = True
 
     # -- start -----------------------------------------------------------------------------------------------
     def recover(self, ks: Keyspace) -> Recovered:
-        """Fill an empty keyspace from store, journal and tail; then the journal's thread starts. Raises CorruptError."""
+        """Fill an empty keyspace from store, journal and tail; then the journal's thread starts.
+
+        Raises CorruptError, OSError.
+        """
         found = Recovered()
         began = time.perf_counter()
         found.streams, found.nodes, found.strings = self.store.restore(ks)
@@ -131,38 +161,27 @@ class Log:
         began = time.perf_counter()
         if store_offset > self.journal.end:
             raise CorruptError(
-                f"{self.journal.path}: ends at log offset {self.journal.end}, before the store's {store_offset}: the journal is an"
-                " older copy; restore the whole directory from a backup, or from a replica"
+                f"{self.journal.path}: ends at log offset {self.journal.end}, before the store's {store_offset}: the"
+                " journal is an older copy; restore the whole directory from a backup, or from a replica"
             )
         for _, batch in self.journal.read(store_offset):
             self._replay(ks, batch, found, self.journal.path)
             found.journal_batches += 1
-        frames, found.torn_bytes = self.tail.read(self.journal.tail_place, self.journal.end)
-        for offset, batch, behind in frames:
+        self._waiting, found.torn_bytes = self.tail.read(self.journal.end)
+        for offset, batch, _, _ in self._waiting:
             self._replay(ks, batch, found, self.tail.path)
             found.tail_batches += 1
-            self._waiting.append((offset, batch, behind))
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
         found.replay_seconds = time.perf_counter() - began
-        if self.tail.size != self.options.ring_bytes:
-            self._resize_tail()
+        if blocks(self.options.ring_bytes) != self.tail.size:
+            try:
+                self._resize_tail()
+            except OSError as error:
+                found.resize_problem = str(error)
         self._thread = threading.Thread(target=self._run, name="tidelog-journal", daemon=True)
         self._thread.start()
         return found
-
-    def _resize_tail(self) -> None:
-        """Another size was asked for: everything into the journal, then a new ring. Raises OSError."""
-        self.journal.write(list(self._waiting), 0)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        path = self.tail.path
-        new = path.with_name("tail.new")
-        create(new, self.options.ring_bytes)
-        self.tail.close()
-        new.rename(path)
-        datadir.sync(self.path)
-        self.tail = Tail(path)
 
     @staticmethod
     def _replay(ks: Keyspace, batch: bytes, found: Recovered, path: Path) -> None:
@@ -173,9 +192,29 @@ class Log:
         ks.log.clear()
         found.replayed_bytes += len(batch)
 
+    def _resize_tail(self) -> None:
+        """A new tail in place of this one, once the journal has what is in it. Raises OSError: then it stays."""
+        with self._writing:
+            self._flush([])
+        new = self.tail.path.with_name("tail.new")
+        try:
+            create(new, self.options.ring_bytes)
+            made = Tail(new)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        new.rename(self.tail.path)
+        datadir.sync(self.path)
+        self.tail.close()
+        made.path = self.tail.path
+        self.tail = made
+
     # -- writing ---------------------------------------------------------------------------------------------
     def append(self, batch: bytes) -> None:
-        """Make a batch durable as appendfsync says; empty ones are nothing. Raises OSError, and then nothing has changed."""
+        """Make a batch durable as appendfsync says; empty ones are nothing.
+
+        Raises OSError, and then nothing has changed: the same batch is to be tried again before any other.
+        """
         size = len(batch)
         if not size:
             return
@@ -187,55 +226,76 @@ class Log:
                     self._append_large(batch)
                     return
                 place = self._wait_for_room(size)
-            tail.write(place, self.offset, batch)
+            offset = self.offset
+            crc = tail.write(place, offset, self._synced, batch)
             if self._always:
-                tail.sync()
+                if self._sync_problem is not None:
+                    raise OSError(errno.EIO, self._sync_problem)
+                try:
+                    tail.sync()
+                except OSError as error:
+                    self._sync_failed(error)
+                    raise
                 self.syncs += 1
-            else:
+                self._synced = offset + size
+            elif self._everysec:
                 self.pending_sync = True
             tail.took(place, size)
-            self._waiting.append((self.offset, batch, tail.end))
+            self._waiting.append((offset, batch, tail.end, crc))
             self._waiting_bytes += size
-            self.offset += size
+            self.offset = offset + size
             if self._waiting_bytes >= self.options.journal_flush_bytes:
                 self._lock.notify_all()
 
     def _wait_for_room(self, size: int) -> int:
-        """Called with the lock: the journal is asked to make room in the ring."""
+        """Called with the lock: the journal is asked to make room in the ring. Raises OSError."""
         while True:
             place = self.tail.place_for(size)
             if place is not None:
                 return place
             if self._problem is not None:
-                raise OSError(self._problem)
-            self._waiting_bytes += self.options.journal_flush_bytes  # hurry
+                raise OSError(errno.EAGAIN, self._problem)
+            if self._thread is None or not self._thread.is_alive():
+                raise OSError(errno.EAGAIN, "the log is closed")
+            self._hurry = True
             self._lock.notify_all()
             self._lock.wait(1.0)
-            self._waiting_bytes = sum(len(batch) for _, batch, _ in self._waiting)
 
     def _append_large(self, batch: bytes) -> None:
-        """Called with the lock: past the ring, into the journal, behind all that waits for it."""
-        self._lock.release()
+        """Called with the lock: past the ring, into the journal, behind all that waits for it. Raises OSError."""
+        size = len(batch)
+        if size > LARGEST_BATCH:
+            raise OSError(errno.EFBIG, f"a batch of {size} bytes is more than can be stored at once")
+        self._lock.release()  # only the loop appends: no other batch can come between
         try:
             with self._writing:
-                self._flush_locked([(self.offset, batch, -1)])
+                self._flush([(self.offset, batch, 0, crc32(batch))])
+        except CorruptError as error:
+            raise OSError(errno.EIO, str(error)) from error
         finally:
             self._lock.acquire()
-        self.offset += len(batch)
+        self.offset += size
 
-    def _flush_locked(self, more: list[Batch]) -> None:
-        """Called with ``_writing``: what waits, and ``more``, go into the journal. Raises OSError."""
+    def _flush(self, more: list[Frame]) -> None:
+        """Called with ``_writing``: what waits, and ``more``, go into the journal. Raises OSError, CorruptError."""
         with self._lock:
-            batches = list(self._waiting)
-            place = batches[-1][2] if batches else (self.tail.end if not self.tail.used else self.tail.head)
-        if not batches and not more:
+            taken, size = self._waiting, self._waiting_bytes
+            self._waiting, self._waiting_bytes, self._hurry = [], 0, False
+        if not taken and not more:
             return
-        self.journal.write([*batches, *more], place)
+        try:
+            self.journal.write([*taken, *more] if more else taken)
+        except BaseException:
+            with self._lock:
+                self._waiting = taken + self._waiting
+                self._waiting_bytes += size
+            raise
         with self._lock:
-            for _ in batches:
-                self._waiting.popleft()
-            self._waiting_bytes -= sum(len(batch) for _, batch, _ in batches)
-            self.tail.freed(len(batches), place)
+            if taken:
+                self.tail.freed(len(taken), taken[-1][2])
+            self._synced = max(self._synced, self.journal.end)
+            if self.journal.end >= self._suspect:
+                self._suspect, self._sync_problem = 0, None
             self._problem = None
             self._lock.notify_all()
 
@@ -244,16 +304,16 @@ class Log:
         options = self.options
         while True:
             with self._lock:
-                if not self._closing and self._waiting_bytes < options.journal_flush_bytes:
+                if not self._closing and not self._hurry and self._waiting_bytes < options.journal_flush_bytes:
                     self._lock.wait(options.journal_flush_ms / 1000)
-                if self._closing and not self._waiting:
-                    return
                 if not self._waiting:
+                    if self._closing:
+                        return
                     continue
             try:
                 with self._writing:
-                    self._flush_locked([])
-            except (OSError, CorruptError) as error:
+                    self._flush([])
+            except Exception as error:  # noqa: BLE001 - whatever it is: a thread that dies would leave writers waiting for ever
                 with self._lock:
                     self._problem = f"the journal can't be written ({error})"
                     self._lock.notify_all()
@@ -263,15 +323,31 @@ class Log:
 
     def writable(self) -> str | None:
         """Why writes must be refused now; None if they are welcome. Cheap."""
-        return self._problem or self._checkpoint_problem
+        return self._problem or self._sync_problem or self._checkpoint_problem
 
     def sync(self) -> None:
-        """Sync what everysec left. Raises OSError."""
-        self.pending_sync = False
+        """Sync what everysec left. Any thread. Raises OSError."""
+        with self._lock:
+            target = self.offset
+            self.pending_sync = False
         began = time.perf_counter_ns()
-        self.tail.sync()
+        try:
+            self.tail.sync()
+        except OSError as error:
+            with self._lock:
+                self._sync_failed(error)
+            raise
+        with self._lock:
+            if not self._suspect:
+                self._synced = max(self._synced, target)
         self.syncs += 1
         self.last_sync_us = (time.perf_counter_ns() - began) // 1000
+
+    def _sync_failed(self, error: OSError) -> None:
+        """Called with the lock, see Rule 4."""
+        if self.journal.end < self.offset and self._synced < self.offset:
+            self._suspect = self.offset
+            self._sync_problem = f"the tail can't be synced ({error})"
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def wants_checkpoint(self) -> bool:
@@ -279,25 +355,32 @@ class Log:
         return self.offset - self.store.offset > self.options.checkpoint_bytes or self._checkpoint_problem is not None
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
-        """Store a capture that was taken at ``offset``, then cut the journal behind it. Any thread. Raises OSError, CorruptError."""
+        """Store a capture that was taken at ``offset``, then cut the journal behind it. Any thread.
+
+        Raises OSError, CorruptError.
+        """
         try:
-            with self._writing:
-                self._flush_locked([])
-            self.store.write(capture, offset)
+            if not capture.empty or offset != self.store.offset:
+                if self.journal.end < offset:
+                    with self._writing:
+                        self._flush([])
+                self.store.write(capture, offset)
         except (OSError, CorruptError) as error:
             self._checkpoint_problem = f"the last checkpoint failed ({error})"
             raise
         self._checkpoint_problem = None
         more = True
         while more:
-            with self._writing:
-                try:
+            try:
+                with self._writing:
                     more = self.journal.cut(offset)
-                except OSError:
-                    return  # a later checkpoint cuts it
+            except (OSError, CorruptError):
+                return  # a later checkpoint cuts it
+            if more:
+                time.sleep(BREATH_SECONDS)
 
     def renew_view(self) -> None:
-        """On the event loop, after a checkpoint: reads see the new store."""
+        """On the event loop, after a checkpoint: reads see the new store. Raises OSError."""
         self.store.renew_view()
 
     # -- figures and end ---------------------------------------------------------------------------------------
@@ -313,10 +396,14 @@ class Log:
             "journal_bytes": self.journal.bytes_used(),
             "store_bytes": self.store.bytes_used(),
             "syncs": self.syncs,
+            "last_sync_us": self.last_sync_us,
         }
 
     def close(self) -> None:
         """Everything that waits goes into the journal, if it can be written; then the files are closed."""
+        if self._closed:
+            return
+        self._closed = True
         with self._lock:
             self._closing = True
             self._lock.notify_all()

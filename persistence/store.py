@@ -1,38 +1,47 @@
 """The store: all history as of the last checkpoint, in LMDB.
 
-    db "meta"     b"offset"  -> log offset up to which the store is complete u64     b"next_sid" -> u64
-    db "nodes"    sid u64 | first ordinal u64 | first ID 16                  ->  blob (see storage.node)
-    db "streams"  sid u64                                                    ->  expiry u64 | key length u32 | key | meta
-    db "groups"   sid u64 | short(name)                                      ->  name length u32 | meta length u32 | name | meta | pending list
-    db "strings"  short(key)                                                 ->  expiry u64 | key length u32 | key | value
+    db "meta"     b"offset"  -> log offset up to which the store is complete u64 | crc     b"next_sid" -> u64 | crc
+    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (see storage.node)
+    db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
+    db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
+    db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
 
-All big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is 0 and x, or, where that is too long for
-an LMDB key, 1 and the SHA-256 of x. A stream's last node may be a tail, stored raw; a later checkpoint overwrites it.
+All big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is 0 and x, or, where that is too long
+for an LMDB key, 1 and the SHA-256 of x. crc is the crc32 of key and (rest of) value, u32. "nodes" and "sum of nodes"
+say how many node keys the stream has and what their crc32's add up to (mod 2**64): so a key that is lost or changed
+shows at the start, which reads keys only.
 
-A node's end is the next node's first ordinal, so whatever ends at or before the stream's first_ord is known to be evicted without
-being read; and start-up reads keys only.
-"""
+A node's end is the next node's first ordinal, so whatever ends at or before the stream's first_ord is known to be
+evicted without being read. A stream's last node may be a tail, stored raw; a later checkpoint overwrites it."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import lmdb
 
-from persistence.lmdbfile import REMEDY, fit, open_env, reported
+from persistence.lmdbfile import REMEDY, open_env, reported, translated
 from resp.errors import CorruptError
-from storage.stream import NodeStore, StreamCapture
+from storage.ids import MASK64
+from storage.node import HEADER as NODE_HEADER
+from storage.pending import assemble
+from storage.stream import NodeStore, Stream, StreamCapture
 
 if TYPE_CHECKING:
     from storage.capture import Capture
     from storage.keyspace import Keyspace
 
 U64 = Struct(">Q")
+CRC = Struct(">I")
 NODE_KEY = Struct(">QQ16s")
-KEYED = Struct(">QI")
+STREAM = Struct(">QQQI")
+STRING = Struct(">QI")
 GROUP = Struct(">II")
 MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written
 
@@ -41,23 +50,29 @@ def short(name: bytes) -> bytes:
     return b"\0" + name if len(name) <= 400 else b"\1" + sha256(name).digest()
 
 
+def signed(key: bytes, *parts: bytes) -> bytes:
+    """A value with the crc of it and its key in front."""
+    value = b"".join(parts)
+    return CRC.pack(crc32(value, crc32(key))) + value
+
+
 class View:
     """One LMDB read transaction: the store as of some checkpoint. Used on the event loop only."""
 
-    __slots__ = ("_store", "_txn", "pins")
+    __slots__ = ("_store", "get", "pins", "txn")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.pins = 0
         with reported(store.path):
-            self._txn = store.env.begin(db=store.nodes)
-
-    def get(self, key: bytes) -> bytes | None:
-        value = self._txn.get(key)
-        return None if value is None else bytes(value)
+            self.txn = store.env.begin(db=store.nodes)
+        self.get = self.txn.get
 
     def end(self) -> None:
-        self._txn.abort()
+        try:
+            self.txn.abort()
+        except lmdb.Error:
+            pass  # the environment was closed before: it is over
 
 
 class Pinned:
@@ -71,11 +86,11 @@ class Pinned:
         view.pins += 1
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        assert self._view is not None, "released"
+        assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return self._store.load_from(self._view, sid, first_ord, first_id)
 
     def pin(self) -> NodeStore:
-        assert self._view is not None, "released"
+        assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return Pinned(self._store, self._view)
 
     def release(self) -> None:
@@ -86,37 +101,58 @@ class Pinned:
 
 
 class Store:
-    """Reads on the event loop through the current view; checkpoints in a worker thread."""
+    """Reads on the event loop through the current view; checkpoints in one other thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
         self.env = open_env(directory, MAP_SIZE, 5)
-        with reported(self.path):
-            self.meta = self.env.open_db(b"meta")
-            self.nodes = self.env.open_db(b"nodes")
-            self.streams = self.env.open_db(b"streams")
-            self.groups = self.env.open_db(b"groups")
-            self.strings = self.env.open_db(b"strings")
-            with self.env.begin(db=self.meta) as txn:
-                raw = txn.get(b"offset")
-                if raw is not None and len(raw) != U64.size:
-                    raise CorruptError(f"{self.path}: its log offset is unreadable: {REMEDY}")
-                self.offset = int(U64.unpack(raw)[0]) if raw is not None else 0
-        fit(self.env, self.path)
-        self._view = View(self)
+        try:
+            with reported(self.path):
+                self.meta = self.env.open_db(b"meta")
+                self.nodes = self.env.open_db(b"nodes")
+                self.streams = self.env.open_db(b"streams")
+                self.groups = self.env.open_db(b"groups")
+                self.strings = self.env.open_db(b"strings")
+                with self.env.begin(db=self.meta) as txn:
+                    offset = self._number(txn, b"offset")
+                    if offset is None and any(txn.stat(db)["entries"] for db in self._content()):
+                        raise CorruptError(f"{self.path}: its log offset is missing: {REMEDY}")
+                    self.offset = offset or 0
+            self._view = View(self)
+        except BaseException:
+            self.env.close()
+            raise
+
+    def _content(self) -> tuple[lmdb._Database, ...]:
+        return self.nodes, self.streams, self.groups, self.strings
+
+    def _number(self, txn: lmdb.Transaction, name: bytes) -> int | None:
+        raw = bytes(txn.get(name, db=self.meta) or b"")
+        if not raw:
+            return None
+        if len(raw) != CRC.size + U64.size or raw != signed(name, raw[CRC.size :]):
+            raise CorruptError(f"{self.path}: its {name.decode()} is damaged: {REMEDY}")
+        return int(U64.unpack_from(raw, CRC.size)[0])
 
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """A node's blob. Raises CorruptError if it isn't there."""
+        """A node's blob. Raises CorruptError if it isn't there or isn't that node, OSError."""
         return self.load_from(self._view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
-        with reported(self.path):
+        try:
             blob = view.get(NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")))
+        except lmdb.Error as error:
+            raise translated(self.path, error) from error
         if blob is None:
             raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is missing: {REMEDY}")
+        # A blob's own crc does not cover the ID that its header begins with.
+        if len(blob) >= NODE_HEADER.size:
+            ms, seq = NODE_HEADER.unpack_from(blob)[5:7]
+            if ms << 64 | seq != first_id:
+                raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is damaged: {REMEDY}")
         return blob
 
     def pin(self) -> NodeStore:
@@ -130,7 +166,7 @@ class Store:
             view.end()
 
     def renew_view(self) -> None:
-        """New reads see the latest checkpoint; pinned views go on seeing theirs."""
+        """New reads see the latest checkpoint; pinned views go on seeing theirs. Raises OSError: it stays."""
         old, self._view = self._view, View(self)
         if not old.pins:
             old.end()
@@ -141,48 +177,85 @@ class Store:
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore(self, ks: Keyspace) -> tuple[int, int, int]:
-        """Fill an empty keyspace; reads no node, only their keys. Returns (streams, nodes, strings). Raises CorruptError."""
-        streams = nodes = strings = 0
-        with reported(self.path), self.env.begin(buffers=False) as txn:
-            raw = txn.get(b"next_sid", db=self.meta)
-            if raw is not None:
-                ks.next_sid = U64.unpack(raw)[0]
-            made = {}
-            for key, value in txn.cursor(db=self.streams):
-                sid = int(U64.unpack(key)[0])
-                expire, length = KEYED.unpack_from(value)
-                name = value[KEYED.size : KEYED.size + length]
-                made[sid] = ks.restore_stream(name, sid, value[KEYED.size + length :], expire)
-                streams += 1
-            unpack, last, stream = NODE_KEY.unpack, -1, None
-            for key in txn.cursor(db=self.nodes).iternext(keys=True, values=False):
-                sid, first_ord, first_id = unpack(key)
-                if sid != last:
-                    last, stream = sid, made.get(sid)
+        """Fill an empty keyspace, reading of nodes only their keys. Returns (streams, nodes, strings).
+
+        Raises CorruptError, OSError.
+        """
+        try:
+            with reported(self.path), self.env.begin() as txn:
+                ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
+                streams, nodes = self._restore_streams(txn, ks)
+                strings = 0
+                for key, value in _items(txn, self.strings):
+                    self._check(key, value)
+                    expire, length = STRING.unpack_from(value, CRC.size)
+                    at = CRC.size + STRING.size
+                    ks.restore_string(value[at : at + length], value[at + length :], expire)
+                    strings += 1
+        except struct.error as error:
+            raise CorruptError(f"{self.path}: an entry of the wrong size: {REMEDY}") from error
+        except CorruptError as error:
+            if str(self.path) in str(error):
+                raise
+            raise CorruptError(f"{self.path}: {error}: {REMEDY}") from error
+        return streams, nodes, strings
+
+    def _check(self, key: bytes, value: bytes) -> None:
+        if crc32(memoryview(value)[CRC.size :], crc32(key)) != CRC.unpack_from(value)[0]:
+            raise CorruptError(f"{self.path}: the entry {key!r} is damaged: {REMEDY}")
+
+    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace) -> tuple[int, int]:
+        made: dict[int, Stream] = {}
+        claimed: dict[int, tuple[int, int]] = {}  # sid -> nodes, their sum
+        for key, value in _items(txn, self.streams):
+            self._check(key, value)
+            (sid,) = U64.unpack(key)
+            expire, count, total, length = STREAM.unpack_from(value, CRC.size)
+            at = CRC.size + STREAM.size
+            made[sid] = ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
+            claimed[sid] = count, total
+        nodes = self._restore_nodes(txn, made, claimed)
+        for key, value in _items(txn, self.groups):
+            self._check(key, value)
+            stream = made.get(U64.unpack_from(key)[0])
+            if stream is None:
+                raise CorruptError(f"{self.path}: a group of a stream that isn't there: {REMEDY}")
+            name_len, meta_len = GROUP.unpack_from(value, CRC.size)
+            at = CRC.size + GROUP.size + name_len
+            ks.restore_group(stream, value[at - name_len : at], value[at : at + meta_len], value[at + meta_len :])
+        return len(made), nodes
+
+    def _restore_nodes(
+        self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
+    ) -> int:
+        unpack, number = NODE_KEY.unpack, int.from_bytes
+        last, count, total, nodes = -1, 0, 0, 0
+        stream: Stream | None = None
+        for key in txn.cursor(db=self.nodes).iternext(keys=True, values=False):
+            sid, first_ord, first_id = unpack(key)
+            if sid != last:
+                if stream is not None and claimed.pop(last) != (count, total & MASK64):
+                    raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
+                last, count, total, stream = sid, 0, 0, made.get(sid)
                 if stream is None:
                     raise CorruptError(f"{self.path}: a node of stream {sid}, which isn't there: {REMEDY}")
-                stream.add_stored_node(first_ord, int.from_bytes(first_id, "big"))
-                nodes += 1
-            for key, value in txn.cursor(db=self.groups):
-                stream = made.get(int(U64.unpack_from(key)[0]))
-                if stream is None:
-                    raise CorruptError(f"{self.path}: a group of a stream that isn't there: {REMEDY}")
-                name_len, meta_len = GROUP.unpack_from(value)
-                at = GROUP.size + name_len
-                ks.restore_group(stream, value[GROUP.size : at], value[at : at + meta_len], value[at + meta_len :])
-            for _, value in txn.cursor(db=self.strings):
-                expire, length = KEYED.unpack_from(value)
-                at = KEYED.size + length
-                ks.restore_string(value[KEYED.size : at], value[at:], expire)
-                strings += 1
-        return streams, nodes, strings
+            stream.add_stored_node(first_ord, number(first_id, "big"))  # type: ignore[union-attr]  # not None, see above
+            count += 1
+            total += crc32(key)
+            nodes += 1
+        if stream is not None and claimed.pop(last) != (count, total & MASK64):
+            raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
+        for sid, (count, _) in claimed.items():
+            if count:
+                raise CorruptError(f"{self.path}: the nodes of stream {sid} are missing: {REMEDY}")
+        return nodes
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
         """One transaction with everything of the capture, synced when this returns. Raises OSError, CorruptError."""
         with reported(self.path), self.env.begin(write=True) as txn:
             if capture.flushed:
-                for db in (self.nodes, self.streams, self.groups, self.strings):
+                for db in self._content():
                     txn.drop(db, delete=False)
             for sid in capture.dead_streams:
                 prefix = U64.pack(sid)
@@ -194,46 +267,70 @@ class Store:
             for stream in capture.streams:
                 self._write_stream(txn, stream, *capture.stream_keys[stream.sid])
             for sid, name, meta, pending in capture.groups:
-                value = b"".join((GROUP.pack(len(name), len(meta)), name, meta, pending or b""))
-                txn.put(U64.pack(sid) + short(name), value, db=self.groups)
-            for key, string, expire in capture.strings:
-                txn.put(short(key), b"".join((KEYED.pack(expire, len(key)), key, string)), db=self.strings)
-            for key in capture.dead_strings:
-                txn.delete(short(key), db=self.strings)
-            txn.put(b"next_sid", U64.pack(capture.next_sid), db=self.meta)
-            txn.put(b"offset", U64.pack(offset), db=self.meta)
-        fit(self.env, self.path)
+                key = U64.pack(sid) + short(name)
+                pack = GROUP.pack(len(name), len(meta))
+                txn.put(key, signed(key, pack, name, meta, assemble(pending)), db=self.groups)
+            for name, string, expire in capture.strings:
+                key = short(name)
+                txn.put(key, signed(key, STRING.pack(expire, len(name)), name, string), db=self.strings)
+            for name in capture.dead_strings:
+                txn.delete(short(name), db=self.strings)
+            for name, value in ((b"next_sid", capture.next_sid), (b"offset", offset)):
+                txn.put(name, signed(name, U64.pack(value)), db=self.meta)
         self.offset = offset
 
-    def _write_stream(self, txn: lmdb.Transaction, stream: StreamCapture, key: bytes, expire: int) -> None:
+    def _write_stream(self, txn: lmdb.Transaction, stream: StreamCapture, name: bytes, expire: int) -> None:
         prefix = U64.pack(stream.sid)
-        txn.put(prefix, b"".join((KEYED.pack(expire, len(key)), key, stream.meta)), db=self.streams)
-        nodes = stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]
-        for first_ord, first_id, blob in nodes:
-            txn.put(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), blob, db=self.nodes)
-        # evicted nodes: those behind which another one begins at or before first_ord
+        old = bytes(txn.get(prefix, db=self.streams) or b"")
+        count = total = 0
+        if old:
+            self._check(prefix, old)
+            _, count, total, _ = STREAM.unpack_from(old, CRC.size)
+        for first_ord, first_id, blob in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
+            key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
+            if txn.put(key, blob, db=self.nodes, overwrite=False):
+                count += 1
+                total += crc32(key)
+            else:  # the tail of an earlier checkpoint
+                txn.put(key, blob, db=self.nodes)
         cursor = txn.cursor(db=self.nodes)
-        if not cursor.set_range(prefix):
-            return
-        while cursor.key()[:8] == prefix:
-            here = cursor.key()
-            following = cursor.next() and cursor.key()[:8] == prefix
-            end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
-            if end > stream.first_ord:
-                return
-            cursor.set_key(here)
-            cursor.delete()
+        for key in _evicted(cursor, prefix, stream):
+            count -= 1
+            total -= crc32(key)
+        head = STREAM.pack(expire, count, total & MASK64, len(name))
+        txn.put(prefix, signed(prefix, head, name, stream.meta), db=self.streams)
 
     def node_count(self) -> int:
         with reported(self.path), self.env.begin(db=self.nodes) as txn:
             return int(txn.stat(self.nodes)["entries"])
 
     def bytes_used(self) -> int:
-        """Bytes on disk."""
+        """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
+
+
+def _items(txn: lmdb.Transaction, db: lmdb._Database) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in txn.cursor(db=db):
+        yield bytes(key), bytes(value)
+
+
+def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
+    """Delete the stream's nodes that end at or before its first_ord; returns their keys."""
+    gone: list[bytes] = []
+    cursor.set_range(prefix)
+    while cursor.key()[:8] == prefix:
+        here = bytes(cursor.key())
+        following = cursor.next() and cursor.key()[:8] == prefix
+        end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
+        if end > stream.first_ord:
+            break
+        cursor.set_key(here)
+        cursor.delete()  # and on to the next; the key is empty behind the last
+        gone.append(here)
+    return gone
 
 
 def _delete(cursor: lmdb.Cursor, prefix: bytes) -> None:
     cursor.set_range(prefix)
-    while cursor.key().startswith(prefix):  # delete() goes on to the next; the key is empty behind the last
+    while bytes(cursor.key()).startswith(prefix):
         cursor.delete()

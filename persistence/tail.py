@@ -1,26 +1,37 @@
 """The tail: a ring file of fixed size in front of the journal, so that a tick costs one write and one sync.
 
-    offset 0     +- header, one block of 4096 bytes ------------------------------------------+
-                 | magic "TIDETAIL" | version u32 | crc32 of rest u32 | ring bytes u64 | salt u32 |
-    offset 4096  +- ring ---------------------------------------------------------------------+
-                 | frame | frame | frame | ...                    (free) ... | frame | frame |
-                 +---------------------------------------------------------------------------+
-    a frame      | magic "TF" + 2 zero bytes | crc32 u32 | log offset u64 | length u32 | records ... |
+    offset 0     +- header, one block of 4096 bytes ---------------------------------------------------------+
+                 | magic "TIDETAIL" | version u32 | crc32 of the rest u32 | ring bytes u64 | salt u32 | zeros |
+    offset 4096  +- ring, a whole number of blocks -----------------------------------------------------------+
+                 | frame ....| frame | frame ..... |             (free)                 | frame .... | frame   |
+                 +-------------------------------------------------------------------------------------------+
 
-All little-endian; the crc starts from the salt (chance: no client can forge a frame) and covers log offset, length and records.
-A frame lies in one piece: one that doesn't fit before the end
-of the ring begins at its start.
+    a frame, from the beginning of a block:
+    0      4            8              16             24           28            32
+    +------+------------+--------------+--------------+------------+-------------+-------------+--------------------+
+    | "TF" | crc32 of   | log offset   | synced up to | length of  | crc32 of    | records ... | rest of the block: |
+    | 0 0  | 8..32  u32 | u64          | u64          | records u32| records u32 |             | whatever was there |
+    +------+------------+--------------+--------------+------------+-------------+-------------+--------------------+
 
-Who reads: begin where the journal says (the place of the frame behind its end). A frame counts if its magic, its crc and its log
-offset (which must be the end of the one before) are right. Stale frames of an earlier lap show by their offset. The
-first that doesn't count is the end: it was torn, hence never acknowledged. Only if a *later* frame is whole, an acknowledged one has been
-damaged, and that is an error.
+All little-endian. The first crc starts from the salt (chance), so no client can make one by what it stores. A frame
+lies in one piece: one that doesn't fit before the end of the ring begins at its start. Frames begin with a block, so
+that a write torn by a power cut can't touch an earlier frame; measured, that costs nothing, as the system writes
+whole pages anyway.
 
-The file is preallocated by writing it: converting unwritten extents would cost a commit of file system metadata a sync.
-"""
+Who reads looks at the head of every block that may begin a frame, then follows the frames whose log offset is the end
+of the one before, from the journal's end on; stale frames of earlier laps are below it. The first that is missing or
+has a wrong crc is the end. Beyond it:
+
+    nothing whole                                          it was torn, hence never acknowledged: dropped
+    a whole frame whose "synced up to" is behind the gap   what is missing had been on disk: damage, refused
+    a whole frame that says no such thing                  not synced (everysec, no) when the power went: dropped too
+
+Dropped frames are wiped, or they might seem to follow what is written next. The file is preallocated by writing it:
+converting unwritten extents would cost a commit of file system metadata a sync."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from struct import Struct
@@ -32,21 +43,30 @@ MAGIC, VERSION = b"TIDETAIL", 1
 HEADER = Struct("<8sIIQI")
 REST = Struct("<QI")
 BLOCK = 4096
-FRAME = Struct("<4sIQI")
 FRAME_MAGIC = b"TF\0\0"
-MARKED = Struct("<QI")  # what the crc begins with
+FRAME = Struct("<4sIQQII")
+CRC = Struct("<I")
+SIGNED = Struct("<QQII")  # what a frame's first crc covers
+REMEDY = "restore the directory from a backup, or from a replica"
+
+CHUNK = 1 << 20  # a multiple of BLOCK
+
+Frame = tuple[int, bytes, int, int]  # log offset, records, place behind, crc32 of the records
+Head = tuple[int, int, int, int]  # log offset, synced up to, length, crc32 of the records
 
 
-def _crc(salt: int, offset: int, batch: bytes) -> int:
-    return crc32(batch, crc32(MARKED.pack(offset, len(batch)), salt))
+def blocks(size: int) -> int:
+    """``size`` bytes rounded up to whole blocks."""
+    return -(-size // BLOCK) * BLOCK
 
 
 def create(path: Path, ring_bytes: int) -> None:
-    """A new tail of zeros, durable when this returns. Raises OSError."""
+    """A new tail of zeros, durable when this returns (its name isn't). Raises OSError."""
+    ring_bytes = blocks(ring_bytes)
     with path.open("wb") as file:
         salt = int.from_bytes(os.urandom(4), "little")
-        crc = crc32(REST.pack(ring_bytes, salt))
-        file.write(HEADER.pack(MAGIC, VERSION, crc, ring_bytes, salt).ljust(BLOCK, b"\0"))
+        rest = REST.pack(ring_bytes, salt)
+        file.write(HEADER.pack(MAGIC, VERSION, crc32(rest), ring_bytes, salt).ljust(BLOCK, b"\0"))
         left, zeros = ring_bytes, bytes(1 << 20)
         while left:
             left -= file.write(zeros[: min(left, len(zeros))])
@@ -55,40 +75,43 @@ def create(path: Path, ring_bytes: int) -> None:
 
 
 class Tail:
-    """Positions are bytes from the start of the ring. One writer; not thread-safe: ``Log`` holds its lock."""
+    """Places are bytes from the start of the ring. Not thread-safe: ``Log`` holds its lock, but for sync()."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises CorruptError if the file is damaged or none of ours."""
+        """Open it. Raises CorruptError if the file is damaged or none of ours, OSError."""
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        head = os.pread(self.fd, HEADER.size, 0)
-        remedy = "restore it from a backup, or start on an empty directory"
         try:
-            if len(head) < HEADER.size or head[:8] != MAGIC:
-                raise CorruptError(f"{path}: not a tail file of tidelog: {remedy}")
-            _, version, crc, size, salt = HEADER.unpack(head)
-            if crc != crc32(REST.pack(size, salt)):
-                raise CorruptError(f"{path}: the header is damaged: {remedy}")
-            if version != VERSION:
-                raise CorruptError(f"{path}: version {version} is newer than this tidelog knows: start the newer tidelog")
-            actual = os.fstat(self.fd).st_size
-            if actual != BLOCK + size:
-                raise CorruptError(f"{path}: {actual} bytes long instead of {BLOCK + size}: {remedy}")
-        except CorruptError:
+            self.size, self._salt = self._header()
+        except BaseException:
             os.close(self.fd)
             raise
-        self.size = int(size)
-        self._salt = int(salt)
-        self.head = 0  # position of the first frame that the journal lacks
-        self.end = 0  # position behind the last frame
+        self.head = 0  # place of the first frame that the journal lacks, or less far
+        self.end = 0  # place behind the last frame
         self.used = 0  # frames between them
+
+    def _header(self) -> tuple[int, int]:
+        """Size of the ring, salt."""
+        head = os.pread(self.fd, HEADER.size, 0)
+        if len(head) < HEADER.size or head[:8] != MAGIC:
+            raise CorruptError(f"{self.path}: not a tail file of tidelog, or its beginning is damaged: {REMEDY}")
+        _, version, crc, size, salt = HEADER.unpack(head)
+        if version != VERSION:
+            raise CorruptError(f"{self.path}: of version {version}, unknown to this tidelog: start the newer one")
+        if crc != crc32(REST.pack(size, salt)) or size % BLOCK:
+            raise CorruptError(f"{self.path}: the header is damaged: {REMEDY}")
+        actual = os.fstat(self.fd).st_size
+        if actual != BLOCK + size:
+            raise CorruptError(f"{self.path}: {actual} bytes long instead of {BLOCK + size}: {REMEDY}")
+        return int(size), int(salt)
 
     def close(self) -> None:
         os.close(self.fd)
 
+    # -- writing ---------------------------------------------------------------------------------------------
     def place_for(self, length: int) -> int | None:
         """Where a frame with that many bytes of records may go; None if there is no room now."""
-        need = FRAME.size + length
+        need = blocks(FRAME.size + length)
         if not self.used:
             return self.end if self.end + need <= self.size else (0 if need <= self.size else None)
         if self.end > self.head:
@@ -97,84 +120,123 @@ class Tail:
             return 0 if need < self.head else None
         return self.end if self.end + need < self.head else None
 
-    def write(self, place: int, offset: int, batch: bytes) -> None:
-        """Write a frame at ``place`` (of place_for); it is part of the ring only after took(). Raises OSError."""
-        head = FRAME.pack(FRAME_MAGIC, _crc(self._salt, offset, batch), offset, len(batch))
-        want = FRAME.size + len(batch)
+    def write(self, place: int, offset: int, synced: int, batch: bytes) -> int:
+        """Write a frame at ``place`` (of place_for); returns the crc of its records. It counts only after took().
+
+        ``synced``: log offset up to which everything is known to be on disk. Raises OSError.
+        """
+        size = len(batch)
+        crc = crc32(batch)
+        rest = SIGNED.pack(offset, synced, size, crc)
+        head = FRAME_MAGIC + CRC.pack(crc32(rest, self._salt)) + rest
         done = os.pwritev(self.fd, (head, batch), BLOCK + place)
-        if done != want:
-            frame = head + batch
-            while done < want:
+        if done != FRAME.size + size:
+            frame = memoryview(head + batch)
+            while done < len(frame):
                 done += os.pwrite(self.fd, frame[done:], BLOCK + place + done)
+        return crc
 
     def took(self, place: int, length: int) -> None:
+        """The frame written at ``place`` counts."""
         if not self.used:
             self.head = place
-        self.end = place + FRAME.size + length
+        self.end = place + blocks(FRAME.size + length)
         self.used += 1
 
     def freed(self, frames: int, head: int) -> None:
-        """The journal has the first ``frames`` frames; the next begins at or behind ``head``."""
+        """The journal has the first ``frames`` frames; the next begins at ``head``, or at the start of the ring."""
         self.used -= frames
         self.head = head if self.used else self.end
 
     def sync(self) -> None:
         os.fdatasync(self.fd)
 
-    def read(self, place: int, offset: int) -> tuple[list[tuple[int, bytes, int]], int]:
-        """Frames from ``place`` on, the first with log offset ``offset``: [(log offset, records, place behind)].
+    # -- reading ---------------------------------------------------------------------------------------------
+    def read(self, offset: int) -> tuple[list[Frame], int]:
+        """The frames that follow each other from log offset ``offset`` on; leaves the ring behind the last one.
 
-        Leaves the ring positioned behind the last one. The second value is the bytes of a torn frame, 0 if it ends cleanly.
-        Raises CorruptError if a frame was damaged that had been acknowledged.
+        The second value is how many bytes had to be dropped, 0 if the ring ends cleanly. Raises OSError, and
+        CorruptError if a frame is damaged that had been on disk.
         """
-        ring = os.pread(self.fd, self.size, BLOCK)
-        frames: list[tuple[int, bytes, int]] = []
-        self.head = self.end = place
+        heads = self._heads(offset)
+        frames: list[Frame] = []
+        dropped = 0
+        self.head = self.end = self.used = 0
         while True:
-            found = _frame_at(ring, self._salt, self.end, offset)
-            at = self.end
-            if found is None and self.end:
-                found, at = _frame_at(ring, self._salt, 0, offset), 0
-            if found is None:
+            batch = None
+            for at, head in heads.pop(offset, []):
+                batch = self._body(at, head)
+                if batch is not None:
+                    break
+                dropped += FRAME.size + head[2]
+            if batch is None:
                 break
-            self.end = at + FRAME.size + len(found)
-            frames.append((offset, found, self.end))
-            offset += len(found)
-            self.used += 1
-            if self.used == 1:
-                self.head = at
-        later = _later_frame(ring, self._salt, offset)
-        if later is not None:
-            raise CorruptError(
-                f"{self.path}: damaged at byte {BLOCK + self.end}: the frame at log offset {offset} is unreadable, but a later"
-                f" one (log offset {later}) is whole. Restore the directory from a backup, or from a replica"
-            )
-        torn = 0
-        if ring[self.end : self.end + 4] == FRAME_MAGIC:
-            _, _, torn_offset, length = FRAME.unpack_from(ring.ljust(self.end + FRAME.size, b"\0"), self.end)
-            if torn_offset == offset:
-                torn = FRAME.size + length
-        return frames, torn
+            dropped = 0  # a first attempt to write what is here
+            self.took(at, len(batch))
+            frames.append((offset, batch, self.end, head[3]))
+            offset += len(batch)
+        for its_offset, found in heads.items():
+            for at, head in found:
+                dropped += FRAME.size + head[2]
+                if head[1] > offset and self._body(at, head) is not None:
+                    raise CorruptError(
+                        f"{self.path}: the frame at log offset {offset} is missing or damaged, but a later one"
+                        f" (byte {BLOCK + at}, log offset {its_offset}) says that it was on disk: {REMEDY}"
+                    )
+        dropped += self._remains(self.end, offset) + (self._remains(0, offset) if self.end else 0)
+        if dropped:
+            self._wipe()
+        return frames, dropped
 
+    def _heads(self, offset: int) -> dict[int, list[tuple[int, Head]]]:
+        """All frames at or beyond a log offset whose head is whole, by theirs: where they are, what the head says."""
+        heads: dict[int, list[tuple[int, Head]]] = {}
+        salt, size = self._salt, self.size
+        for start in range(0, size, CHUNK):
+            raw = self._read(BLOCK + start, min(CHUNK, size - start))
+            for place in range(0, len(raw), BLOCK):
+                if raw[place : place + 4] != FRAME_MAGIC:
+                    continue
+                _, crc, its_offset, synced, length, body = FRAME.unpack_from(raw, place)
+                at = start + place
+                if its_offset < offset or crc != crc32(raw[place + 8 : place + FRAME.size], salt):
+                    continue
+                if length and at + FRAME.size + length <= size:
+                    heads.setdefault(its_offset, []).append((at, (its_offset, synced, length, body)))
+        return heads
 
-def _frame_at(ring: bytes, salt: int, at: int, offset: int) -> bytes | None:
-    """The records of the frame at that place, if it is whole and has that log offset."""
-    if at + FRAME.size > len(ring):
-        return None
-    magic, crc, its_offset, length = FRAME.unpack_from(ring, at)
-    if magic != FRAME_MAGIC or its_offset != offset or not length or at + FRAME.size + length > len(ring):
-        return None
-    batch = ring[at + FRAME.size : at + FRAME.size + length]
-    return batch if _crc(salt, offset, batch) == crc else None
+    def _remains(self, at: int, offset: int) -> int:
+        """Bytes, if what is at the place where the next frame would be looks like one whose head is damaged; else 0."""
+        if at >= self.size:
+            return 0
+        raw = self._read(BLOCK + at, FRAME.size)
+        magic, crc, its_offset, _, _, _ = FRAME.unpack(raw)
+        like = magic == FRAME_MAGIC or (its_offset == offset and any(raw))
+        whole = magic == FRAME_MAGIC and crc == crc32(raw[8:], self._salt)
+        return FRAME.size if like and not whole else 0
 
+    def _body(self, at: int, head: Head) -> bytes | None:
+        """The records of the frame at that place, if they are whole."""
+        batch = self._read(BLOCK + at + FRAME.size, head[2])
+        return batch if crc32(batch) == head[3] else None
 
-def _later_frame(ring: bytes, salt: int, offset: int) -> int | None:
-    """The log offset of a whole frame beyond ``offset``; None if there is none."""
-    at = ring.find(FRAME_MAGIC)
-    while at >= 0:
-        if at + FRAME.size <= len(ring):
-            _, _, its_offset, _ = FRAME.unpack_from(ring, at)
-            if its_offset > offset and _frame_at(ring, salt, at, its_offset) is not None:
-                return int(its_offset)
-        at = ring.find(FRAME_MAGIC, at + 1)
-    return None
+    def _read(self, at: int, length: int) -> bytes:
+        raw = os.pread(self.fd, length, at)
+        while len(raw) < length:  # one call reads at most 2 GiB
+            more = os.pread(self.fd, length - len(raw), at + len(raw))
+            if not more:
+                raise OSError(errno.EIO, f"{self.path} became shorter")
+            raw += more
+        return raw
+
+    def _wipe(self) -> None:
+        """Zeros over everything but the frames that count."""
+        live = [(self.head, self.end)]
+        if self.used and self.end <= self.head:
+            live = [(0, self.end), (self.head, self.size)]
+        at = 0
+        for start, stop in [*live, (self.size, self.size)]:
+            while at < start:
+                at += os.pwrite(self.fd, bytes(min(start - at, CHUNK)), BLOCK + at)
+            at = max(at, stop)
+        self.sync()

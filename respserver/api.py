@@ -166,7 +166,7 @@ class Api:
     def last_save(self) -> int:
         return self._server.checkpoints.saves.last
 
-    def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:
+    def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:  # noqa: ARG002  # nothing to wait for
         if abort:
             raise CommandError("ERR No shutdown in progress.")
         self._server.stop(save)
@@ -188,11 +188,14 @@ class Api:
     def _figures(self) -> Figures:
         server = self._server
         return Figures(
-            now=server.clock.now(), started=server.started, run_id=server.run_id, replication_id=server.disk.replication_id,
-            config=server.config.value, keyspace=server.ks, sessions=server.clients, counters=server.stats, walk=server.walk,
+            now=server.clock.now(), started=server.started, run_id=server.run_id,
+            replication_id=server.disk.replication_id,
+            config=server.config.value, keyspace=server.ks, sessions=server.clients, counters=server.stats,
+            walk=server.walk,
             saves=server.checkpoints.saves, log=server.disk.stats(), log_offset=server.disk.offset,
             write_error=server.dispatcher.refuse_writes or None, startup_memory=server.startup_memory,
-            keys_loaded=server.keys_loaded, channels=server.pubsub.channel_count(), patterns=server.pubsub.pattern_count(),
+            keys_loaded=server.keys_loaded, channels=server.pubsub.channel_count(),
+            patterns=server.pubsub.pattern_count(),
             config_file=server.config.file or "", executable=sys.executable, histograms=server.histograms,
         )  # fmt: skip
 

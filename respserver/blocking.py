@@ -1,6 +1,7 @@
 """Clients that wait for a stream to have news.
 
-Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked, one after
+Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked,
+one after
 another as entries arrive, and whoever was served queues at the end when it blocks again [18].
 Rule 2: serving happens right after the command that brought the news, so k appends in one pipeline feed k readers; the
 replies leave with the tick, when what they show is on disk.

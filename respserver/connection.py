@@ -8,7 +8,8 @@ Rule 2: at most one reason keeps a connection from running commands; what arrive
     throttled  the socket, or a tick's output, is full     until there is room
     paused     CLIENT PAUSE                                until it ends
 
-Rule 3: whoever does not read gets no more replies made; whoever does not drain what is there is cut at the output limit.
+Rule 3: whoever does not read gets no more replies made; whoever does not drain what is there is cut at the output
+limit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Connection(asyncio.Protocol):
     """Server's side of one socket."""
 
     __slots__ = (
-        "_chunks", "_cut", "_streams", "backlog", "decoder", "eof", "out", "out_bytes", "paused", "progress", "queued", "reading", "server",
+        "_chunks", "_cut", "_streams", "backlog", "decoder", "eof", "out", "out_bytes", "paused", "progress",
+        "queued", "reading", "server",
         "session", "soft_since", "throttled", "transport", "waiter",
     )  # fmt: skip
 
@@ -88,7 +90,7 @@ class Connection(asyncio.Protocol):
         self.server.queue_flush(self)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         self._cut = True
         if self._chunks is not None:
             self._chunks.close()
@@ -172,7 +174,8 @@ class Connection(asyncio.Protocol):
             self._pump()
         if self.throttled:
             self.check_output_limit()
-        if (self.session.close_after_reply or (self.eof and not self.backlog)) and not self.out and self._chunks is None:
+        ending = self.session.close_after_reply or (self.eof and not self.backlog)
+        if ending and not self.out and self._chunks is None:
             self.close()
 
     def _pump(self) -> None:

@@ -1,6 +1,7 @@
 """From a list of arguments to a reply: look the command up, check what stands against it, call it, note what it cost.
 
-The usual case is short: the client is ``plain`` (Session.refresh) and nothing is ``gated`` (a monitor, CLIENT PAUSE, writes refused ...).
+The usual case is short: the client is ``plain`` (Session.refresh) and nothing is ``gated`` (a monitor, CLIENT PAUSE,
+writes refused ...).
 Everything else goes through ``_checked``, whose order of checks is Redis's (processCommand).
 """
 
@@ -42,7 +43,8 @@ class Dispatcher:
         self.refuse_memory = False  # maxmemory reached: commands that may grow are refused
         self.pause_until = 0  # ms since epoch
         self.pause_writes_only = False
-        self.histograms: dict[str, Histogram] | None = None  # how long commands take, where latency-tracking asks for it
+        # how long commands take, where latency-tracking asks for it
+        self.histograms: dict[str, Histogram] | None = None
 
     def run(self, conn: Connection, commands: list[list[bytes]]) -> None:
         """Run the commands in order, until one has to wait or the client has to read first; the rest is held."""
@@ -154,8 +156,8 @@ class Dispatcher:
             if len(argv) != length or argv[1] != key or argv[0] != name:
                 break
             stop += 1
-        assert command.run_handler is not None
-        replies = command.run_handler(self.ctx, commands[start - 1 : stop]) if stop > start else None
+        handle = command.run_handler
+        replies = handle(self.ctx, commands[start - 1 : stop]) if handle is not None and stop > start else None
         if replies is None:
             return command.handler(self.ctx, first), 0
         return b"".join(replies), stop - start
@@ -202,7 +204,8 @@ class Dispatcher:
         top = command.name.split("|", 1)[0]
         if self.pause_until > ctx.now and top not in ALWAYS_WHILE_PAUSED:
             exec_writes = top == "exec" and any(self._writes(lookup(q), q) for q in session.queued)
-            if not self.pause_writes_only or self._writes(command, argv) or exec_writes or top in ("publish", "pfcount"):
+            writes = exec_writes or self._writes(command, argv) or top == "publish"
+            if writes or not self.pause_writes_only:
                 conn.paused = True
                 return None, command
         if session.multi and command.name not in NOT_QUEUED:
@@ -265,7 +268,8 @@ class Dispatcher:
             started = perf_counter_ns()
             try:
                 answer = command.handler(ctx, argv)
-                assert not isinstance(answer, Block), "nothing blocks inside EXEC"
+                if isinstance(answer, Block):
+                    raise TypeError("a handler blocks inside EXEC")
             except CommandError as error:
                 answer = reply.error(error.text)
                 command.failed += 1

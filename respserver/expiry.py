@@ -1,4 +1,5 @@
-"""What ends by time: keys, groups, and pending messages that are given up. Only a leader runs this; it logs explicit ends.
+"""What ends by time: keys, groups, and pending messages that are given up. Only a leader runs this; it logs explicit
+ends.
 
 Rule 1: the agenda says when to look; the thing itself says whether its time has come. Rule 2: one run does a bounded
 amount of work, so a million keys that expire together don't stop the server.

@@ -1,8 +1,10 @@
 """The running server: what it is made of, its ticks, its start and its end.
 
-A tick is everything that the event loop found to do at once: commands of many clients, woken readers, expiry. It ends with
+A tick is everything that the event loop found to do at once: commands of many clients, woken readers, expiry. It
+ends with
 
-    serve readers whose key has news -> write the batch (one frame, one sync) -> hand replies to the sockets -> go on with what was held
+    serve readers whose key has news -> write the batch (one frame, one sync) -> hand replies to the sockets -> go on
+    with what was held
 
 so no reply, and no other client's view of a write, leaves before the batch is on disk.
 """
@@ -12,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from pathlib import Path
 from time import perf_counter
 
@@ -32,6 +33,7 @@ from respserver.config import Config
 from respserver.connection import Connection
 from respserver.dispatch import Dispatcher
 from respserver.figures import Counters, StreamWalk, process_memory
+from respserver.listen import Listeners, is_loopback, keep_alive, shown
 from respserver.logs import Logger
 from respserver.pubsub import PubSub
 from respserver.slowlog import Histogram, LatencyEvents, SlowLog
@@ -50,7 +52,8 @@ PROTECTED = (
 
 
 class Server:
-    """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the loop."""
+    """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the
+    loop."""
 
     def __init__(self, config: Config, log: Logger, clock: Clock | None = None) -> None:
         self.config = config
@@ -74,8 +77,7 @@ class Server:
         self.keys_loaded = 0
         self.startup_memory = 0
         self.slow_ns = NEVER_NS
-        self.listeners: list[asyncio.AbstractServer] = []
-        self.port = 0  # the TCP port that is really listened on
+        self.listeners = Listeners(config, lambda: Connection(self))
         self._to_flush: list[Connection] = []
         self._to_resume: dict[Connection, None] = {}
         self._tick_pending = False
@@ -93,13 +95,18 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self._stopping = self.loop.create_future()
         self.open_data()
-        self.api = Api(self)
-        self.dispatcher = Dispatcher(self)
-        self.blocking = Blocking(self)
-        self.pubsub = PubSub(self.api.push)
-        self.checkpoints = Checkpoints(self)
-        self.watch_config()
-        await self._listen()
+        try:
+            self.api = Api(self)
+            self.dispatcher = Dispatcher(self)
+            self.blocking = Blocking(self)
+            self.pubsub = PubSub(self.api.push)
+            self.checkpoints = Checkpoints(self)
+            self.watch_config()
+            await self.listeners.open()
+        except BaseException:
+            self.listeners.close()
+            self.disk.close()
+            raise
         if not self.by_hand:
             self._cron_handle = self.loop.call_later(1 / self.config.hz, self._cron)
 
@@ -115,7 +122,11 @@ class Server:
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
         self.ks = Keyspace(nodes)
         self.startup_memory = self.startup_memory or process_memory().anonymous
-        recovered = self.disk.recover(self.ks)
+        try:
+            recovered = self.disk.recover(self.ks)
+        except BaseException:
+            self.disk.close()
+            raise
         self.ks.log.clear()
         self.ks.ready.clear()
         self.ks.resume(self.clock.now())
@@ -140,54 +151,6 @@ class Server:
         self.config_changed()
         self.blocking.recount()
 
-    async def _listen(self) -> None:
-        config = self.config
-        if config.port:
-            for address in config.bind:
-                optional = address.startswith("-")
-                host = address.removeprefix("-")
-                try:
-                    await self.listen(None if host == "*" else host, config.port)
-                except OSError as error:
-                    if optional and error.errno not in (98, 48):
-                        continue
-                    raise OSError(f"Could not create server TCP listening socket {host}:{config.port}: {error}") from error
-        if config.tls_port:
-            from respserver.tls import build_context
-
-            context = build_context(config)
-            for address in config.bind:
-                host = address.removeprefix("-")
-                try:
-                    self.listeners.append(
-                        await self.loop.create_server(
-                            lambda: Connection(self), None if host == "*" else host, config.tls_port,
-                            backlog=config.tcp_backlog, ssl=context,
-                        )  # fmt: skip
-                    )
-                except OSError as error:
-                    if address.startswith("-"):
-                        continue
-                    raise OSError(f"Could not create server TLS listening socket {host}:{config.tls_port}: {error}") from error
-        if config.unixsocket:
-            path = Path(config.unixsocket)
-            if path.is_socket():
-                path.unlink()
-            listener = await self.loop.create_unix_server(lambda: Connection(self), config.unixsocket)
-            if config.unixsocketperm:
-                path.chmod(config.unixsocketperm)
-            self.listeners.append(listener)
-
-    async def listen(self, host: str | None, port: int) -> int:
-        """Listen on a TCP address; returns the port (a free one for 0)."""
-        listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=self.config.tcp_backlog
-        )
-        self.listeners.append(listener)
-        sock = listener.sockets[0]  # type: ignore[attr-defined]
-        self.port = int(sock.getsockname()[1])
-        return self.port
-
     # -- end -------------------------------------------------------------------------------------------------
     def stop(self, save: bool = True) -> None:
         """Ask the server to end; run_until_stopped() does it."""
@@ -196,10 +159,10 @@ class Server:
 
     async def run_until_stopped(self) -> None:
         """Serve until stop(); then finish the tick, checkpoint, close everything."""
-        assert self._stopping is not None
+        if self._stopping is None:
+            raise RuntimeError("the server was not started")
         save = await self._stopping
-        for listener in self.listeners:
-            listener.close()
+        self.listeners.close()
         if self._cron_handle is not None:
             self._cron_handle.cancel()
         if self._wake_handle is not None:
@@ -218,8 +181,6 @@ class Server:
         for _ in range(3):
             await asyncio.sleep(0)  # let the transports say goodbye
         self.disk.close()
-        if self.config.unixsocket:
-            Path(self.config.unixsocket).unlink(missing_ok=True)
 
     # -- clocks ----------------------------------------------------------------------------------------------
     def clock_us(self) -> int:
@@ -233,8 +194,8 @@ class Server:
         sock: socket.socket | None = transport.get_extra_info("socket")
         unix = sock is not None and sock.family == socket.AF_UNIX
         session = Session(
-            self.clients.next_id(), _address(transport.get_extra_info("peername"), config.unixsocket),
-            _address(transport.get_extra_info("sockname"), config.unixsocket), self.now_ms(),
+            self.clients.next_id(), shown(transport.get_extra_info("peername"), config.unixsocket),
+            shown(transport.get_extra_info("sockname"), config.unixsocket), self.now_ms(),
         )  # fmt: skip
         session.transport = conn
         session.unix = unix
@@ -245,7 +206,7 @@ class Server:
         refusal = b""
         if len(self.clients) >= config.maxclients:
             refusal = b"-ERR max number of clients reached\r\n"
-        elif config.protected_mode and not config.requirepass and not unix and not _loopback(session.addr):
+        elif config.protected_mode and not config.requirepass and not unix and not is_loopback(session.addr):
             refusal = PROTECTED
         if refusal:
             self.stats.connections_rejected += 1
@@ -257,7 +218,7 @@ class Server:
             conn.decoder.authenticated = False
             session.refresh()
         if config.tcp_keepalive and sock is not None and not unix:
-            _keep_alive(sock, config.tcp_keepalive)
+            keep_alive(sock, config.tcp_keepalive)
         self.clients.add(session)
 
     def drop(self, conn: Connection) -> None:
@@ -441,7 +402,8 @@ class Server:
         """Tie directives to what they steer, now and on CONFIG SET."""
         self.config_changed()
         for name in (
-            "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold", "latency-tracking",
+            "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
+            "latency-tracking",
             "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
         ):  # fmt: skip
             self.config.on_change[name] = self.config_changed
@@ -462,23 +424,3 @@ class Server:
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
         self.disk.configure(config.appendfsync, config.checkpoint_size)
         self.regate()
-
-
-def _address(name: object, unixsocket: str) -> str:
-    """As CLIENT LIST prints it."""
-    if isinstance(name, tuple) and len(name) >= 2:
-        host, port = name[0], name[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"{unixsocket}:0"
-
-
-def _loopback(addr: str) -> bool:
-    return addr.startswith("127.") or addr.startswith("[::1]") or addr.startswith("[::ffff:127.")
-
-
-def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 3))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -67,7 +67,8 @@ class RunningServer:
     def advance(self, ms: int) -> None:
         """Move the hand clock, in steps; what the passing of time causes has happened when this returns."""
         clock = self.server.clock
-        assert isinstance(clock, HandClock), "only a server started with a HandClock can be advanced"
+        if not isinstance(clock, HandClock):
+            raise TypeError("only a server started with a HandClock can be advanced")
         left = ms
 
         def step(by: int) -> None:
@@ -104,9 +105,9 @@ def start_in_thread(
             server = Server(config, Logger(level="warning"), clock)
             try:
                 await server.start()
-                port = await server.listen("127.0.0.1", 0)
+                port = await server.listeners.tcp("127.0.0.1", 0)
                 ready.append(RunningServer(server, asyncio.get_running_loop(), port))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - handed to the test's thread
                 failed.append(error)
                 return
             finally:
@@ -126,4 +127,5 @@ def start_in_thread(
             if thread.is_alive():
                 handle._loop.call_soon_threadsafe(handle.server.stop)
             thread.join(30)
-            assert not thread.is_alive(), "the server did not stop"
+            if thread.is_alive():
+                raise RuntimeError("the server did not stop")

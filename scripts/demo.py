@@ -32,8 +32,8 @@ RETRY = 1500  # ms until a job that was not acknowledged goes to another reader
 
 # -- telling ---------------------------------------------------------------------------------------------------
 def title(text: str) -> None:
-    say()
-    say(f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text)
+    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    print(f"\n{bold}{text}{plain}", flush=True)
 
 
 def say(text: str = "") -> None:
@@ -71,6 +71,7 @@ class Sampler:
     def __init__(self, server: Server) -> None:
         self.acknowledged: list[StreamId] = []
         self.unanswered = 0  # sent, but the server died before it answered
+        psutil.cpu_percent()  # it tells the load since the call before
         self._client = server.client()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -153,9 +154,9 @@ def temperatures(client: Client) -> int:
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     promise([entry.text() for entry in entries] == rows, "TRANGE sf_temps - + gives every row back, in order")
-    weeks = [entries[i : i + 168] for i in range(0, len(entries), 168)]
+    weeks = [entries[i : i + 168] for i in range(0, len(entries) - 167, 168)]
     means = [sum(float(entry["temp"]) for entry in week) / len(week) for week in weeks]
-    say(f"52 weeks, {min(means):.0f} to {max(means):.0f} °F   {sparkline(means)}")
+    say(f"{len(weeks)} weeks, {min(means):.0f} to {max(means):.0f} °F   {sparkline(means)}")
     return loader.rows
 
 
@@ -169,7 +170,7 @@ def time_range(client: Client, sampler: Sampler) -> None:
     say(f"newest: {entries[-1].id}  " + "  ".join(f"{name}={value}" for name, value in entries[-1].text().items()))
     for name in ("cpu", "memory"):
         values = [float(entry[name]) for entry in entries]
-        say(f"{name:<7} {min(values):3.0f} to {max(values):3.0f} %   {sparkline(values)}")
+        say(f"{name:<7} {min(values):5.1f} to {max(values):5.1f} %   {sparkline(values)}")
     within = all(now - 2000 <= entry.id.ms <= now for entry in entries)
     promise(within and len(entries) >= 15, "all of them from those two seconds")
 
@@ -185,11 +186,18 @@ def follow(client: Client, sampler: Sampler) -> None:
         late += [time.time() * 1000 - entry.id.ms for entry in batch.entries]
         seen += batch.entries
         last = batch.last_id or last
-        print(f"\r   cpu {sparkline(float(entry['cpu']) for entry in seen)}", end="", flush=True)
-    print()
+        if sys.stdout.isatty():  # a picture that grows
+            print(f"\r   cpu {_cpu(seen)}", end="", flush=True)
+    print(f"\r   cpu {_cpu(seen)}")
     say(f"{len(seen)} measurements, {sorted(late)[len(late) // 2]:.1f} ms after they were taken (median)")
+    while sampler.acknowledged[-1] < seen[-1].id:  # this reader may know of an entry before the one who sent it
+        time.sleep(0.01)
     between = [at for at in sampler.acknowledged if seen[0].id <= at <= seen[-1].id]
     promise([entry.id for entry in seen] == between, "every measurement came, once, in order")
+
+
+def _cpu(entries: list[Entry]) -> str:
+    return sparkline(float(entry["cpu"]) for entry in entries)
 
 
 def share(client: Client, url: str) -> None:
@@ -237,9 +245,8 @@ def crash(server: Server, client: Client, sampler: Sampler, rows: int) -> None:
     started = time.monotonic()
     server.start()
     say(f"started again, answering after {time.monotonic() - started:.2f} s; it says:")
-    for line in server.output:
-        if "ecover" in line or "replay" in line:
-            say(f"   {line}")
+    for line in server.output[2:-1]:  # between "Server initialized" and "Ready to accept connections"
+        say(f"   {line.partition(' * ')[2] or line}")
     resumed = len(sampler.acknowledged) + 3
     while len(sampler.acknowledged) < resumed:
         time.sleep(EVERY)

@@ -1,6 +1,7 @@
 """What has to happen when: a heap of moments, each for a named thing, that tolerates change.
 
-An item is filed under the earliest moment at which it may need attention. Whoever takes it looks at the thing itself and
+An item is filed under the earliest moment at which it may need attention. Whoever takes it looks at the thing itself
+and
 files it again if the moment has moved on. So extending a deadline (which every read of a group does) costs nothing.
 """
 

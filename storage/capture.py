@@ -13,13 +13,14 @@ from storage.stream import StreamCapture
 
 @dataclass(slots=True)
 class Capture:
+    """One checkpoint's content; every part is immutable or a copy."""
+
     flushed: bool = False  # FLUSHALL since the last checkpoint: drop everything in the store before the rest
     next_sid: int = 1  # stream IDs are never used twice
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0 none)
-    groups: list[tuple[int, bytes, bytes, bytes | None]] = field(
-        default_factory=list
-    )  # sid, name, meta, pending list (None: unchanged)
+    # sid, name, meta, pending list in parts: storage.pending.assemble() joins them, off the event loop
+    groups: list[tuple[int, bytes, bytes, list[bytes]]] = field(default_factory=list)
     dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
     dead_streams: list[int] = field(default_factory=list)
     strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0 none)

@@ -102,7 +102,8 @@ def drop(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str,
     deadletter: bytes, ms: int, seq: int, wire: bytes,
 ) -> None:  # fmt: skip
-    """A message is given up; where ``deadletter`` names a stream, ``wire`` is appended there as ms.seq in the same record."""
+    """A message is given up; where ``deadletter`` names a stream, ``wire`` is appended there as ms.seq in the same
+    record."""
     group.pending.remove(entry_id)
     group.expired += 1
     record = records.drop(key, group.name, entry_id, reason, deadletter, ms, seq, wire)

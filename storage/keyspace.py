@@ -1,9 +1,11 @@
 """The keyspace: every key, and the only way to change one.
 
-Rule 1: only this file and ``consume`` change a keyspace's content. Each mutator makes one effect and logs its record; replay (``replay``)
+Rule 1: only this file and ``consume`` change a keyspace's content. Each mutator makes one effect and logs its
+record; replay (``replay``)
 calls the same mutators with what the record says, so a log replays to the state that wrote it.
 Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only.
-Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires nothing.
+Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires
+nothing.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the caller before.
 """
 
@@ -341,7 +343,8 @@ class Keyspace:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def capture(self) -> Capture:
-        """Everything that changed since the last capture; until captured() or capture_failed() no second one may be made."""
+        """Everything that changed since the last capture; until captured() or capture_failed() no second one may be
+        made."""
         capture = Capture(flushed=self._flushed, next_sid=self.next_sid, changes=self.dirty_count)
         capture.dead_streams = self._dead_streams
         capture.dead_groups = self._dead_groups
@@ -353,7 +356,7 @@ class Keyspace:
             for name, group in stream.groups.items():
                 if group.dirty:
                     group.dirty = False
-                    capture.groups.append((stream.sid, name, group.meta(), group.pending.dump()))
+                    capture.groups.append((stream.sid, name, group.meta(), group.pending.parts()))
         self._dirty_streams = {}
         for key in self._dirty_strings:
             value = self.keys.get(key)

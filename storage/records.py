@@ -1,6 +1,7 @@
 """Records: the effects of commands as bytes. Journal, restart and replicas all live on them.
 
-Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state anywhere.
+Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state
+anywhere.
 Rule 2: records hold effects, not commands: what did nothing logs nothing.
 Rule 3: numbers are big-endian; this file packs and unpacks them, and nothing else does.
 
@@ -22,7 +23,8 @@ A record is
                   | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
     ACK           klen u32 | glen u32 | key | group | IDs
     DUE           klen u32 | glen u32 | due u64 | key | group | IDs
-    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64 | key | group | dead letter key | wire
+    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64 | key | group | dead letter
+    key | wire
     DESTROY       klen u32 | glen u32 | key | group
 """
 
@@ -115,13 +117,11 @@ def deliver(
     flags: int, new: Sequence[int], again: Sequence[int], gone: Sequence[int],
 ) -> bytes:  # fmt: skip
     body = b"".join((key, name, deadletter, pack_ids(new), pack_ids(again), pack_ids(gone)))
-    return (
-        DELIVER_HEAD.pack(
-            DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), offset.to_bytes(16, "big"),
-            now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
-        )  # fmt: skip
-        + body
-    )
+    head = DELIVER_HEAD.pack(
+        DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter),
+        offset.to_bytes(16, "big"), now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
+    )  # fmt: skip
+    return head + body
 
 
 def ack(key: bytes, name: bytes, ids: Sequence[int]) -> bytes:

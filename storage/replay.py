@@ -1,13 +1,15 @@
 """Replay: records back into effects, by the same mutators that wrote them.
 
-Rule 1: reads no clock and expires nothing. Rule 2: replaying a record logs the very same record, byte by byte (which is how a
-replica writes its own journal); whoever replays from disk throws that log away. Rule 3: a record that can't apply to the
+Rule 1: reads no clock and expires nothing. Rule 2: replaying a record logs the very same record, byte by byte (which
+is how a
+replica writes its own journal); whoever replays from disk throws that log away. Rule 3: a record that can't apply to
+the
 state is damage and raises CorruptError; it never guesses.
 """
 
 from __future__ import annotations
 
-from struct import error as StructError
+import struct
 from typing import TYPE_CHECKING
 
 from resp.errors import CorruptError
@@ -47,7 +49,7 @@ def replay(ks: Keyspace, batch: bytes) -> int:
                 _apply(ks, op, batch, at, stop)
             at = stop
             count += 1
-    except StructError as error:
+    except struct.error as error:
         raise CorruptError(f"a record cut short ({error})") from error
     return count
 

@@ -149,7 +149,7 @@ class Stream:
             self._seal(tail)
 
     def append_run(self, ms: int, seq: int, wires: Sequence[bytes]) -> None:
-        """Add entries with the IDs ms.seq, ms.seq + 1, ...; the same as that many append()s, at a fraction of the cost."""
+        """Add entries with the IDs ms.seq, ms.seq + 1, ...: the same as that many append()s, at less cost."""
         at, total = 0, len(wires)
         while at < total:
             tail = self._tail

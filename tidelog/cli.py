@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -104,11 +104,12 @@ def load(
     The format is guessed from the name (.csv, .jsonl, .ndjson) or the first character. Rows go in batches, each in
     the stream whole or not at all. When a load is stopped it says at which line to go on with --from-line.
     """
-    with connected(url) as client, Progress(_size(file)) as progress:
+    rows = read_rows(file, form or guess_format(file.name, file), delimiter)
+    with connected(url) as client, Progress(_size(file)) as progress, closing(rows):
         loader = Loader(client, key, batch)
         skipped = 0
         try:
-            for row in read_rows(file, form or guess_format(file.name, file), delimiter):
+            for row in rows:
                 if row.line < from_line:
                     continue
                 if isinstance(row, BadRow):

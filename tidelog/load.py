@@ -9,13 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from tidelog.client import Client
 from tidelog.entries import StreamId
 from tidelog.lines import Pair, fields_from_json
+
+if TYPE_CHECKING:
+    import _csv
 
 Format = Literal["csv", "jsonl", "dump"]
 BATCH_BYTES = 1 << 20  # a batch is sent when it holds so much, however few rows that is
@@ -49,16 +52,25 @@ def guess_format(name: str, source: io.BufferedReader) -> Format:
     return "jsonl" if source.peek(64).lstrip()[:1] == b"{" else "csv"
 
 
-def read_rows(source: BinaryIO, form: Format, delimiter: str = ",") -> Iterator[Row | BadRow]:
-    """The rows of a file. ValueError if a CSV file has no header."""
+Rows = Generator[Row | BadRow, None, None]
+
+
+def read_rows(source: BinaryIO, form: Format, delimiter: str = ",") -> Rows:
+    """The rows of a file. ValueError if a CSV file has no header. Close it if you don't read to the end."""
     return _csv_rows(source, delimiter) if form == "csv" else _json_rows(source, form)
 
 
-def _csv_rows(source: BinaryIO, delimiter: str) -> Iterator[Row | BadRow]:
+def _csv_rows(source: BinaryIO, delimiter: str) -> Rows:
     # surrogateescape: bytes that are not UTF-8 come through unchanged
     text = io.TextIOWrapper(source, "utf-8-sig", errors="surrogateescape", newline="")
-    csv.field_size_limit(1 << 30)
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        csv.field_size_limit(1 << 30)
+        yield from _records(csv.reader(text, delimiter=delimiter, strict=True))
+    finally:
+        text.detach()  # the source is its opener's to close
+
+
+def _records(reader: _csv.Reader) -> Rows:
     names = [_raw(name) for name in next(reader, [])]
     if not names:
         raise ValueError("the first line must name the columns")
@@ -70,7 +82,6 @@ def _csv_rows(source: BinaryIO, delimiter: str) -> Iterator[Row | BadRow]:
             yield BadRow(line, reader.line_num, str(error))
             continue
         if values is None:
-            text.detach()  # the source is its opener's to close
             return
         if not values:
             continue  # an empty line
@@ -84,7 +95,7 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _json_rows(source: BinaryIO, form: Format) -> Iterator[Row | BadRow]:
+def _json_rows(source: BinaryIO, form: Format) -> Rows:
     for number, line in enumerate(source, 1):
         if not line.strip():
             continue

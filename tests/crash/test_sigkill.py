@@ -1,7 +1,9 @@
 """SIGKILL at random moments under load, for each appendfsync.
 
-What must hold after each restart: every acknowledged entry is there, in order and once; no ID is used twice; no group's offset
-points past the data; every message delivered with RETRY and not acknowledged is still pending; an acknowledged TACK stays one.
+What must hold after each restart: every acknowledged entry is there, in order and once; no ID is used twice; no
+group's offset
+points past the data; every message delivered with RETRY and not acknowledged is still pending; an acknowledged TACK
+stays one.
 """
 
 from __future__ import annotations

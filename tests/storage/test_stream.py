@@ -94,6 +94,16 @@ class StreamMachine(RuleBasedStateMachine):
         for number in range(count):
             self.append(0, 0, b"%d" % number * size)
 
+    @rule(ms=st.sampled_from([1, 7, 1 << 33]), parts=st.lists(st.binary(max_size=60), max_size=14))
+    def append_run(self, ms: int, parts: list[bytes]) -> None:
+        last = self.model.ids[-1] if self.model.ids else 0
+        first = ((last >> 64) + ms) << 64
+        self.stream.append_run(first >> 64, 0, parts)
+        for number, wire in enumerate(parts):
+            self.model.ids.append(first + number)
+            self.model.wires.append(wire)
+            self.model.log.append((first + number, wire))
+
     def evict(self, border: int) -> None:
         model = self.model
         if border > model.first:
@@ -317,6 +327,24 @@ def test_limits_seal_the_tail() -> None:
     assert [(first, first_id >> 64) for first, first_id, _ in stream.capture().nodes] == [(0, 1), (10, 11), (20, 21)]
     stream.append(101, 0, b"x" * 50)
     assert stream.capture().nodes[-1][:2] == (26, 101 << 64)
+
+
+@pytest.mark.parametrize(("max_entries", "max_bytes"), [(1, 1000), (7, 1000), (512, 1), (512, 40), (512, 41), (5, 40)])
+def test_a_run_makes_the_same_nodes_as_single_appends(max_entries: int, max_bytes: int) -> None:
+    made_by = []
+    for in_runs in (False, True):
+        stream, _, nodes = made(3, max_entries=100)
+        nodes.max_entries, nodes.max_bytes = max_entries, max_bytes
+        entries = [b"%d" % number * (number % 9) for number in range(60)]
+        if in_runs:
+            stream.append_run(9, 5, entries[:1])
+            stream.append_run(9, 6, [])
+            stream.append_run(9, 6, entries[1:])
+        else:
+            for number, wire in enumerate(entries):
+                stream.append(9, 5 + number, wire)
+        made_by.append(stream.capture())
+    assert made_by[0] == made_by[1]
 
 
 def test_a_capture_holds_what_the_store_lacks() -> None:

@@ -98,6 +98,7 @@ class TestLoad:
             loading.stdin.write(b'{"n": 1}\n{"n": 2}\n')
             loading.stdin.flush()
             assert len(client.tread("k", "0", block=20_000)) == 2
+            client.redis.ping()  # a later tick: the loader's answer has left
             tidelog_server.kill()
             loading.stdin.write(b'{"n": 3}\n{"n": 4}\n')
             loading.stdin.close()

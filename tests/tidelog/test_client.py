@@ -247,12 +247,20 @@ def test_a_cancelled_read_leaves_the_client_usable(tidelog_server: Server) -> No
 
 
 def test_a_client_finds_a_restarted_server_again(tidelog_server: Server) -> None:
-    for kind in KINDS.values():
-        made = kind(tidelog_server.url)
-        made.tappend("k", {"n": 1})
+    with tidelog_server.client() as client:
+        client.tappend("k", {"n": 1})
         tidelog_server.restart()
-        assert numbers(made.trange("k"))[0] == 1
-        made.close()
+        assert numbers(client.trange("k")) == [1]
+
+
+def test_an_async_client_finds_a_restarted_server_again(tidelog_server: Server) -> None:
+    async def scenario() -> list[int]:
+        async with AsyncClient(tidelog_server.url) as client:
+            await client.tappend("k", {"n": 1})
+            await asyncio.to_thread(tidelog_server.restart)
+            return numbers(await client.trange("k"))
+
+    assert asyncio.run(scenario()) == [1]
 
 
 def test_redis_commands_beside(tidelog_server: Server) -> None:

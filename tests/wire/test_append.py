@@ -51,8 +51,10 @@ def test_wrong_type(c: Raw) -> None:
     c("SET", "k", "v")
     wrong = "WRONGTYPE Operation against a key holding the wrong kind of value"
     for call in (
-        ("TAPPEND", "k", "f", "v"), ("TAPPEV", "k", "COUNT", 1), ("TRANGE", "k", "-", "+"), ("TREVRANGE", "k", "+", "-"),
-        ("TREAD", "k", 0, 1), ("TREAD", "k", 0, 1, "GROUP", "g", 0), ("TLEN", "k"), ("TINFO", "k"), ("TCOUNT", "k", "-", "+"),
+        ("TAPPEND", "k", "f", "v"), ("TAPPEV", "k", "COUNT", 1), ("TRANGE", "k", "-", "+"), ("TREVRANGE", "k", "+",
+        "-"),
+        ("TREAD", "k", 0, 1), ("TREAD", "k", 0, 1, "GROUP", "g", 0), ("TLEN", "k"), ("TINFO", "k"), ("TCOUNT", "k",
+        "-", "+"),
         ("TSEEK", "k", 0, 1), ("TACK", "k", "g", 1), ("TPENDING", "k", "g"), ("TGROUP", "LIST", "k"),
         ("TMAPPEND", "k", "FIELDS", 1, "f", "VALUES", 1),
     ):  # fmt: skip

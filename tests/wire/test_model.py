@@ -178,7 +178,8 @@ class Streams(RuleBasedStateMachine):
         assert self.c("TSEEK", "s", text(start), count + 1) == expected
 
     @rule(
-        name=GROUPS, count=st.integers(0, 5), ttl=st.sampled_from([0, 0, 2000]), new_at=st.sampled_from(["", "0", "mid"]),
+        name=GROUPS, count=st.integers(0, 5), ttl=st.sampled_from([0, 0, 2000]), new_at=st.sampled_from(["", "0",
+        "mid"]),
         retry=st.sampled_from([0, 100, 1000]), expire=st.sampled_from([0, 50, 3000]), most=st.sampled_from([0, 1, 2]),
     )  # fmt: skip
     def read_group(self, name: str, count: int, ttl: int, new_at: str, retry: int, expire: int, most: int) -> None:
@@ -188,7 +189,7 @@ class Streams(RuleBasedStateMachine):
         asked = b"" if new_at == "" else text(offset)
         group = self.groups.get(name)
         if group is None:
-            if asked in (b"0.0",):
+            if asked == b"0.0":
                 offset = self.evicted_to
             group = self.groups[name] = Group(offset, ttl, self.now)
             self.exists = True

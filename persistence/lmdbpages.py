@@ -1,0 +1,210 @@
+"""A look at an LMDB file's pages before LMDB sees it. LMDB maps the file and believes what it finds there: a length or
+an offset that is wrong ends in SIGBUS, SIGSEGV or silently wrong data. So every page of the trees is checked first,
+with plain reads.
+
+All in the machine's byte order, for 64 bits (liblmdb 0.9, data version 1):
+
+    a page     number u64 | pad u16 | flags u16 (1 branch, 2 leaf, 4 overflow, 8 meta) | lower u16 | upper u16
+               | places u16 ...
+    a meta     page header | magic u32 0xBEEFC0DE | version u32 | address u64 | map size u64
+    (0 and 1)  | 2 databases (free pages, main) | last page u64 | transaction u64       the higher transaction counts
+    a database pad u32 (of the first: page size) | flags u16 | depth u16 | branch, leaf, overflow pages u64
+               | entries u64 | root u64
+    a node     at its place in the page: low u16 | high u16 | flags u16 | key length u16 | key | data
+               branch: the child's page is low | high << 16 | flags << 32
+               leaf: length of data is low | high << 16; flags 1: data is the first overflow page; 2: data is a database
+
+Valid: every tree has the pages and entries that its database says, at the depth that it says; each page carries its
+own number and lies in the file; no page is used twice, or used and free. What values hold is not read here: their crc
+is checked where they are.
+
+A file may be shorter than "last page" says: pages taken and freed in one transaction are never written. It must hold
+every page that is in use. Cost: about a microsecond an entry, and one read for each tree page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct, unpack_from
+from sys import byteorder
+
+HEAD = Struct("=QHHHH")
+META = Struct("=IIQQ48s48sQQ")
+DATABASE = Struct("=IHHQQQQQ")
+NODE = Struct("=HHHH") if byteorder == "little" else Struct(">HHHH")
+PAGE_NO = Struct("=Q")
+MAGIC, DATA_VERSION = 0xBEEFC0DE, 1
+BRANCH, LEAF = 1, 2  # flags of a page
+BIG, SUB = 1, 2  # flags of a node
+FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
+NO_ROOT = (1 << 64) - 1
+MAX_DEPTH = 32  # as LMDB's own cursors
+
+
+class DamageError(Exception):
+    """The file is no LMDB file in good order; the text says why, without the file's name."""
+
+
+def verify(path: Path) -> None:
+    """Check every tree page of a file that nobody is writing. Raises DamageError, OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _Walk(fd).run()
+    finally:
+        os.close(fd)
+
+
+class _Database:
+    """What a database says of itself, to be compared with what is found."""
+
+    __slots__ = ("claimed", "depth", "found", "root")
+
+    def __init__(self, raw: bytes, flags: int = 0) -> None:
+        pad, its_flags, self.depth, *claimed, self.root = DATABASE.unpack(raw)
+        if its_flags != flags or (pad and not flags):
+            raise DamageError("a database of unknown kind")
+        self.claimed: list[int] = claimed  # branch pages, leaf pages, overflow pages, entries
+        self.found = [0, 0, 0, 0]
+
+
+class _Walk:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._bytes = os.fstat(fd).st_size
+        self._page = 4096  # bytes a page
+        self._last = 0
+        self._used = bytearray()  # by page: 1 if something uses it
+
+    def run(self) -> None:
+        free, main = self._metas()
+        self._used = bytearray(min(self._last, self._bytes // self._page) + 2)
+        self._used[0] = self._used[1] = 1
+        subs: list[_Database] = []
+        self._tree(main, subs, None)
+        for sub in subs:
+            self._tree(sub, None, None)
+        lists: list[bytes] = []
+        self._tree(free, None, lists)
+        for pages in lists:
+            self._free(pages)
+
+    def _metas(self) -> tuple[_Database, _Database]:
+        first = os.pread(self._fd, 4096, 0)
+        if len(first) < HEAD.size + META.size:
+            raise DamageError("cut short or empty")
+        if int.from_bytes(first[16:20], byteorder) != MAGIC:
+            raise DamageError("not an LMDB file, or its beginning is damaged")
+        page = int.from_bytes(first[40:44], byteorder)
+        if page not in (4096, 8192, 16384, 32768):
+            raise DamageError("the first meta page is damaged")
+        second = os.pread(self._fd, 4096, page)
+        if len(second) < HEAD.size + META.size:
+            raise DamageError("cut short")
+        metas = []
+        for number, raw in enumerate((first, second)):
+            its_number, _, flags, _, _ = HEAD.unpack_from(raw)
+            meta = META.unpack_from(raw, HEAD.size)
+            its_page = int.from_bytes(meta[4][:4], byteorder)
+            if meta[0] != MAGIC or its_number != number or flags != 8 or its_page != page:
+                raise DamageError(f"meta page {number} is damaged")
+            if meta[1] != DATA_VERSION:
+                raise DamageError(f"LMDB data version {meta[1]}, which this liblmdb can't read")
+            metas.append(meta)
+        even, odd = metas[0][7], metas[1][7]
+        if even % 2 or (odd and not odd % 2) or abs(even - odd) > 1:  # transaction n is written to page n % 2
+            raise DamageError("its meta pages do not belong together: one is damaged or of another time")
+        newest = max(metas, key=lambda meta: int(meta[7]))
+        self._page, self._last = page, newest[6]
+        if self._last > 1 << 47:
+            raise DamageError("the number of its last page makes no sense")
+        return _Database(newest[4], FREE_FLAGS), _Database(newest[5])
+
+    def _claim(self, first: int, count: int = 1) -> None:
+        end = first + count
+        if first < 2 or end > self._last + 1:
+            raise DamageError(f"a reference to page {first}, which can't be")
+        if end * self._page > self._bytes:
+            raise DamageError(f"cut short: {self._bytes} bytes, and page {end - 1} of {self._page} bytes is missing")
+        if any(self._used[first:end]):
+            raise DamageError(f"page {first} is used twice")
+        self._used[first:end] = b"\1" * count
+
+    def _tree(self, database: _Database, subs: list[_Database] | None, values: list[bytes] | None) -> None:
+        """Databases found in leaves go to ``subs``, values to ``values``, where these are lists."""
+        if database.root == NO_ROOT:
+            if any(database.claimed):
+                raise DamageError("a database without a root that claims to have entries")
+            return
+        if not 0 < database.depth <= MAX_DEPTH:
+            raise DamageError("a database of impossible depth")
+        todo = [(database.root, 1)]
+        while todo:
+            number, level = todo.pop()
+            self._claim(number)
+            page = os.pread(self._fd, self._page, number * self._page)
+            its_number, _, flags, lower, upper = HEAD.unpack_from(page)
+            expected = LEAF if level == database.depth else BRANCH
+            count = (lower - HEAD.size) >> 1
+            if its_number != number or flags != expected or lower & 1 or count < 1 or not lower <= upper <= self._page:
+                raise DamageError(f"page {number} is damaged")
+            places = unpack_from(f"={count}H", page, HEAD.size)
+            if min(places) < upper or max(places) > self._page - NODE.size:
+                raise DamageError(f"page {number} is damaged: a place outside of it")
+            if expected == BRANCH:
+                database.found[0] += 1
+                for place in places:
+                    low, high, top, keys = NODE.unpack_from(page, place)
+                    if place + NODE.size + keys > self._page:
+                        raise DamageError(f"page {number} is damaged: a key that leaves it")
+                    todo.append((low | high << 16 | top << 32, level + 1))
+            else:
+                database.found[1] += 1
+                database.found[3] += count
+                self._leaf(database, number, page, places, subs, values)
+        if database.found != database.claimed:
+            raise DamageError(f"a database has {database.found} pages and entries instead of {database.claimed}")
+
+    def _leaf(
+        self, database: _Database, number: int, page: bytes, places: tuple[int, ...],
+        subs: list[_Database] | None, values: list[bytes] | None,
+    ) -> None:  # fmt: skip
+        unpack, size = NODE.unpack_from, self._page
+        for place in places:
+            low, high, flags, keys = unpack(page, place)
+            at = place + 8 + keys
+            length = low | high << 16
+            if flags == BIG:
+                if at + 8 > size:
+                    raise DamageError(f"page {number} is damaged: an entry that leaves it")
+                pages = (15 + length) // size + 1
+                (first,) = PAGE_NO.unpack_from(page, at)
+                self._claim(first, pages)
+                database.found[2] += pages
+                if values is not None:
+                    values.append(os.pread(self._fd, length, first * size + HEAD.size))
+                continue
+            if at + length > size:
+                raise DamageError(f"page {number} is damaged: an entry that leaves it")
+            if flags != (0 if subs is None else SUB):
+                raise DamageError(f"page {number} is damaged: an entry of unknown kind")
+            if subs is not None:
+                if length != DATABASE.size:
+                    raise DamageError(f"page {number} is damaged: a database of the wrong size")
+                subs.append(_Database(page[at : at + length]))
+            if values is not None:
+                values.append(page[at : at + length])
+
+    def _free(self, pages: bytes) -> None:
+        """A list of free pages: their number, then theirs, descending."""
+        if len(pages) < 8 or len(pages) % 8 or len(pages) != 8 * (PAGE_NO.unpack_from(pages)[0] + 1):
+            raise DamageError("a list of free pages is damaged")
+        used, known = self._used, len(self._used)
+        before = self._last + 1
+        for number in unpack_from(f"={len(pages) // 8 - 1}Q", pages, 8):
+            if not 2 <= number < before:
+                raise DamageError("a list of free pages is damaged")
+            before = number
+            if number < known:
+                if used[number]:
+                    raise DamageError(f"page {number} is both free and in use")
+                used[number] = 1
