@@ -102,6 +102,7 @@ def servers(fsync: str, peer_binary: str | None, names: tuple[str, ...] = ("tide
                 made.append(Peer(name, commands[name], directory, fsync, core))
         root = str(Path(__file__).resolve().parent.parent)
         os.environ["PYTHONPATH"] = root
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a start compiles nothing anew, as where it is installed
         try:
             yield made
         finally:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import click
 import hiredis
@@ -89,7 +90,8 @@ def _requests(peer: Peer, count: int) -> list[Request]:
             words = (word, b"s", start, b"+", b"COUNT", b"%d" % count)
             command = b"*6\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
             sock.sendall(command)
-            reader, size, reply = hiredis.Reader(), 0, False
+            reader, size = hiredis.Reader(), 0
+            reply: Any = False
             while reply is False:
                 data = sock.recv(1 << 20)
                 size += len(data)

@@ -87,7 +87,7 @@ class ServerAPI(Protocol):
     def client_line(self, session: Session, now: int) -> str:
         """Its line of CLIENT LIST, without the line end."""
     def client_kill(self, victims: list[Session], caller: Session) -> bool:
-        """Close them (after their pending output). True if the caller is among them."""
+        """Close them at once, the caller after its reply. True if the caller is among them."""
     def client_unblock(self, client_id: int, error: bool) -> bool: ...
     def client_pause(self, until_ms: int, writes_only: bool) -> None: ...
     def client_unpause(self) -> None: ...
@@ -126,8 +126,11 @@ class ServerAPI(Protocol):
     # -- persistence and life
     def save(self) -> None:
         """Checkpoint before returning; raises CommandError."""
-    def bgsave(self) -> bool:
-        """Start a checkpoint; False if one is running."""
+    def bgsave(self, schedule: bool) -> bool:
+        """Start a checkpoint; False if that can't be done now: one is running, or a transaction is.
+
+        ``schedule``: then begin when it can.
+        """
     def last_save(self) -> int: ...
     def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:
         """Begin to end, or give that up (``abort``; raises CommandError where nothing was begun)."""

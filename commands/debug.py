@@ -11,7 +11,8 @@ from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
 
-_debug = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+FLAGS = "admin noscript loading stale"
+_debug = partial(command, flags=FLAGS, group="server", since="0.1.0")
 
 MAX_SLEEP = 3600.0  # seconds
 
@@ -42,7 +43,9 @@ def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_debug("DEBUG|RELOAD", opt(arg("option", multiple=True)), complexity="O(N): N keys and nodes.")
+@_debug(
+    "DEBUG|RELOAD", opt(arg("option", multiple=True)), flags=FLAGS + " no_multi", complexity="O(N): N keys and nodes.",
+)  # fmt: skip
 def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
     """Write a checkpoint, then read everything back from disk. NOSAVE leaves the checkpoint out."""
     _allowed(ctx)
@@ -56,7 +59,7 @@ def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_debug("DEBUG|LOADAOF", complexity="O(N): N keys, nodes and records.")
+@_debug("DEBUG|LOADAOF", flags=FLAGS + " no_multi", complexity="O(N): N keys, nodes and records.")
 def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Read everything back from store, journal and tail."""
     _allowed(ctx)

@@ -50,8 +50,8 @@ class Command:
     """A command as declared, and its counters."""
 
     __slots__ = (
-        "acl_categories", "args", "arity", "calls", "complexity", "denyoom", "failed", "first", "flags", "group",
-        "handler", "hot_least", "hot_most", "key_specs", "last", "name", "readonly",
+        "acl_categories", "args", "arity", "called", "calls", "complexity", "denyoom", "failed", "first", "flags",
+        "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name", "readonly",
         "rejected", "run_handler", "since", "step", "subcommands", "summary", "usec", "write",
     )  # fmt: skip
 
@@ -64,6 +64,7 @@ class Command:
         if group not in GROUPS:
             raise ValueError(f"{name}: unknown group {group!r}")
         self.name = name  # lower case; "client|id" for a subcommand
+        self.called = name  # what clients call it: another name after rename-command
         self.handler = handler
         self.summary = summary
         self.args = args
@@ -226,13 +227,13 @@ def lookup(argv: Sequence[bytes]) -> Command:
             raise unknown_subcommand(argv)
         found = sub
     if not found.takes(len(argv)):
-        raise errors.arity(found.name)
+        raise errors.arity(found.called)
     return found
 
 
 def top_commands() -> list[Command]:
     """Every command but the subcommands, each once, in alphabetical order."""
-    return sorted((cmd for word, cmd in TABLE.items() if word == word.lower()), key=lambda cmd: cmd.name)
+    return sorted((cmd for word, cmd in TABLE.items() if word == word.lower()), key=lambda cmd: cmd.called)
 
 
 def all_commands() -> Iterator[Command]:
@@ -251,7 +252,7 @@ def find_keys(cmd: Command, argv: Sequence[bytes]) -> list[tuple[bytes, tuple[st
 
 def syntax(cmd: Command) -> str:
     """The syntax line: ``TRANGE key start-id end-id [COUNT count]``."""
-    return " ".join([cmd.name.replace("|", " ").upper(), *[_shown(node) for node in cmd.args]])
+    return " ".join([cmd.called.replace("|", " ").upper(), *[_shown(node) for node in cmd.args]])
 
 
 def _shown(node: Arg) -> str:
@@ -281,7 +282,7 @@ def docs_tree(cmd: Command) -> dict[str, object]:
         specs = _spec_numbers(cmd.args, iter(range(len(cmd.key_specs))), {})
         tree["arguments"] = [_arg_docs(node, specs) for node in cmd.args]
     if cmd.subcommands:
-        tree["subcommands"] = {sub.name: docs_tree(sub) for _, sub in sorted(cmd.subcommands.items())}
+        tree["subcommands"] = {sub.called: docs_tree(sub) for _, sub in sorted(cmd.subcommands.items())}
     return tree
 
 
@@ -313,7 +314,7 @@ def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
 def info_row(cmd: Command) -> list[object]:
     """What COMMAND INFO says of a command, for ``reply.encode``."""
     return [
-        cmd.name, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
+        cmd.called, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
         frozenset("@" + category for category in cmd.acl_categories),
         [],  # tips: advice for cluster clients
         [_spec_docs(spec) for spec in cmd.key_specs],
@@ -337,8 +338,9 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
 
 def help_lines(container: str) -> list[str]:
     """What a HELP subcommand prints: a heading, then each subcommand's syntax and, indented, its summary."""
-    top = TABLE[container.lower().encode()]
-    lines = [f"{top.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    name = container.lower()
+    top = next(cmd for cmd in TABLE.values() if cmd.name == name)
+    lines = [f"{top.called.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
     for _, sub in sorted(top.subcommands.items()):
         lines += [syntax(sub).split(" ", 1)[1], "    " + sub.summary]
     return lines

@@ -87,6 +87,9 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, lo: int, hi: i
     top = COUNTS[count] if count < 1024 else array_header(count)
     if stream is None or lo >= hi:
         return top + head
+    wire = stream.at_hand(lo, hi, STREAMED_ABOVE)  # nearly always, where the range is short
+    if wire is not None:
+        return b"".join((top, head, wire))
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     pieces, close = stream.pieces(lo, hi)

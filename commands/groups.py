@@ -6,7 +6,7 @@ from __future__ import annotations
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
-from commands.parse import integer, positive
+from commands.parse import integer, span
 from resp import errors
 from resp import reply as encode
 from storage import consume
@@ -37,7 +37,7 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Acknowledge messages of a group; returns how many were pending."""
+    """Acknowledge messages of a group; return how many were pending."""
     ids = [parse_id(text) for text in argv[3:]]
     found = _find(ctx, argv, 1)
     if found is None:
@@ -52,12 +52,12 @@ def tack(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Give messages back: they are due now or after the delay; returns how many were pending."""
+    """Give messages back: they are due now or after the delay; return how many were pending."""
     delay, first = 0, 3
     if argv[3].upper() == b"DELAY":
         if len(argv) < 6:
             raise errors.arity("tnack")
-        delay, first = positive(argv[4]), 5
+        delay, first = span(argv[4]), 5
     return _fall_due(ctx, argv, first, delay)
 
 
@@ -66,9 +66,8 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say that work on messages goes on: they are due that many milliseconds from now; returns how many were
-    pending."""
-    return _fall_due(ctx, argv, 4, positive(argv[3]))
+    """Say that work on messages goes on: they fall due so many ms from now; return how many were pending."""
+    return _fall_due(ctx, argv, 4, span(argv[3]))
 
 
 def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
@@ -153,7 +152,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
 )  # fmt: skip
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
-    """End a group, its pending messages included; returns 1, or 0 if there was none."""
+    """End a group, its pending messages included; return 1, or 0 if there was none."""
     found = _find(ctx, argv, 2)
     if found is None:
         return encode.integer(0)
@@ -163,7 +162,7 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("TGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
 def tgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Prints the subcommands and what they are for."""
+    """Print the subcommands and what they are for."""
     return help_reply("TGROUP")
 
 

@@ -47,7 +47,7 @@ def _named(name: bytes) -> Command | None:
     parts = name.split(b"|")
     found = find(parts) if len(parts) <= 2 else None
     # A command that is no container has nothing behind a bar.
-    return found if found is not None and found.name.encode() == name.lower() else None
+    return found if found is not None and found.called.encode() == name.lower() else None
 
 
 def _called(argv: list[bytes]) -> Command | None:
@@ -90,7 +90,7 @@ def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
         wanted = top_commands()
     else:
         wanted = [found for found in map(_named, argv[2:]) if found is not None]
-    return _encoded(ctx.session.proto, {each.name: docs_tree(each) for each in wanted})
+    return _encoded(ctx.session.proto, {each.called: docs_tree(each) for each in wanted})
 
 
 @_command(
@@ -109,11 +109,11 @@ def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
 def command_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the names of the commands; with a filter, of subcommands too."""
     if len(argv) == 2:
-        return reply.bulk_array([each.name.encode() for each in top_commands()])
+        return reply.bulk_array([each.called.encode() for each in top_commands()])
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
         raise errors.syntax()
     fits = _list_filter(argv[3].upper(), argv[4])
-    return reply.bulk_array([each.name.encode() for each in all_commands() if fits(each)])
+    return reply.bulk_array([each.called.encode() for each in all_commands() if fits(each)])
 
 
 def _list_filter(kind: bytes, value: bytes) -> Callable[[Command], bool]:
@@ -124,7 +124,7 @@ def _list_filter(kind: bytes, value: bytes) -> Callable[[Command], bool]:
         return lambda each: category in each.acl_categories
     if kind == b"PATTERN":
         pattern = value.lower()
-        return lambda each: glob_match(pattern, each.name.encode())
+        return lambda each: glob_match(pattern, each.called.encode())
     raise errors.syntax()
 
 

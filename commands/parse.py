@@ -10,6 +10,8 @@ from resp.errors import CommandError
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
+LONGEST_SPAN: Final = 1 << 62  # ms
+
 _LONGEST = 20  # characters of the lowest 64-bit number
 
 
@@ -42,6 +44,19 @@ def positive(raw: bytes) -> int:
     value = integer(raw)
     if value < 0:
         raise CommandError(errors.NOT_POSITIVE)
+    return value
+
+
+def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
+    """A number of ms after which something is due. Raises CommandError, with ``text`` if it is below ``least``.
+
+    At most so many that the moment itself, in ms since epoch, is a signed 64-bit number: replies tell it.
+    """
+    value = integer(raw)
+    if value < least:
+        raise CommandError(text)
+    if value > LONGEST_SPAN:
+        raise CommandError(errors.NOT_INTEGER)
     return value
 
 

@@ -14,7 +14,7 @@ from commands.context import Block, Chunks, Context, Reply
 from commands.deadletter import dead_letter
 from commands.declare import arg, block, command, key, opt
 from commands.entries import entries_reply
-from commands.parse import integer, positive, timeout_ms
+from commands.parse import integer, span, timeout_ms
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -69,13 +69,11 @@ class ReadOptions:
                 self.group = argv[at + 1]
                 if not self.group:
                     raise CommandError(errors.EMPTY_GROUP)
-                self.ttl = positive(argv[at + 2])
+                self.ttl = span(argv[at + 2])
                 at += 3
             elif word == b"RETRY" and left >= 2:
-                self.retry = integer(argv[at + 1])
-                if self.retry < 1:
-                    raise CommandError(errors.BAD_RETRY)
-                self.expire = positive(argv[at + 2])
+                self.retry = span(argv[at + 1], 1, errors.BAD_RETRY)
+                self.expire = span(argv[at + 2])
                 self.flags |= records.HAS_RETRY
                 at += 3
             elif word == b"MAXDELIVERIES" and left >= 1:
@@ -104,7 +102,7 @@ class ReadOptions:
     opt(block("group", arg("name", token="GROUP"), arg("ttl-ms", "integer"))),
     opt(block(
         "retry", arg("retry-ms", "integer", token="RETRY"), arg("expire-ms", "integer"),
-        opt(arg("n", "integer", token="MAXDELIVERIES")), opt(arg("deadletter-key", token="DEADLETTER")),
+        opt(arg("n", "integer", token="MAXDELIVERIES")), opt(key("RW INSERT", "deadletter-key", token="DEADLETTER")),
     )),
     opt(arg("withinfo", "pure-token", token="WITHINFO")),
     flags="write blocking", group="stream", since="0.1.0",
@@ -255,7 +253,9 @@ def _due(
     leaves = group.pending.next_drop()
     if leaves is not None and leaves <= now:
         drop_overdue(ks, options.key, stream, group, now)  # [24]: expired ones are dropped first
-    ids = group.pending.due(now, options.count)
+    # after a rewind, what lies ahead of the offset comes as a new entry, not twice in one read
+    passed = max(group.offset, stream.evicted_to)
+    ids = [entry_id for entry_id in group.pending.due(now, options.count) if entry_id <= passed]
     wires = [stream.find(entry_id) for entry_id in ids]
     gone = {entry_id: None for entry_id, wire in zip(ids, wires, strict=True) if wire is None}
     return ids, gone, wires
@@ -289,6 +289,6 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
         dropped += 1
     if kept:
         ks.agenda.file(agenda.PENDING_DROP, key, group.name, now + 1000)
-    elif dropped:
+    else:  # also if nothing had to go: what this was filed for may have been acknowledged, and others leave later
         ks.file_group(key, group)
     return dropped

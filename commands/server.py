@@ -95,7 +95,8 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
     scheduled = len(argv) == 2 and argv[1].upper() == b"SCHEDULE"
     if len(argv) > 2 or (len(argv) == 2 and not scheduled):
         raise errors.syntax()
-    if not ctx.server.bgsave():
+    scheduled = scheduled or ctx.in_exec
+    if not ctx.server.bgsave(scheduled):
         if not scheduled:
             raise CommandError(errors.SAVE_RUNNING)
         return reply.simple(b"Background saving scheduled")
@@ -105,7 +106,9 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
 @_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Start writing a checkpoint, behind which the journal is cut."""
-    if not ctx.server.bgsave():
+    if not ctx.server.bgsave(ctx.in_exec):
+        if ctx.in_exec:
+            return reply.simple(b"Background append only file rewriting scheduled")
         raise CommandError(errors.REWRITE_RUNNING)
     return reply.simple(b"Background append only file rewriting started")
 

@@ -113,6 +113,9 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     return result or encode.integer(evicted)
 
 
+MOST_AT_ONCE = 512 << 20  # bytes of entries that one TMAPPEND may make
+
+
 @command(
     "TMAPPEND", key("RW"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
     arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
@@ -131,9 +134,11 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     fields, values = argv[4 : 4 + width], argv[5 + width :]
     if not values or len(values) % width:
         raise errors.arity("tmappend")
+    total = len(values) // width
+    if total * (sum(map(len, fields)) + 16 * width + 64) + sum(map(len, values)) > MOST_AT_ONCE:
+        raise CommandError(errors.TOO_MUCH_AT_ONCE)  # the fields come once and are stored with every entry
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)
-    total = len(values) // width
     if ms == MASK64 and MASK64 - seq < total - 1:
         raise CommandError(errors.ID_EXHAUSTED)
     if stream is None:
@@ -200,7 +205,8 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple
     stream = ctx.ks.stream(argv[1], ctx.now)
     if stream is None or count <= 0 or start > end:
         return None
-    lo, hi = stream.ord_from(start), stream.ord_from(end + 1)
+    hi = stream.next_ord if end >= stream.last_id else stream.ord_from(end + 1)
+    lo = stream.ord_from(start)  # last, so that its node is at hand for the read
     return (stream, lo, hi, count) if lo < hi else None
 
 

@@ -59,11 +59,11 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
                 f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup"
             )
         missing = [name for name in PARTS if not (directory / name).exists()]
-        missing = missing or [f"{name}/data.mdb" for name in PARTS[1:] if not (directory / name / "data.mdb").exists()]
+        files = [f"{name}/data.mdb" for name in PARTS[1:]]  # an empty one LMDB would take for a new one
+        missing = missing or [name for name in files if not _size(directory / name)]
         if missing:
-            raise CorruptError(
-                f"{directory}: {', '.join(missing)} missing: restore the directory from a backup, or from a replica"
-            )
+            what = f"{', '.join(missing)} missing or empty"
+            raise CorruptError(f"{directory}: {what}: restore the directory from a backup, or from a replica")
         making.unlink(missing_ok=True)  # a first start that ended between its last two steps
         return lines[1][3:], False
     foreign = [name for name in PARTS if (directory / name).exists()]
@@ -81,6 +81,10 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
             path.unlink()
     create_tail(directory / "tail", ring_bytes)
     return secrets.token_hex(20), True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def complete(directory: Path, identity: str) -> None:

@@ -8,6 +8,8 @@ commit is synced."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
@@ -15,6 +17,7 @@ from zlib import crc32
 
 import lmdb
 
+from persistence.directory import sync as sync_directory
 from persistence.lmdbfile import REMEDY, open_env, reported
 from persistence.tail import Frame
 from resp.errors import CorruptError
@@ -23,6 +26,7 @@ KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
+SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
 CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms, for which the journal's thread waits
 
 
@@ -33,7 +37,10 @@ class Journal:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
-        self._env = open_env(directory, MAP_SIZE, 2)
+        self._open()
+
+    def _open(self) -> None:
+        self._env, _ = open_env(self.path.parent, MAP_SIZE, 2)
         try:
             with reported(self.path):
                 self._log = self._env.open_db(b"log")
@@ -51,7 +58,7 @@ class Journal:
         if not raw:
             return 0
         if len(raw) != END.size + CRC.size or crc32(raw[: END.size]) != CRC.unpack_from(raw, END.size)[0]:
-            raise CorruptError(f"{self.path}: the place of its end is damaged: {REMEDY}")
+            raise CorruptError(f"{self.path}: its end is damaged: {REMEDY}")
         return int(END.unpack_from(raw)[0])
 
     def close(self) -> None:
@@ -111,6 +118,35 @@ class Journal:
                 cursor.delete()  # and on to the next; the key is empty behind the last
                 left -= 1
         return not left
+
+    def shrink(self) -> bool:
+        """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
+
+        The copy takes the file's place by rename: a crash leaves the one or the other. Raises OSError, CorruptError.
+        """
+        size = self.path.stat().st_size
+        with reported(self.path), self._env.begin() as txn:
+            used = txn.stat(self._log)
+            live = (used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"]
+        if size < SHRINK_ABOVE or live * 4 > size:
+            return False
+        copy = self.path.parent / "shrunk"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        try:
+            with reported(self.path):
+                self._env.copy(str(copy), compact=True)
+            with (copy / "data.mdb").open("rb") as file:
+                os.fsync(file.fileno())
+            self._env.close()
+            try:
+                (copy / "data.mdb").replace(self.path)
+                sync_directory(self.path.parent)
+            finally:
+                self._open()
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        return True
 
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""

@@ -31,26 +31,32 @@ _SYSTEM = {  # texts of system errors that LMDB passes on bare
     "File too large": errno.EFBIG,
     "Disk quota": errno.EDQUOT,
     "Cannot allocate": errno.ENOMEM,
-    "Input/output": errno.EIO,
 }
 
 
-def open_env(directory: Path, map_size: int, databases: int) -> lmdb.Environment:
-    """Open or create. ``map_size`` in bytes. Raises CorruptError, OSError."""
+def open_env(
+    directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0
+) -> tuple[lmdb.Environment, bytes]:
+    """Open or create; ``map_size`` in bytes. Returns also the keys of a database, see verify().
+
+    Raises CorruptError, OSError.
+    """
+    keys = b""
     data = directory / "data.mdb"
     size = data.stat().st_size if data.exists() else 0
     if size:  # LMDB makes a file before it writes its first pages: an empty one is a new one
         try:
-            verify(data)
+            keys = verify(data, keys_of, key_size)
         except DamageError as error:
             raise CorruptError(f"{data}: {error}: {REMEDY}") from error
     map_size = max(map_size, 2 * size)
     while True:
         try:
             with reported(data):
-                return lmdb.open(
+                env = lmdb.open(
                     str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False
                 )
+            return env, keys
         except OSError as error:
             if error.errno != errno.ENOMEM or map_size // 2 < max(SMALLEST_MAP, size + (size >> 2)):
                 raise
@@ -82,4 +88,6 @@ def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
     for name, code in _SYSTEM.items():
         if name in text:
             return OSError(code, f"{path}: {text}")
+    if "Input/output" in text:  # what LMDB makes of a write that the system cut short
+        return OSError(errno.EIO, f"{path}: input/output error, or no space left on the device")
     return OSError(errno.EIO, f"{path}: {text}")

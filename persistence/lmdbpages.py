@@ -45,11 +45,15 @@ class DamageError(Exception):
     """The file is no LMDB file in good order; the text says why, without the file's name."""
 
 
-def verify(path: Path) -> None:
-    """Check every tree page of a file that nobody is writing. Raises DamageError, OSError."""
+def verify(path: Path, keys_of: bytes = b"", key_size: int = 0) -> bytes:
+    """Check every tree page of a file that nobody is writing. Raises DamageError, OSError.
+
+    Returns the keys of the database ``keys_of``, in order and joined, if each is ``key_size`` bytes long: reading them
+    through a cursor of py-lmdb would read the values too, as that touches all of their pages.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _Walk(fd).run()
+        return _Walk(fd).run(keys_of, key_size)
     finally:
         os.close(fd)
 
@@ -75,18 +79,22 @@ class _Walk:
         self._last = 0
         self._used = bytearray()  # by page: 1 if something uses it
 
-    def run(self) -> None:
+    def run(self, keys_of: bytes, key_size: int) -> bytes:
         free, main = self._metas()
         self._used = bytearray(min(self._last, self._bytes // self._page) + 2)
         self._used[0] = self._used[1] = 1
-        subs: list[_Database] = []
+        subs: list[tuple[bytes, _Database]] = []
         self._tree(main, subs, None)
-        for sub in subs:
-            self._tree(sub, None, None)
+        keys: list[bytes] = []
+        for name, sub in subs:
+            self._tree(sub, None, None, keys if name == keys_of else None)
+        if any(len(key) != key_size for key in keys):
+            raise DamageError(f"a key of the wrong size in {keys_of.decode()}")
         lists: list[bytes] = []
         self._tree(free, None, lists)
         for pages in lists:
             self._free(pages)
+        return b"".join(keys)
 
     def _metas(self) -> tuple[_Database, _Database]:
         first = os.pread(self._fd, 4096, 0)
@@ -129,8 +137,11 @@ class _Walk:
             raise DamageError(f"page {first} is used twice")
         self._used[first:end] = b"\1" * count
 
-    def _tree(self, database: _Database, subs: list[_Database] | None, values: list[bytes] | None) -> None:
-        """Databases found in leaves go to ``subs``, values to ``values``, where these are lists."""
+    def _tree(
+        self, database: _Database, subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None,
+        keys: list[bytes] | None = None,
+    ) -> None:  # fmt: skip
+        """Databases found in leaves go to ``subs``, values to ``values``, keys to ``keys``, where these are lists."""
         if database.root == NO_ROOT:
             if any(database.claimed):
                 raise DamageError("a database without a root that claims to have entries")
@@ -152,21 +163,23 @@ class _Walk:
                 raise DamageError(f"page {number} is damaged: a place outside of it")
             if expected == BRANCH:
                 database.found[0] += 1
-                for place in places:
-                    low, high, top, keys = NODE.unpack_from(page, place)
-                    if place + NODE.size + keys > self._page:
+                for place in reversed(places):  # the last one in is the first one out
+                    low, high, top, length = NODE.unpack_from(page, place)
+                    if place + NODE.size + length > self._page:
                         raise DamageError(f"page {number} is damaged: a key that leaves it")
                     todo.append((low | high << 16 | top << 32, level + 1))
             else:
                 database.found[1] += 1
                 database.found[3] += count
                 self._leaf(database, number, page, places, subs, values)
+                if keys is not None:
+                    keys += [page[at + 8 : at + 8 + NODE.unpack_from(page, at)[3]] for at in places]
         if database.found != database.claimed:
             raise DamageError(f"a database has {database.found} pages and entries instead of {database.claimed}")
 
     def _leaf(
         self, database: _Database, number: int, page: bytes, places: tuple[int, ...],
-        subs: list[_Database] | None, values: list[bytes] | None,
+        subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None,
     ) -> None:  # fmt: skip
         unpack, size = NODE.unpack_from, self._page
         for place in places:
@@ -190,7 +203,7 @@ class _Walk:
             if subs is not None:
                 if length != DATABASE.size:
                     raise DamageError(f"page {number} is damaged: a database of the wrong size")
-                subs.append(_Database(page[at : at + length]))
+                subs.append((page[at - keys : at], _Database(page[at : at + length])))
             if values is not None:
                 values.append(page[at : at + length])
 

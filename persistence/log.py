@@ -246,6 +246,21 @@ class Log:
             self.offset = offset + size
             if self._waiting_bytes >= self.options.journal_flush_bytes:
                 self._lock.notify_all()
+            if self._waiting_bytes > tail.size // 4:
+                self._keep_half_free()
+
+    def _keep_half_free(self) -> None:
+        """Called with the lock: wait for the journal while the ring couldn't take a batch of half its size.
+
+        So a disk that is full is noticed, and writes are refused, before a batch has been made that fits nowhere.
+        """
+        half = self.tail.size // 2
+        while self._problem is None and self._thread is not None and self._thread.is_alive():
+            if self.tail.place_for(half) is not None:
+                return
+            self._hurry = True
+            self._lock.notify_all()
+            self._lock.wait(1.0)
 
     def _wait_for_room(self, size: int) -> int:
         """Called with the lock: the journal is asked to make room in the ring. Raises OSError."""
@@ -254,9 +269,9 @@ class Log:
             if place is not None:
                 return place
             if self._problem is not None:
-                raise OSError(errno.EAGAIN, self._problem)
+                raise OSError(errno.EIO, self._problem)
             if self._thread is None or not self._thread.is_alive():
-                raise OSError(errno.EAGAIN, "the log is closed")
+                raise OSError(errno.EIO, "the log is closed")
             self._hurry = True
             self._lock.notify_all()
             self._lock.wait(1.0)
@@ -378,6 +393,11 @@ class Log:
                 return  # a later checkpoint cuts it
             if more:
                 time.sleep(BREATH_SECONDS)
+        try:
+            with self._writing:
+                self.journal.shrink()
+        except (OSError, CorruptError):
+            pass  # it stays as large as it is
 
     def renew_view(self) -> None:
         """On the event loop, after a checkpoint: reads see the new store. Raises OSError."""

@@ -29,12 +29,12 @@ import lmdb
 from persistence.lmdbfile import REMEDY, open_env, reported, translated
 from resp.errors import CorruptError
 from storage.ids import MASK64
-from storage.node import HEADER as NODE_HEADER
+from storage.nodes import NodeStore
 from storage.pending import assemble
-from storage.stream import NodeStore, Stream, StreamCapture
+from storage.stream import Stream
 
 if TYPE_CHECKING:
-    from storage.capture import Capture
+    from storage.capture import Capture, StreamCapture
     from storage.keyspace import Keyspace
 
 U64 = Struct(">Q")
@@ -107,7 +107,9 @@ class Store:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
-        self.env = open_env(directory, MAP_SIZE, 5)
+        # Keys of all nodes, as of now; None once a checkpoint may have changed them.
+        self._keys: bytes | None
+        self.env, self._keys = open_env(directory, MAP_SIZE, 5, b"nodes", NODE_KEY.size)
         try:
             with reported(self.path):
                 self.meta = self.env.open_db(b"meta")
@@ -138,7 +140,7 @@ class Store:
 
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """A node's blob. Raises CorruptError if it isn't there or isn't that node, OSError."""
+        """A node's blob. Raises CorruptError if it isn't there, OSError. Its content is the caller's to check."""
         return self.load_from(self._view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -148,11 +150,6 @@ class Store:
             raise translated(self.path, error) from error
         if blob is None:
             raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is missing: {REMEDY}")
-        # A blob's own crc does not cover the ID that its header begins with.
-        if len(blob) >= NODE_HEADER.size:
-            ms, seq = NODE_HEADER.unpack_from(blob)[5:7]
-            if ms << 64 | seq != first_id:
-                raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is damaged: {REMEDY}")
         return blob
 
     def pin(self) -> NodeStore:
@@ -228,18 +225,24 @@ class Store:
     def _restore_nodes(
         self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
     ) -> int:
-        unpack, number = NODE_KEY.unpack, int.from_bytes
-        last, count, total, nodes = -1, 0, 0, 0
+        keys, self._keys = self._keys, None
+        if keys is None:  # not at the start: slower, this reads the nodes as well
+            keys = b"".join(map(bytes, txn.cursor(db=self.nodes).iternext(keys=True, values=False)))
+        number, size = int.from_bytes, NODE_KEY.size
+        last, count, total, nodes, before = -1, 0, 0, 0, b""
         stream: Stream | None = None
-        for key in txn.cursor(db=self.nodes).iternext(keys=True, values=False):
-            sid, first_ord, first_id = unpack(key)
+        for sid, first_ord, first_id in NODE_KEY.iter_unpack(keys):
+            key = keys[nodes * size : nodes * size + size]
             if sid != last:
                 if stream is not None and claimed.pop(last) != (count, total & MASK64):
                     raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
                 last, count, total, stream = sid, 0, 0, made.get(sid)
-                if stream is None:
-                    raise CorruptError(f"{self.path}: a node of stream {sid}, which isn't there: {REMEDY}")
-            stream.add_stored_node(first_ord, number(first_id, "big"))  # type: ignore[union-attr]  # not None, see above
+            if stream is None:
+                raise CorruptError(f"{self.path}: a node of stream {sid}, which isn't there: {REMEDY}")
+            if key <= before:
+                raise CorruptError(f"{self.path}: the nodes of stream {sid} are out of order: {REMEDY}")
+            stream.add_stored_node(first_ord, number(first_id, "big"))
+            before = key
             count += 1
             total += crc32(key)
             nodes += 1
@@ -253,6 +256,7 @@ class Store:
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
         """One transaction with everything of the capture, synced when this returns. Raises OSError, CorruptError."""
+        self._keys = None
         with reported(self.path), self.env.begin(write=True) as txn:
             if capture.flushed:
                 for db in self._content():
@@ -317,6 +321,8 @@ def _items(txn: lmdb.Transaction, db: lmdb._Database) -> Iterator[tuple[bytes, b
 def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
     """Delete the stream's nodes that end at or before its first_ord; returns their keys."""
     gone: list[bytes] = []
+    if not stream.first_ord:
+        return gone
     cursor.set_range(prefix)
     while cursor.key()[:8] == prefix:
         here = bytes(cursor.key())

@@ -57,9 +57,14 @@ class RequestDecoder(ExactDecoder):
         self, max_bulk: int = 512 * 1024 * 1024, max_multibulk: int = 1024 * 1024, max_buffer: int = 1024 * 1024 * 1024
     ) -> None:
         super().__init__(max_bulk, max_multibulk, max_buffer)
-        # A chunk up to this size can't break a limit by what is complete in it (an argument takes six bytes or more).
-        self._at_once = min(AT_ONCE, max_bulk, max_buffer, 6 * max_multibulk)
+        self.limit(max_bulk, max_buffer)
         self._reader: Any = None  # hiredis.Reader, made for the first pipeline
+
+    def limit(self, max_bulk: int, max_buffer: int) -> None:
+        """Change the limits; a header that was accepted stays accepted."""
+        super().limit(max_bulk, max_buffer)
+        # A chunk up to this size can't break a limit by what is complete in it (an argument takes six bytes or more).
+        self._at_once = min(AT_ONCE, max_bulk, max_buffer, 6 * self.max_multibulk)
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""

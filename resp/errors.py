@@ -53,6 +53,7 @@ BAD_DEADLETTER = "ERR DEADLETTER must name a key other than the stream's own"
 EMPTY_GROUP = "ERR the group's name must not be empty"
 BAD_FIELDS = "ERR the number of FIELDS must be positive and match the fields given"
 NOT_POSITIVE = "ERR value is out of range, must be positive"
+TOO_MUCH_AT_ONCE = "ERR the entries of one command may take 512 MiB together"
 
 # connections
 NOAUTH = "NOAUTH Authentication required."

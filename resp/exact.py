@@ -62,6 +62,19 @@ class ExactDecoder:
         self._parse(data, commands, once=False)
         return commands
 
+    def first(self, data: bytes) -> tuple[list[list[bytes]], bytes]:
+        """Like feed(), up to the end of the first command or empty line; returns what stands behind it, too.
+
+        For a peer that hasn't logged in: the command may change what is allowed after it.
+        """
+        commands: list[list[bytes]] = []
+        rest = self._parse(data, commands, once=True)
+        return commands, rest
+
+    def limit(self, max_bulk: int, max_buffer: int) -> None:
+        """Change the limits; a header that was accepted stays accepted."""
+        self.max_bulk, self.max_buffer = max_bulk, max_buffer
+
     def _parse(self, data: bytes, commands: list[list[bytes]], *, once: bool) -> bytes:
         """Parse ``data``, append commands, set ``error``; with ``once`` stop after one command and return the rest."""
         rest = b""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from commands.context import Context, Reply
 from commands.declare import all_commands
 from commands.session import Session
-from resp.errors import CommandError
+from resp.errors import CommandError, CorruptError
 from respserver import info
 from respserver.clients import client_line
 from respserver.connection import Connection
@@ -47,8 +47,7 @@ class Api:
                 if conn.waiter is not None:
                     server.blocking.forget(conn.waiter)
                 conn.backlog.clear()
-                victim.close_after_reply = True
-                server.queue_flush(conn)
+                conn.kill()
         return caller in victims
 
     def client_unblock(self, client_id: int, error: bool) -> bool:
@@ -154,12 +153,16 @@ class Api:
     def save(self) -> None:
         try:
             self._server.checkpoints.run_now()
-        except OSError as error:
+        except (OSError, CorruptError) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from error
 
-    def bgsave(self) -> bool:
+    def bgsave(self, schedule: bool) -> bool:
+        checkpoints = self._server.checkpoints
+        if checkpoints.running or self._server.dispatcher.ctx.in_exec:  # no batch may end inside a transaction
+            checkpoints.wanted = checkpoints.wanted or schedule
+            return False
         try:
-            return self._server.checkpoints.begin()
+            return checkpoints.begin()
         except OSError as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from error
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from commands.context import Block, Chunks, Context
-from resp import reply
+from resp import errors, reply
 from resp.errors import CommandError
 from storage.agenda import PENDING_DUE, Agenda
+from storage.groups import Group
 from storage.stream import Stream
 
 if TYPE_CHECKING:
@@ -32,13 +33,14 @@ Queue = OrderedDict["Waiter", None]
 class Waiter:
     """A parked client."""
 
-    __slots__ = ("block", "conn", "deadline", "done")
+    __slots__ = ("block", "conn", "deadline", "done", "group")
 
     def __init__(self, conn: Connection, block: Block, deadline: int) -> None:
         self.conn = conn
         self.block = block
         self.deadline = deadline  # ms on the monotonic clock; 0: waits for ever
         self.done = False
+        self.group: Group | None = None  # the very one that it waits for: another may get its name
 
 
 class Blocking:
@@ -68,20 +70,31 @@ class Blocking:
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
+            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # mostly of waits that have ended
+                self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+                heapify(self._deadlines)
         if name is not None:
-            self._count_reader(key, name, 1)
+            self._join(waiter, name)
             self._file_due(key, name, waiter, ctx)
         server.queue_flush(conn)
 
-    def _count_reader(self, key: bytes, name: bytes, by: int) -> None:
-        """A group with a blocked reader does not expire [15]."""
+    def _group(self, key: bytes, name: bytes) -> Group | None:
         stream = self.server.ks.keys.get(key)
-        group = stream.groups.get(name) if isinstance(stream, Stream) else None
+        return stream.groups.get(name) if isinstance(stream, Stream) else None
+
+    def _join(self, waiter: Waiter, name: bytes) -> None:
+        """A group with a blocked reader does not expire [15]."""
+        group = waiter.group = self._group(waiter.block.key, name)
         if group is not None:
-            group.waiters = max(0, group.waiters + by)
-            if by < 0 and not group.waiters:
+            group.waiters += 1
+
+    def _leave(self, waiter: Waiter, name: bytes) -> None:
+        group, waiter.group = waiter.group, None
+        if group is not None:
+            group.waiters -= 1
+            if not group.waiters and group is self._group(waiter.block.key, name):
                 group.touch(self.server.now_ms())
-                self.server.ks.file_group(key, group)
+                self.server.ks.file_group(waiter.block.key, group)
 
     def _file_due(self, key: bytes, name: bytes, waiter: Waiter, ctx: Context) -> None:
         if waiter.block.wake_at is not None:
@@ -110,14 +123,14 @@ class Blocking:
         else:
             waiting.pop(key, None)
         if name is not None:
-            self._count_reader(key, name, -1)
+            self._leave(waiter, name)
         waiter.conn.waiter = None
         waiter.conn.session.blocked = False
 
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
         """End the wait with a reply; the client goes on with what it sent meanwhile."""
         self.forget(waiter)
-        waiter.conn.send(answer)
+        self.server.dispatcher.answer_later(waiter.conn, answer)
         self.server.queue_resume(waiter.conn)
 
     # -- news ------------------------------------------------------------------------------------------------
@@ -141,10 +154,14 @@ class Blocking:
         for waiter in list(queue) if name is None else _in_turn(queue):
             ctx.session = waiter.conn.session
             try:
+                if name is not None and waiter.group is not self._group(key, name):
+                    raise errors.no_group(key, name)  # it ended; one that got its name since is another [16]
                 answer = waiter.block.serve(ctx)
             except CommandError as error:
                 self.server.stats.note_error(error.text)
                 answer = reply.error(error.text)
+            except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
+                answer = self.server.dispatcher.broke(b"a blocked read", error)
             if answer is not None:
                 self.release(waiter, answer)
             elif name is not None:
@@ -191,7 +208,8 @@ class Blocking:
             ks.waiting[key] = sum(map(len, groups.values()))
             for name, queue in groups.items():
                 if name is not None:
-                    self._count_reader(key, name, len(queue))
+                    for waiter in queue:
+                        self._join(waiter, name)
             ks.ready.append(key)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from resp.errors import CommandError
+from resp import errors
+from resp.errors import CommandError, CorruptError
 from respserver.figures import Saves
 from storage.capture import Capture
 
@@ -22,7 +23,8 @@ class Checkpoints:
         self.server = server
         self.saves = Saves(last=server.clock.now() // 1000)
         self._task: asyncio.Future[None] | None = None
-        self._not_before = 0  # ms since epoch; after a failure
+        self.wanted = False  # one has been asked for that could not begin at once
+        self._not_before = 0  # mono ms; after a failure
         self._synced = 0  # mono ms of the last everysec sync
         self._sync: asyncio.Future[None] | None = None
 
@@ -31,9 +33,10 @@ class Checkpoints:
         return self._task is not None
 
     def begin(self) -> bool:
-        """Start one in the background; False if one is running."""
+        """Start one in the background; False if one is running. Raises OSError."""
         if self._task is not None:
             return False
+        self.wanted = False
         server = self.server
         capture, offset = self._freeze()
         began = server.clock.mono()
@@ -51,9 +54,9 @@ class Checkpoints:
         return True
 
     def run_now(self) -> None:
-        """Write one before returning. Raises OSError; CommandError if one is running in the background."""
+        """Write one before returning. Raises OSError, CorruptError; CommandError if one runs in the background."""
         if self._task is not None:
-            raise CommandError("ERR Background save already in progress")
+            raise CommandError(errors.SAVE_RUNNING)
         server = self.server
         capture, offset = self._freeze()
         began = server.clock.mono()
@@ -66,15 +69,16 @@ class Checkpoints:
 
     async def finish(self) -> None:
         """Wait for what runs in the background."""
-        for task in (self._task, self._sync):
-            if task is not None:
-                await asyncio.wait([task])
-        await asyncio.sleep(0)  # let the callbacks run
+        while (task := self._task or self._sync) is not None:
+            await asyncio.wait([task])
+            await asyncio.sleep(0)  # let the callbacks run
+            if task is self._sync:
+                self._sync = None
 
     def _freeze(self) -> tuple[Capture, int]:
         """Everything up to here is in the log, so the capture belongs to its offset."""
         server = self.server
-        if server.ks.log and not server.commit():
+        if (server.ks.log or server.stalled) and not server.commit():
             raise OSError("the last write could not be made durable")
         self.saves.running = True
         self.saves.started = server.clock.now() // 1000
@@ -83,17 +87,21 @@ class Checkpoints:
     def _ended(self, capture: Capture, error: BaseException | None, began: int) -> None:
         server, saves = self.server, self.saves
         saves.running = False
+        if error is None:
+            try:
+                server.disk.renew_view()
+            except (OSError, CorruptError) as failed:
+                error = failed  # what was captured stays in memory, and is written once more
         saves.last_ok = error is None
         saves.last_seconds = (server.clock.mono() - began) // 1000
         if error is None:
-            server.disk.renew_view()
             server.ks.captured(capture)
             saves.last = server.clock.now() // 1000
             saves.count += 1
             server.log.verbose(f"Checkpoint done in {server.clock.mono() - began} ms")
         else:
             server.ks.capture_failed(capture)
-            self._not_before = server.clock.now() + RETRY_MS
+            self._not_before = server.clock.mono() + RETRY_MS
             server.log.warning(f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {error}")
 
     def on_time(self, now: int) -> None:
@@ -104,17 +112,18 @@ class Checkpoints:
             self._synced = mono
             self._sync = server.loop.run_in_executor(None, server.disk.sync)
             self._sync.add_done_callback(self._sync_ended)
-        if self._task is not None or now < self._not_before or not server.ks.dirty_count:
+        if self._task is not None or mono < self._not_before:
             return
-        due = server.disk.wants_checkpoint() or any(
-            server.ks.dirty_count >= changes and now // 1000 - self.saves.last >= seconds
+        changed = server.ks.dirty_count
+        due = self.wanted or server.disk.wants_checkpoint() or any(
+            changed and changed >= changes and now // 1000 - self.saves.last >= seconds
             for seconds, changes in server.config.save_points
         )
         if due:
             try:
                 self.begin()
             except OSError as error:
-                self._not_before = now + RETRY_MS
+                self._not_before = mono + RETRY_MS
                 server.log.warning(f"Checkpoint put off: {error}")
 
     def _sync_ended(self, task: asyncio.Future[None]) -> None:

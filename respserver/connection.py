@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 OUTPUT_AT_ONCE = 1024 * 1024  # bytes of replies made before the client must read some
 BACKLOG_AT_ONCE = 4096  # commands decoded and waiting, before reading stops
+BACKLOG_BYTES = 1024 * 1024  # bytes received while commands wait, before reading stops
+LOGIN_AT_ONCE = 4096  # bytes looked at in one piece before the peer has logged in
 
 
 class Connection(asyncio.Protocol):
     """Server's side of one socket."""
 
     __slots__ = (
-        "_chunks", "_cut", "_streams", "backlog", "decoder", "eof", "out", "out_bytes", "paused", "progress",
-        "queued", "reading", "server",
-        "session", "soft_since", "throttled", "transport", "waiter",
+        "_backlog_bytes", "_chunks", "_cut", "_streams", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes",
+        "paused", "progress", "queued", "reading", "server", "session", "soft_since", "throttled", "transport",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -49,6 +51,8 @@ class Connection(asyncio.Protocol):
         self.out: list[bytes | Chunks] = []
         self.out_bytes = 0  # bytes in ``out``
         self.backlog: deque[list[bytes]] = deque()
+        self._backlog_bytes = 0  # received since commands began to wait
+        self.multi_bytes = 0  # bytes of the commands that wait for EXEC
         self.waiter: Waiter | None = None
         self.throttled = False
         self.paused = False
@@ -68,30 +72,61 @@ class Connection(asyncio.Protocol):
         self.server.accept(self)
 
     def data_received(self, data: bytes) -> None:
-        decoder = self.decoder
-        if not decoder.authenticated:
-            decoder.authenticated = self.session.authenticated
+        session, decoder = self.session, self.decoder
+        if session.close_after_reply:  # it said QUIT, was killed or broke the protocol: nothing behind that counts
+            return
+        session.total_in += len(data)
+        if not session.authenticated:
+            data = self._before_login(data)
+        decoder.authenticated = session.authenticated
         commands = decoder.feed(data)
-        self.session.total_in += len(data)
-        if self.waiter is not None or self.throttled or self.paused or self._chunks is not None or self.backlog:
-            self.backlog.extend(commands)
-            if len(self.backlog) > BACKLOG_AT_ONCE:
-                self._stop_reading()
-        elif commands:
-            self.server.dispatcher.run(self, commands)
+        self._take(commands, len(data))
         if decoder.error is not None:
             self._broken()
 
+    def _take(self, commands: list[list[bytes]], size: int) -> None:
+        """Run commands that arrived as ``size`` bytes, or let them wait for their turn."""
+        if self.waiter is not None or self.throttled or self.paused or self._chunks is not None or self.backlog:
+            self.backlog.extend(commands)
+            self._backlog_bytes += size
+            if len(self.backlog) > BACKLOG_AT_ONCE or self._backlog_bytes > BACKLOG_BYTES:
+                self._stop_reading()
+        elif commands:
+            self.server.dispatcher.run(self, commands)
+        else:
+            self.session.last_active = self.server.now_ms()
+
+    def _before_login(self, data: bytes) -> bytes:
+        """Take commands one at a time: AUTH lifts the decoder's limits for what stands behind it. Returns the rest."""
+        session, decoder = self.session, self.decoder
+        decoder.authenticated = False
+        for at in range(0, len(data), LOGIN_AT_ONCE):
+            piece = data[at : at + LOGIN_AT_ONCE]
+            while piece:
+                commands, piece = decoder.first(piece)
+                self._take(commands, 0)
+                if session.close_after_reply:
+                    return b""
+                if session.authenticated:
+                    return piece + data[at + LOGIN_AT_ONCE :]
+        return b""
+
     def eof_received(self) -> bool:
-        """The peer sends no more; what it asked for is still answered, unless that would mean to wait."""
+        """The peer sends no more; what it asked for is still answered, unless that would mean to wait (see flush())."""
         self.eof = True
-        if self.waiter is not None or self.session.tls:
-            return False
         self.server.queue_flush(self)
-        return True
+        if not self.session.tls:
+            return True
+        self.server.tick()  # TLS ends both ways at once: what there is must leave now
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         self._cut = True
+        self._drop_output()
+        self.backlog.clear()
+        self.server.drop(self)
+
+    def _drop_output(self) -> None:
         if self._chunks is not None:
             self._chunks.close()
             self._chunks = None
@@ -99,8 +134,7 @@ class Connection(asyncio.Protocol):
             if isinstance(item, Chunks):
                 item.close()
         self.out.clear()
-        self.backlog.clear()
-        self.server.drop(self)
+        self.out_bytes = self._streams = 0
 
     def pause_writing(self) -> None:
         self.throttled = True
@@ -109,7 +143,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.throttled = False
         self.progress = self.server.mono_ms()
-        self._pump()
+        self.session.last_active = self.server.now_ms()
+        self.server.queue_flush(self)  # with the tick, as all replies: what waits may not be durable yet
         self.server.queue_resume(self)
 
     # -- commands --------------------------------------------------------------------------------------------
@@ -126,15 +161,21 @@ class Connection(asyncio.Protocol):
         """Go on with what waited, if nothing holds it any more."""
         if self.busy or self._cut or self.transport.is_closing():
             return
+        if self.out_bytes > OUTPUT_AT_ONCE:  # the disk holds the replies up: flush() comes back
+            return
         if self.backlog:
             commands = list(self.backlog)
             self.backlog.clear()
             self.server.dispatcher.run(self, commands)
-        if not self.busy and not self.backlog:
-            if self.decoder.error is not None:
-                self._broken()
-            else:
-                self._go_on_reading()
+        if self.eof:
+            self.server.queue_flush(self)
+        if not self.busy and not self.backlog and self.decoder.error is not None:
+            self._broken()
+            return
+        self._backlog_bytes = sum(sum(map(len, argv)) for argv in self.backlog) if self.backlog else 0
+        room = len(self.backlog) <= BACKLOG_AT_ONCE and self._backlog_bytes <= BACKLOG_BYTES
+        if room and not self.throttled and self._chunks is None:  # also while blocked: else its end would go unseen
+            self._go_on_reading()
 
     def _broken(self) -> None:
         """The peer broke the protocol: answer what came before, say so, close."""
@@ -168,15 +209,18 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Hand queued replies to the socket (or as much as it takes of a streamed one)."""
         if self._cut:
-            self.out.clear()
+            self._drop_output()
             return
-        if self._chunks is None and self.out:
+        if self.out or self._chunks is not None:
             self._pump()
         if self.throttled:
             self.check_output_limit()
-        ending = self.session.close_after_reply or (self.eof and not self.backlog)
-        if ending and not self.out and self._chunks is None:
+        if self.out or self._chunks is not None:
+            return
+        if self.session.close_after_reply or (self.eof and (not self.backlog or self.waiter is not None)):
             self.close()
+        elif self.backlog and not self.busy:
+            self.server.queue_resume(self)
 
     def _pump(self) -> None:
         """Write until everything is out or the socket's buffer is full."""
@@ -191,7 +235,12 @@ class Connection(asyncio.Protocol):
             if self._chunks is not None:
                 if self.throttled:
                     return
-                piece = next(self._chunks.pieces, None)
+                try:
+                    piece = next(self._chunks.pieces, None)
+                except Exception as error:  # noqa: BLE001 - a damaged node or a bug; too late for an error reply
+                    self.server.log.trace("A streamed reply can't be finished", error)
+                    self.cut("its reply can't be finished")
+                    return
                 if piece is None:
                     self._chunks.close()
                     self._chunks = None
@@ -200,8 +249,6 @@ class Connection(asyncio.Protocol):
                 else:
                     self._write(piece)
             elif not out:
-                if (self.session.close_after_reply or self.eof) and not self.backlog:
-                    self.server.queue_flush(self)
                 return
             else:
                 item = out.pop(0)
@@ -228,10 +275,11 @@ class Connection(asyncio.Protocol):
     def check_output_limit(self) -> None:
         """Cut a client whose output exceeds its class's limit (client-output-buffer-limit)."""
         waiting = self.buffered_output()
-        if waiting < OUTPUT_AT_ONCE and not self.soft_since:
+        if waiting <= self.server.output_floor and not self.soft_since:
             return
         hard, soft, seconds = self.server.output_limit(self.session)
         if hard and waiting > hard:
+            self.server.stats.output_buffer_cuts += 1
             self.cut("output buffer limit (hard) exceeded")
             return
         if soft and waiting > soft:
@@ -239,6 +287,7 @@ class Connection(asyncio.Protocol):
             if not self.soft_since:
                 self.soft_since = now
             elif now - self.soft_since > seconds * 1000:
+                self.server.stats.output_buffer_cuts += 1
                 self.cut("output buffer limit (soft) exceeded")
         else:
             self.soft_since = 0
@@ -247,9 +296,13 @@ class Connection(asyncio.Protocol):
         """Close at once, losing what is queued."""
         if not self._cut:
             self.server.log.warning(f"Client id={self.session.id} addr={self.session.addr} closed: {why}")
-            self._cut = True
-            self.server.stats.output_buffer_cuts += 1
-            self.transport.abort()
+            self.kill()
+
+    def kill(self) -> None:
+        """The same without a word: CLIENT KILL, idle timeout. A peer that reads nothing can't put it off."""
+        self._cut = True
+        self.session.close_after_reply = True
+        self.transport.abort()
 
     def close(self) -> None:
         """Close after what is already with the socket."""

@@ -311,7 +311,7 @@ _PERSISTENCE = (
     Directive("save", "save", "3600 1 300 100 60 10000",
               "Save points: a checkpoint after so many seconds if so many changes were made. Repeated lines add up, "
               '`save ""` clears. Durability does not depend on them: they bound memory and start-up time.'),
-    Directive("checkpoint-size", "memory", "256mb", "A checkpoint also when the journal has grown by this much.",
+    Directive("checkpoint-size", "memory", "64mb", "A checkpoint also when the journal has grown by this much.",
               low=MB),
     Directive("tail-size", "memory", "16mb",
               "Size of the ring file in front of the journal; writers wait when it is full. A new size holds from the "
@@ -324,7 +324,7 @@ _STREAMS = (
     Directive("stream-node-max-bytes", "memory", "64kb",
               "Bytes (uncompressed) in a macro node before it is sealed; also the step in which ranges are streamed.",
               low=1024, high=1024 * MB),
-    Directive("node-cache-size", "memory", "128mb", "Memory for decoded macro nodes, shared by all streams."),
+    Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 
 _LIMITS = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import TABLE, Command, find, lookup
 from resp import errors, reply
-from resp.errors import CommandError
+from resp.errors import CommandError, CorruptError
 from respserver.connection import OUTPUT_AT_ONCE
 from respserver.monitor import monitor_line, redacted
 from respserver.slowlog import Histogram
@@ -28,6 +28,7 @@ SUBSCRIBED_MAY = frozenset(
     ("subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset", "ssubscribe", "sunsubscribe")
 )
 NOT_QUEUED = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
+HTTP_WORDS = frozenset((b"post", b"host:"))  # a request made by a web page: what follows must not be run
 RUN_AT_ONCE = 1000  # calls that are handled as one at most
 ALWAYS_WHILE_PAUSED = frozenset(("client", "quit", "reset", "shutdown"))  # CLIENT UNPAUSE must get through
 
@@ -55,7 +56,7 @@ class Dispatcher:
         ctx.ks = ks
         ctx.session = session
         ks.no_touch = session.no_touch
-        ctx.now = server.now_ms()
+        ctx.now = session.last_active = server.now_ms()
         ctx.in_exec = False
         out = conn.out
         find = TABLE.get
@@ -96,9 +97,7 @@ class Dispatcher:
                     command.failed += 1
                 server.stats.note_error(error.text)
             except Exception as error:  # noqa: BLE001 - one client's trouble; the log has the trace
-                server.log.trace(f"Bug while running {errors.show(argv[0])}; the client got an error", error)
-                answer = b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
-                server.stats.note_error("ERR")
+                answer = self.broke(argv[0], error)
             ended = perf_counter_ns()
             if command is not None:
                 command.calls += 1
@@ -151,6 +150,8 @@ class Dispatcher:
         """
         first = commands[start - 1]
         name, key, length = first[0], first[1], len(first)
+        if key in self.ctx.ks.waiting:  # each append has its reader [18]
+            return command.handler(self.ctx, first), 0
         stop = start
         for argv in commands[start : start + RUN_AT_ONCE]:
             if len(argv) != length or argv[1] != key or argv[0] != name:
@@ -161,6 +162,21 @@ class Dispatcher:
         if replies is None:
             return command.handler(self.ctx, first), 0
         return b"".join(replies), stop - start
+
+    def broke(self, name: bytes, error: Exception) -> bytes:
+        """The reply to a command that raised what it should not have; the log has the rest."""
+        server = self.server
+        server.stats.note_error("ERR")
+        if isinstance(error, CorruptError):
+            server.log.warning(f"{errors.show(name)} met damaged data: {error}")
+            return reply.error(f"ERR damaged data: {error}")
+        server.log.trace(f"Bug while running {errors.show(name)}; the client got an error", error)
+        return b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
+
+    def answer_later(self, conn: Connection, answer: bytes | Chunks) -> None:
+        """The reply to a command that had to wait."""
+        conn.out_bytes += self._answer(conn, answer)
+        self.server.queue_flush(conn)
 
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> int:
         """Queue a reply as CLIENT REPLY wants it; returns its bytes."""
@@ -187,10 +203,16 @@ class Dispatcher:
         server, session, ctx = self.server, conn.session, self.ctx
         try:
             command = lookup(argv)
-        except CommandError:
+        except CommandError as error:
             refused = find(argv[:2])  # known, and called with too few or too many words
             if refused is not None:
                 refused.rejected += 1
+                if refused.name == "exec":
+                    server.api.discard(session)
+                    why = error.text.removeprefix("ERR ")
+                    raise CommandError(f"EXECABORT Transaction discarded because of: {why}") from None
+            elif argv[0].lower() in HTTP_WORDS:
+                conn.cut("it speaks HTTP: somebody may be using a browser to attack this server")
             if session.multi:
                 session.exec_abort = True
             raise
@@ -209,6 +231,9 @@ class Dispatcher:
                 conn.paused = True
                 return None, command
         if session.multi and command.name not in NOT_QUEUED:
+            conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
+            if conn.multi_bytes > server.config.client_query_buffer_limit:
+                conn.cut("query buffer limit exceeded by what waits for EXEC")
             session.queued.append(argv)
             session.last_command = command.name
             return reply.QUEUED, None  # EXEC is when it is called
@@ -226,7 +251,7 @@ class Dispatcher:
         """Let monitors see a command that ran: a queued one when EXEC runs it, an administrative one never."""
         if not command.flags.isdisjoint(("admin", "skip_monitor")):
             return
-        line = monitor_line(self.server.clock_us(), session.addr, redacted(argv))
+        line = monitor_line(self.server.clock_us(), session.addr, redacted(argv, command.name))
         for watcher in list(self.server.monitors):
             self.server.api.push(watcher, line)
 
@@ -244,8 +269,8 @@ class Dispatcher:
                 raise CommandError(f"EXECABORT Transaction discarded because of: {self.refuse_writes}")
         if session.proto == 2 and (session.channels or session.patterns) and command.name not in SUBSCRIBED_MAY:
             raise CommandError(
-                f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are"
-                " allowed in this context"
+                f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
+                " are allowed in this context"
             )
         if session.multi and "no_multi" in command.flags:
             raise CommandError("ERR Command not allowed inside a transaction")
@@ -259,41 +284,46 @@ class Dispatcher:
 
     def run_queued(self, ctx: Context) -> Reply:
         """EXEC's body: every queued command in order; an error is that command's reply."""
-        parts: list[bytes | Chunks] = []
         queued, ctx.session.queued = ctx.session.queued, []
         ctx.in_exec = True
-        streamed = False
-        for argv in queued:
-            command = lookup(argv)
-            started = perf_counter_ns()
-            try:
-                answer = command.handler(ctx, argv)
-                if isinstance(answer, Block):
-                    raise TypeError("a handler blocks inside EXEC")
-            except CommandError as error:
-                answer = reply.error(error.text)
-                command.failed += 1
-                self.server.stats.note_error(error.text)
-            took = perf_counter_ns() - started
-            command.calls += 1
-            command.usec += took
-            if took > self.server.slow_ns:
-                self._slow(ctx.session, argv, command, took)
-            if self.server.monitors:
-                self._show(ctx.session, command, argv)
-            streamed = streamed or isinstance(answer, Chunks)
-            parts.append(answer)
-        ctx.in_exec = False
+        try:
+            parts = [self._run_one_queued(ctx, argv) for argv in queued]
+        finally:
+            ctx.in_exec = False
         head = reply.array_header(len(parts))
-        if not streamed:
-            return b"".join([head, *[part for part in parts if isinstance(part, bytes)]])
-        return _joined(head, parts)
+        whole = [part for part in parts if isinstance(part, bytes)]
+        return b"".join([head, *whole]) if len(whole) == len(parts) else _joined(head, parts)
+
+    def _run_one_queued(self, ctx: Context, argv: list[bytes]) -> bytes | Chunks:
+        command = lookup(argv)
+        started = perf_counter_ns()
+        answer: Reply
+        try:
+            answer = command.handler(ctx, argv)
+            if isinstance(answer, Block):
+                raise TypeError("a handler blocks inside EXEC")
+        except CommandError as error:
+            answer = reply.error(error.text)
+            command.failed += 1
+            self.server.stats.note_error(error.text)
+        except Exception as error:  # noqa: BLE001 - the other commands' effects are there: the array must be whole
+            answer = self.broke(argv[0], error)
+            command.failed += 1
+        took = perf_counter_ns() - started
+        command.calls += 1
+        command.usec += took
+        if took > self.server.slow_ns:
+            self._slow(ctx.session, argv, command, took)
+        if self.server.monitors:
+            self._show(ctx.session, command, argv)
+        return answer or reply.OK  # CLIENT REPLY answers nothing; the array has a place for it
 
     def _slow(self, session: Session, argv: list[bytes], command: Command | None, took_ns: int) -> None:
         flags = command.flags if command is not None else frozenset()
         if "skip_slowlog" in flags or ("blocking" in flags and session.blocked):
             return
-        self.server.note_slow(session, redacted(argv), command, took_ns)
+        shown = redacted(argv, command.name if command is not None else "")
+        self.server.note_slow(session, shown, command, took_ns)
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:

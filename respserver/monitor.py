@@ -20,11 +20,14 @@ def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
     return f"+{clock_us // 1_000_000}.{clock_us % 1_000_000:06d} [0 {addr}] {words}\r\n".encode()
 
 
-def redacted(argv: list[bytes]) -> list[bytes]:
-    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a secret."""
-    if argv[0][:1] not in b"aAhHcC":  # most commands carry none
+def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
+    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a secret.
+
+    ``called``: the command's own name, where it was renamed.
+    """
+    name = called.split("|")[0].upper().encode() if called else argv[0].upper()
+    if name[:1] not in b"AHC":  # most commands carry none
         return argv
-    name = argv[0].upper()
     if name == b"AUTH":
         return [argv[0], *[b"(redacted)"] * (len(argv) - 1)]
     out = list(argv)

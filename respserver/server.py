@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
@@ -22,7 +23,7 @@ from commands.declare import Command
 from commands.session import Session
 from persistence.log import Log, LogOptions
 from resp.decode import RequestDecoder
-from resp.errors import CommandError
+from resp.errors import CommandError, CorruptError
 from respserver import expiry
 from respserver.api import Api
 from respserver.blocking import Blocking
@@ -36,10 +37,11 @@ from respserver.figures import Counters, StreamWalk, process_memory
 from respserver.listen import Listeners, is_loopback, keep_alive, shown
 from respserver.logs import Logger
 from respserver.pubsub import PubSub
+from respserver.renames import rename
 from respserver.slowlog import Histogram, LatencyEvents, SlowLog
 from storage.cache import NodeCache
 from storage.keyspace import Keyspace
-from storage.stream import Nodes
+from storage.nodes import Nodes
 
 NEVER_NS = 1 << 62
 STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
@@ -77,6 +79,7 @@ class Server:
         self.keys_loaded = 0
         self.startup_memory = 0
         self.slow_ns = NEVER_NS
+        self.output_floor = 0  # bytes of output below which no client-output-buffer-limit can be exceeded
         self.listeners = Listeners(config, lambda: Connection(self))
         self._to_flush: list[Connection] = []
         self._to_resume: dict[Connection, None] = {}
@@ -85,9 +88,11 @@ class Server:
         self._wake_at = 0  # mono ms
         self._cron_handle: asyncio.TimerHandle | None = None
         self._stalled: list[bytes] = []  # batches that could not be made durable yet
+        self._hold = False  # some of them are this tick's: its replies have to wait
         self._held: list[Connection] = []  # clients whose replies wait for them
         self._refused: str | None = None  # why writes are refused, as the log said last
         self._stopping: asyncio.Future[bool] | None = None
+        self._unrename: Callable[[], None] = lambda: None  # gives commands their own names back
 
     # -- start -----------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -102,10 +107,12 @@ class Server:
             self.pubsub = PubSub(self.api.push)
             self.checkpoints = Checkpoints(self)
             self.watch_config()
+            self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
         except BaseException:
             self.listeners.close()
             self.disk.close()
+            self._unrename()
             raise
         if not self.by_hand:
             self._cron_handle = self.loop.call_later(1 / self.config.hz, self._cron)
@@ -139,7 +146,7 @@ class Server:
         """Forget everything in memory and read it back from disk (DEBUG RELOAD, DEBUG LOADAOF)."""
         if self.checkpoints.running:
             raise CommandError("ERR Background save already in progress")
-        if self.ks.log and not self.commit():
+        if (self.ks.log or self._stalled) and not self.commit():
             raise CommandError(self.dispatcher.refuse_writes)
         watchers, old = self.ks.watchers, self.ks
         old.nodes.cache.clear()
@@ -169,11 +176,14 @@ class Server:
             self._wake_handle.cancel()
         self.tick()
         await self.checkpoints.finish()
-        if save and not self._stalled:
+        if self._stalled:
+            self._retry_stalled()
+        self.tick()
+        if save:
             try:
                 self.checkpoints.run_now()
-            except OSError as error:
-                self.log.warning(f"The last checkpoint failed ({error}); nothing is lost, the journal has it")
+            except (OSError, CorruptError) as error:
+                self.log.warning(f"The last checkpoint failed ({error}); nothing that was answered is lost")
         for session in self.clients.all():
             conn = session.transport
             if isinstance(conn, Connection):
@@ -181,6 +191,7 @@ class Server:
         for _ in range(3):
             await asyncio.sleep(0)  # let the transports say goodbye
         self.disk.close()
+        self._unrename()
 
     # -- clocks ----------------------------------------------------------------------------------------------
     def clock_us(self) -> int:
@@ -236,7 +247,8 @@ class Server:
 
     def output_limit(self, session: Session) -> tuple[int, int, int]:
         """(hard bytes, soft bytes, seconds) for the client's class."""
-        kind = "pubsub" if session.channels or session.patterns else "normal"
+        # a monitor gets what it did not ask for piece by piece, as a subscriber does
+        kind = "pubsub" if session.channels or session.patterns or session.monitoring else "normal"
         limits = self.config.client_output_buffer_limit[kind]
         return limits.hard, limits.soft, limits.seconds
 
@@ -265,14 +277,15 @@ class Server:
         self._tick_pending = False
         if self.ks.ready:
             self.blocking.serve_ready()
+        if self.ks.log:
+            self.commit()
         flush = self._to_flush
         self._to_flush = []
-        if self.ks.log and not self.commit():
+        if self._hold:
             self._held += flush
+            self._hold = False
         else:
-            for conn in flush:
-                conn.queued = False
-                conn.flush()
+            self._flush(flush)
         if self._to_resume:
             resume = self._to_resume
             self._to_resume = {}
@@ -284,33 +297,50 @@ class Server:
             self._schedule_wake()
 
     def commit(self) -> bool:
-        """Make the records so far durable. False if that failed: they stay, in order, and are tried again."""
+        """Make the records so far durable. False if that, or an earlier one, failed.
+
+        Then they stay, in order, and are tried again; the replies of this tick wait with them.
+        """
         batch = self.ks.take_batch()
-        if self._stalled:
+        if not self._stalled:
+            try:
+                self.disk.append(batch)
+                return True
+            except (OSError, CorruptError) as error:
+                self.log.warning(f"A write can't be made durable, its clients wait: {error}")
+        if batch:
             self._stalled.append(batch)
-            return False
-        try:
-            self.disk.append(batch)
-        except OSError as error:
-            self.log.warning(f"A write can't be made durable, its clients wait: {error}")
-            self._stalled.append(batch)
+            self._hold = True
+            self.queue_tick()
             self.regate()
-            return False
-        return True
+        return False
+
+    @property
+    def stalled(self) -> bool:
+        """There are effects in memory that are not in the log."""
+        return bool(self._stalled)
 
     def _retry_stalled(self) -> None:
         while self._stalled:
             try:
                 self.disk.append(self._stalled[0])
-            except OSError:
+            except (OSError, CorruptError):
                 return
             del self._stalled[0]
         self.log.notice("Writes are durable again")
+        self._hold = False
         held, self._held = self._held, []
-        for conn in held:
-            conn.queued = False
-            conn.flush()
+        self._flush(held)
         self.regate()
+
+    def _flush(self, conns: list[Connection]) -> None:
+        for conn in conns:
+            conn.queued = False
+            try:
+                conn.flush()
+            except Exception as error:  # noqa: BLE001 - one client's trouble must not keep the others waiting
+                self.log.trace("Bug while sending replies", error)
+                conn.cut("its replies can't be sent")
 
     def regate(self) -> None:
         """Recompute what stands against the dispatcher's short way."""
@@ -360,6 +390,8 @@ class Server:
         self.blocking.wake(now, mono)
         if self._stalled:
             self._retry_stalled()
+        if self.disk.writable() != self._refused:
+            self.regate()
         dispatcher = self.dispatcher
         if dispatcher.pause_until and dispatcher.pause_until <= now:
             self.api.client_unpause()
@@ -385,10 +417,10 @@ class Server:
             if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
                 conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
             if idle and now - session.last_active > idle and not (
-                session.blocked or session.channels or session.patterns or session.monitoring
+                session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
             ):
                 self.stats.idle_cuts += 1
-                conn.close()
+                conn.kill()
 
     def note_slow(self, session: Session, argv: list[bytes], command: Command | None, took_ns: int) -> None:
         """A command took longer than the slow log or the latency monitor wants to know."""
@@ -405,6 +437,7 @@ class Server:
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
             "latency-tracking",
             "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
+            "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
         ):  # fmt: skip
             self.config.on_change[name] = self.config_changed
 
@@ -419,6 +452,12 @@ class Server:
         if config.latency_monitor_threshold > 0:
             limits.append(config.latency_monitor_threshold * 1_000_000)
         self.slow_ns = min(limits, default=NEVER_NS)
+        outputs = [n for limit in config.client_output_buffer_limit.values() for n in (limit.hard, limit.soft) if n]
+        self.output_floor = min(outputs, default=NEVER_NS)
+        for session in self.clients:
+            conn = session.transport
+            if isinstance(conn, Connection):
+                conn.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
         nodes = self.ks.nodes
         nodes.cache.max_bytes = config.node_cache_size
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes

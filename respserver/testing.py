@@ -86,16 +86,17 @@ class RunningServer:
 
 @contextmanager
 def start_in_thread(
-    directory: Path | str | None = None, clock: Clock | None = None, **options: str
+    directory: Path | str | None = None, clock: Clock | None = None, **options: str | list[str]
 ) -> Iterator[RunningServer]:
-    """A server on a free port of the loopback interface. ``options`` are directives, with ``_`` for ``-``.
+    """A server on a free port of the loopback interface. ``options`` are directives, with ``_`` for ``-``;
+    a list is several words.
 
     Without ``directory`` it lives in a temporary one. Raises what Server.start() raises.
     """
     with tempfile.TemporaryDirectory() as temporary:
         argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
         for name, value in {"tail_size": "1mb", **options}.items():  # a small ring: it is written out for every server
-            argv += ["--" + name.replace("_", "-"), value]
+            argv += ["--" + name.replace("_", "-"), *([value] if isinstance(value, str) else value)]
         config = Config.load(argv)
         ready: list[RunningServer] = []
         failed: list[BaseException] = []

@@ -18,7 +18,7 @@ PENDING_DUE = 3
 
 
 class Agenda:
-    """Times are ms since epoch. Every method is O(log n)."""
+    """Times are ms since epoch. Every method is O(log n), taken over many calls."""
 
     __slots__ = ("_filed", "_heap")
 
@@ -37,6 +37,15 @@ class Agenda:
             return
         self._filed[item] = when
         heappush(self._heap, (when, item))
+        self._tidy()
+
+    def forget(self, kind: int, key: bytes, group: bytes = b"") -> None:
+        """The thing is gone: nothing is to be seen to. (Whatever is filed of it would do no harm, but take memory.)"""
+        if self._filed.pop((kind, key, group), None) is not None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Of what stands in the heap at least a fourth is still filed."""
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._filed):
             self._heap = [(at, it) for it, at in self._filed.items()]
             heapify(self._heap)

@@ -1,10 +1,18 @@
-"""The cache of decoded nodes: the least recently used ones go first; all streams of a keyspace share its bytes."""
+"""The cache of opened nodes: the least recently used ones go first; all streams of a keyspace share its bytes.
+
+Nodes come packed (see ``packed``), and are unpacked when they have proved to be in demand.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from storage.node import Node
+from storage.node import TailNode
+from storage.packed import AnyNode, PackedNode
+
+UNPACK_AT = 2  # uses of a packed node after its first: what is back so soon will be back again
+
+NONE: tuple[int, int, int, AnyNode] = (0, 0, 0, TailNode())
 
 
 class NodeCache:
@@ -13,14 +21,17 @@ class NodeCache:
     A node is known by its stream's sid and the ordinal of its first entry: both never come again for other entries.
     """
 
-    __slots__ = ("_max_bytes", "_nodes", "_of_stream", "bytes", "hits", "misses")
+    __slots__ = ("_max_bytes", "_nodes", "_of_stream", "bytes", "hits", "misses", "recent")
 
     def __init__(self, max_bytes: int) -> None:
-        self.bytes = 0  # of the nodes held, as Node.size counts
+        self.bytes = 0  # of the nodes held, as their ``size`` counts
         self.hits = 0
         self.misses = 0
+        # The sealed node that a stream used last: sid, first ordinal, end, node. A read that follows a search finds it
+        # here at once, also where the cache is off.
+        self.recent = NONE
         self._max_bytes = max_bytes
-        self._nodes: OrderedDict[tuple[int, int], Node] = OrderedDict()
+        self._nodes: OrderedDict[tuple[int, int], AnyNode] = OrderedDict()
         self._of_stream: dict[int, set[int]] = {}  # sid -> first ordinals; a stream with nothing here has no set
 
     @property
@@ -32,7 +43,7 @@ class NodeCache:
         self._max_bytes = value
         self._trim()
 
-    def get(self, sid: int, first_ord: int) -> Node | None:
+    def get(self, sid: int, first_ord: int) -> AnyNode | None:
         key = (sid, first_ord)
         node = self._nodes.get(key)
         if node is None:
@@ -40,15 +51,22 @@ class NodeCache:
             return None
         self.hits += 1
         self._nodes.move_to_end(key)
+        if type(node) is PackedNode:
+            node.uses += 1
+            if node.uses >= UNPACK_AT:
+                node = node.unpack()
+                self.put(sid, first_ord, node)
         return node
 
-    def put(self, sid: int, first_ord: int, node: Node) -> None:
+    def put(self, sid: int, first_ord: int, node: AnyNode) -> None:
         """Keep ``node``, in the place of one with the same beginning. One that exceeds max_bytes alone isn't kept."""
-        self.drop(sid, first_ord)
+        key = (sid, first_ord)
+        if key in self._nodes:
+            self.drop(sid, first_ord)
         size = node.size
         if size > self._max_bytes:
             return
-        self._nodes[sid, first_ord] = node
+        self._nodes[key] = node
         ordinals = self._of_stream.get(sid)
         if ordinals is None:
             self._of_stream[sid] = {first_ord}
@@ -65,10 +83,12 @@ class NodeCache:
 
     def drop_stream(self, sid: int) -> None:
         """The stream is gone. O(nodes cached of it)."""
+        self.recent = NONE
         for first_ord in self._of_stream.pop(sid, ()):
             self.bytes -= self._nodes.pop((sid, first_ord)).size
 
     def clear(self) -> None:
+        self.recent = NONE
         self._nodes.clear()
         self._of_stream.clear()
         self.bytes = 0
@@ -81,7 +101,7 @@ class NodeCache:
             (sid, first_ord), node = self._nodes.popitem(last=False)
             self._forget(sid, first_ord, node)
 
-    def _forget(self, sid: int, first_ord: int, node: Node) -> None:
+    def _forget(self, sid: int, first_ord: int, node: AnyNode) -> None:
         self.bytes -= node.size
         ordinals = self._of_stream[sid]
         ordinals.discard(first_ord)

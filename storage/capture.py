@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.stream import StreamCapture
+
+@dataclass(slots=True)
+class StreamCapture:
+    """What a checkpoint must write of one stream."""
+
+    sid: int
+    meta: bytes
+    first_ord: int  # stored nodes that end at or before it are to be deleted
+    next_ord: int  # where the last node ends
+    nodes: list[tuple[int, int, bytes]]  # first ordinal, first ID, blob: sealed since the last completed checkpoint
+    tail: tuple[int, int, bytes] | None  # the same of the tail, uncompressed
 
 
 @dataclass(slots=True)

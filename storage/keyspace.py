@@ -23,9 +23,10 @@ from storage.capture import Capture
 from storage.groups import Group
 from storage.ids import MASK64
 from storage.keyindex import KeyIndex
+from storage.nodes import Nodes
 from storage.records import append_head
 from storage.replay import replay
-from storage.stream import Nodes, Stream
+from storage.stream import Stream
 
 
 class String:
@@ -263,8 +264,9 @@ class Keyspace:
         self._expiry_changed(key, at_ms)
 
     def persist(self, key: bytes) -> bool:
-        if self.expires.pop(key, None) is None:
+        if key not in self.expires:
             return False
+        self._set_deadline(key, 0)
         self._expiry_changed(key, 0)
         return True
 
@@ -280,8 +282,8 @@ class Keyspace:
         if at_ms:
             self.expires[key] = at_ms
             self.agenda.file(agenda.KEY_EXPIRY, key, b"", at_ms)
-        else:
-            self.expires.pop(key, None)
+        elif self.expires.pop(key, None) is not None:
+            self.agenda.forget(agenda.KEY_EXPIRY, key)
 
     def _forget(self, key: bytes) -> None:
         self._forget_value(key)
@@ -290,8 +292,10 @@ class Keyspace:
     def _forget_value(self, key: bytes) -> None:
         """All of _forget but the key's place in the index: a scan must not miss a key that only changes its type."""
         value = self.keys.pop(key)
-        self.expires.pop(key, None)
+        self._set_deadline(key, 0)
         if isinstance(value, Stream):
+            for name in value.groups:
+                self._forget_group(key, name)
             self._dead_streams.append(value.sid)
             self._dirty_streams.pop(key, None)
             self.nodes.cache.drop_stream(value.sid)
@@ -329,9 +333,14 @@ class Keyspace:
         self._logged(key, record)
 
     def group_gone(self, key: bytes, stream: Stream, name: bytes, record: bytes) -> None:
+        self._forget_group(key, name)
         self._dead_groups.append((stream.sid, name))
         self._dirty(key, stream)
         self._logged(key, record)
+
+    def _forget_group(self, key: bytes, name: bytes) -> None:
+        self.agenda.forget(agenda.GROUP_EXPIRY, key, name)
+        self.agenda.forget(agenda.PENDING_DROP, key, name)
 
     def file_group(self, key: bytes, group: Group) -> None:
         """See that the group's moments stand in the agenda."""

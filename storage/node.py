@@ -5,7 +5,8 @@ A node in memory is its entries' RESP bytes, one after another as TREAD sends th
     base + ms[i], seq[i]    the ID of entry i, ascending
     ends[i]                 offset in ``wire`` behind entry i, which is wire[ends[i-1]:ends[i]] (from 0 for i = 0)
 
-so a range is two bisects and one slice. On disk, and while it waits to get there, a node is a blob:
+so a range is two bisects and one slice. On disk, and while it waits to get there, a node is a blob (how it is opened
+stands in ``packed``):
 
      0      2     3     4        8        12        20         28       32
     +------+-----+-----+--------+--------+---------+----------+--------+- body ---------------------------------
@@ -27,10 +28,9 @@ first, and cheap, for blobs are small), body of the announced length.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left
-from itertools import accumulate, islice
+from itertools import islice
 from operator import sub
 from struct import Struct
 from sys import byteorder
@@ -38,7 +38,6 @@ from zlib import crc32
 
 import zstandard
 
-from resp.errors import CorruptError
 from storage.ids import MASK64
 
 MAGIC, VERSION = b"TN", 1
@@ -49,9 +48,8 @@ ZSTD, SEQ_DELTAS = 0x01, 0x80  # bits of ``how``
 UNSIGNED, SIGNED = "BHIQ", "bhiq"  # array codes of 1, 2, 4, 8 bytes
 OVERHEAD = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
 
-# Reused: making one costs more than using it. They serve one thread at a time, that of the keyspace.
+# Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
 _compressor = zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
-_decompressor = zstandard.ZstdDecompressor()
 
 
 class Node:
@@ -73,6 +71,10 @@ class Node:
     def size(self) -> int:
         """Bytes of memory, roughly."""
         return len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
+
+    def unpack(self) -> Node:
+        """Itself: it has its arrays (see PackedNode)."""
+        return self
 
     def id_at(self, index: int) -> int:
         return (self.base + self.ms[index]) << 64 | self.seq[index]
@@ -157,61 +159,6 @@ def seal(node: Node, compress: bool = True) -> bytes:
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
 
 
-def open_node(blob: bytes) -> Node:
-    """The node that ``seal`` made a blob of. Raises CorruptError."""
-    if len(blob) <= BODY:
-        raise CorruptError("a node is cut short")
-    magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
-    if magic != MAGIC:
-        raise CorruptError("a node has no node's beginning")
-    if version != VERSION:
-        raise CorruptError(f"a node is of version {version}: written by a newer tidelog?")
-    stored = memoryview(blob)[BODY:]
-    if CRC.unpack_from(blob, HEADER.size)[0] != crc32(stored, crc32(blob[: HEADER.size])):
-        raise CorruptError("a node's checksum is wrong")
-    ms_width, seq_width, size_width = how >> 1 & 3, how >> 3 & 3, how >> 5 & 3
-    seqs = count << ms_width  # offset of the seq column
-    sizes = seqs + (count << seq_width)
-    wires = sizes + (count << size_width)
-    try:
-        if how & ZSTD:
-            if zstandard.frame_content_size(stored) != wires + wire_size:
-                raise CorruptError("a node's body is not of its length")
-            body = _decompressor.decompress(stored, allow_extra_data=False)
-        else:
-            body = bytes(stored)
-        if len(body) != wires + wire_size or not count:
-            raise CorruptError("a node's body is not of its length")
-        view = memoryview(body)
-        # plain lists between: an array takes its elements from a list twice as fast as from an iterator
-        gaps = list(accumulate(_column(UNSIGNED[ms_width], view[:seqs])))
-        offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
-        if how & SEQ_DELTAS:
-            numbers = array("Q", list(accumulate(_column(SIGNED[seq_width], view[seqs:sizes]), initial=seq))[1:])
-        else:
-            numbers = _column(UNSIGNED[seq_width], view[seqs:sizes])
-        ends = array("I", list(accumulate(_column(UNSIGNED[size_width], view[sizes:wires]))))
-        if ends[-1] != wire_size:
-            raise CorruptError("a node's entries are not as long as its body")
-    except (zstandard.ZstdError, OverflowError, struct.error) as error:
-        raise CorruptError(f"a node can't be read ({error})") from error
-    return Node(ms, offsets, numbers, ends, body[wires:])
-
-
-def open_stored(blob: bytes, sid: int, first_ord: int, first_id: int, count: int) -> Node:
-    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another's."""
-    try:
-        node = open_node(blob)
-        if len(node) != count or node.id_at(0) != first_id:
-            raise CorruptError("a node that belongs elsewhere")
-    except CorruptError as error:
-        raise CorruptError(
-            f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {error}. "
-            "Restore the data directory from a backup or a replica."
-        ) from error
-    return node
-
-
 def _narrow(values: list[int] | array[int]) -> tuple[int, array[int]]:
     """The narrowest unsigned column that holds ``values``; its width as the power of two."""
     top = max(values)
@@ -230,11 +177,3 @@ def _little(column: array[int]) -> bytes:
         column = column[:]
         column.byteswap()
     return column.tobytes()
-
-
-def _column(code: str, raw: memoryview) -> array[int]:
-    column = array(code)
-    column.frombytes(raw)
-    if byteorder == "big":
-        column.byteswap()
-    return column

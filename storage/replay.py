@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING
 
 from resp.errors import CorruptError
 from storage import consume, records
+from storage.ids import MASK64
 from storage.records import unpack_ids
 from storage.stream import Stream
 
 if TYPE_CHECKING:
     from storage.groups import Group
     from storage.keyspace import Keyspace
+
+
+# what mutators raise when they are given what no mutator has logged
+DAMAGE = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
 
 def replay(ks: Keyspace, batch: bytes) -> int:
@@ -43,14 +48,14 @@ def replay(ks: Keyspace, batch: bytes) -> int:
                 elif not isinstance(stream, Stream):
                     raise CorruptError("an APPEND record for a key that holds a string")
                 if (ms, seq) <= (stream.last_ms, stream.last_seq):
-                    raise CorruptError(f"an APPEND record whose ID {ms}.{seq} is not above the stream's last")
+                    raise _not_above(ms, seq)
                 ks.append(key, stream, ms, seq, batch[start + klen : stop])
             else:
                 _apply(ks, op, batch, at, stop)
             at = stop
             count += 1
-    except struct.error as error:
-        raise CorruptError(f"a record cut short ({error})") from error
+    except DAMAGE as error:
+        raise CorruptError(f"a record that makes no sense ({error!r})") from error
     return count
 
 
@@ -59,12 +64,18 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
         _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
         start = at + records.RUN_HEAD.size
         key = batch[start : start + klen]
+        wires = records.run_wires(batch[start + klen : stop], n)
         stream = _stream(ks, key) or ks.create_stream(key)
-        ks.append_run(key, stream, ms, seq, records.run_wires(batch[start + klen : stop], n))
+        if not n or (ms, seq) <= (stream.last_ms, stream.last_seq) or seq + n - 1 > MASK64:
+            raise _not_above(ms, seq)
+        ks.append_run(key, stream, ms, seq, wires)
     elif op == records.EVICT:
         _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
         key = batch[at + records.EVICT_HEAD.size : stop]
-        ks.evict(key, _need(ks, key), ordinal, int.from_bytes(raw, "big"))
+        stream = _need(ks, key)
+        if not stream.first_ord < ordinal <= stream.next_ord:
+            raise CorruptError("an EVICT record for entries that the stream doesn't have")
+        ks.evict(key, stream, ordinal, int.from_bytes(raw, "big"))
     elif op == records.DELETE:
         if not ks.remove(batch[at + 5 : stop]):
             raise CorruptError("a DELETE record for a key that isn't there")
@@ -120,6 +131,9 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         stream, group = _group(ks, key, name)
         entry_id = int.from_bytes(raw, "big")
         deadletter, wire = batch[start : start + dlen], batch[start + dlen : stop]
+        target = _stream(ks, deadletter) if deadletter else None
+        if target is not None and (ms, seq) <= (target.last_ms, target.last_seq):
+            raise _not_above(ms, seq)
         consume.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
     elif op == records.DESTROY:
         _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
@@ -133,6 +147,10 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
 def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes, int]:
     middle = start + klen
     return batch[start:middle], batch[middle : middle + glen], middle + glen
+
+
+def _not_above(ms: int, seq: int) -> CorruptError:
+    return CorruptError(f"a record whose IDs, from {ms}.{seq} on, can't follow the stream's last")
 
 
 def _stream(ks: Keyspace, key: bytes) -> Stream | None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from storage.cache import NodeCache
-from storage.node import Node, open_stored
-
-if TYPE_CHECKING:
-    from storage.stream import NodeStore
+from storage.node import Node
+from storage.nodes import NodeStore
+from storage.packed import AnyNode, open_stored
 
 
 class Snapshot:
@@ -65,7 +63,7 @@ class Snapshot:
         finally:
             self.close()
 
-    def _node(self, number: int) -> tuple[Node, int, int]:
+    def _node(self, number: int) -> tuple[AnyNode, int, int]:
         """Sealed node ``number`` of the range, and which of its entries lie in the range."""
         if self._view is None:
             raise RuntimeError("a snapshot was read after its close()")

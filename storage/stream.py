@@ -2,7 +2,7 @@
 
 Rule 1: an entry's ordinal never changes. Appending moves next_ord up, eviction first_ord; counts are differences.
 Rule 2: sealed nodes are immutable. Until a checkpoint has stored one its blob is in ``_blobs``; after, it is read back
-through ``nodes.store``, and kept decoded in ``nodes.cache`` as far as that has room.
+through ``nodes.store``, and kept open in ``nodes.cache`` as far as that has room.
 Rule 3: the tail is the only mutable node. A stream just restored has none: the first append pulls its last stored node
 back. Where nodes end depends on the limits at the time and on restarts; nothing may rely on it.
 Rule 4: nothing reads a stream whole: what is long comes in pieces, from a snapshot.
@@ -17,17 +17,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
-from typing import Protocol
 from zlib import crc32
 
 from resp.errors import CorruptError
-from storage.cache import NodeCache
+from storage.capture import StreamCapture
 from storage.groups import Group
 from storage.index import NodeIndex
-from storage.node import Node, TailNode, open_stored, seal
+from storage.node import Node, TailNode, seal
+from storage.nodes import Nodes
+from storage.packed import AnyNode, open_stored
 from storage.snapshot import Snapshot
 
 # A stream's metadata as the store keeps it, numbers big-endian u64 unless said:
@@ -46,42 +46,6 @@ CRC = Struct(">I")
 # What streams without sealed nodes share, so that 100,000 small ones stay cheap. Never written to.
 _NO_INDEX = NodeIndex()
 _NO_BLOBS: dict[int, bytes] = {}
-
-
-class NodeStore(Protocol):
-    """Where sealed nodes are that have left memory; implemented by the persistence layer."""
-
-    def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """The node's blob. Raises CorruptError if it isn't there."""
-
-    def pin(self) -> NodeStore:
-        """A view that stays as it is now, until its release()."""
-
-    def release(self) -> None: ...
-
-
-class Nodes:
-    """What all streams of a keyspace share: store, cache, and the limits that seal a tail; set them at any time."""
-
-    __slots__ = ("cache", "max_bytes", "max_entries", "store")
-
-    def __init__(self, store: NodeStore, cache: NodeCache) -> None:
-        self.store = store
-        self.cache = cache
-        self.max_entries = 512  # at least 1
-        self.max_bytes = 64 * 1024  # of wire; the entry that passes it is the node's last
-
-
-@dataclass(slots=True)
-class StreamCapture:
-    """What a checkpoint must write of one stream."""
-
-    sid: int
-    meta: bytes
-    first_ord: int  # stored nodes that end at or before it are to be deleted
-    next_ord: int  # where the last node ends
-    nodes: list[tuple[int, int, bytes]]  # first ordinal, first ID, blob: sealed since the last completed checkpoint
-    tail: tuple[int, int, bytes] | None  # the same of the tail, uncompressed
 
 
 class Stream:
@@ -190,7 +154,7 @@ class Stream:
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= nodes.max_entries:
             return None
-        node = self._node(last)
+        node = self._node(last).unpack()
         if len(node.wire) >= nodes.max_bytes:
             return None
         nodes.cache.drop(self.sid, index.ords[last])
@@ -216,16 +180,17 @@ class Stream:
         self._tail_ord = self.next_ord
 
     # -- finding ---------------------------------------------------------------------------------------------
-    def _node(self, position: int) -> Node:
-        """The decoded node at a position of the index."""
+    def _node(self, position: int) -> AnyNode:
+        """The node at a position of the index."""
         index, nodes = self._index, self.nodes
-        first = index.ords[position]
+        first, end = index.ords[position], self._end(position)
         node = nodes.cache.get(self.sid, first)
         if node is None:
             first_id = index.first_id(position)
             blob = self._blobs.get(first) or nodes.store.load(self.sid, first, first_id)
-            node = open_stored(blob, self.sid, first, first_id, self._end(position) - first)
+            node = open_stored(blob, self.sid, first, first_id, end - first)
             nodes.cache.put(self.sid, first, node)
+        nodes.cache.recent = (self.sid, first, end, node)
         return node
 
     def _end(self, position: int) -> int:
@@ -270,7 +235,7 @@ class Stream:
         if id <= self.evicted_to or id > self.last_id:
             return None
         tail = self._tail
-        node: Node
+        node: AnyNode
         if tail is not None and id >= tail.id_at(0):
             node = tail
         else:
@@ -307,17 +272,18 @@ class Stream:
             bound = min(bound, count * self._largest_node)
         return size + bound
 
-    def read(self, lo: int, hi: int) -> bytes:
-        """Their wire."""
+    def at_hand(self, lo: int, hi: int, limit: int) -> bytes | None:
+        """Their wire, if the tail or the node that a search just found has all of it and less than ``limit`` bytes."""
         tail = self._tail
         if tail is not None and lo >= self._tail_ord:
-            return tail.slice(lo - self._tail_ord, hi - self._tail_ord)
-        if lo >= hi:
-            return b""
-        position = self._index.of_ord(lo)
-        if hi <= self._end(position):
-            first = self._index.ords[position]
-            return self._node(position).slice(lo - first, hi - first)
+            return tail.slice(lo - self._tail_ord, hi - self._tail_ord) if len(tail.wire) < limit else None
+        sid, first, end, node = self.nodes.cache.recent
+        if sid == self.sid and first <= lo and hi <= end and self._largest_node < limit:
+            return node.slice(lo - first, hi - first)
+        return None
+
+    def read(self, lo: int, hi: int) -> bytes:
+        """Their wire."""
         return b"".join([node.slice(start, stop) for node, start, stop in self._spans(lo, hi)])
 
     def read_reverse(self, lo: int, hi: int) -> list[bytes]:
@@ -327,7 +293,7 @@ class Stream:
             wires += node.each_reversed(start, stop)
         return wires
 
-    def _spans(self, lo: int, hi: int) -> Iterator[tuple[Node, int, int]]:
+    def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
         """Node by node, the part of it that lies in [lo, hi)."""
         index = self._index
         position = index.of_ord(lo)

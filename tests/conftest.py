@@ -45,7 +45,8 @@ def _redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSe
     directory = tmp_path_factory.mktemp("redis")
     for _ in range(5):  # somebody else may take the port before redis-server does
         port = _free_port()
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        options += ["--dir", str(directory)]
         process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         try:
             if _answers(port, process):

@@ -14,7 +14,7 @@ from respserver.pubsub import PubSub
 from respserver.slowlog import Histogram, LatencyEvents, SlowLog
 from storage.cache import NodeCache
 from storage.keyspace import Keyspace
-from storage.stream import Nodes
+from storage.nodes import Nodes
 
 NOW = 1_700_000_000_000
 
@@ -158,7 +158,7 @@ class FakeServer:
     def save(self) -> None:
         self.calls.append(("save",))
 
-    def bgsave(self) -> bool:
+    def bgsave(self, schedule: bool) -> bool:  # noqa: ARG002
         self.calls.append(("bgsave",))
         return not self.saving
 

@@ -124,6 +124,6 @@ def test_registry_agrees_with_sets(script: list[tuple[str, int, str]]) -> None:
         assert len(clients[who].channels) + len(clients[who].patterns) == sum(w == who for w, _, _ in model)
     assert set(server.channels(None)) == {name for _, pattern, name in model if not pattern}
     assert server.pattern_count() == len({name for _, pattern, name in model if pattern})
-    for name in (b"a", b"b", b"c"):
-        assert server.channel_subscribers(name) == sum(not p and n == name for _, p, n in model)
-        assert server.publish(name, b"m") == sum(n == name for _, _, n in model)
+    for channel in (b"a", b"b", b"c"):
+        assert server.channel_subscribers(channel) == sum(not p and n == channel for _, p, n in model)
+        assert server.publish(channel, b"m") == sum(n == channel for _, _, n in model)

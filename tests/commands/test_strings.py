@@ -10,7 +10,7 @@ from commands.declare import lookup
 from resp import reply
 from resp.errors import CommandError
 from storage.keyspace import Keyspace
-from storage.stream import Nodes
+from storage.nodes import Nodes
 from tests.commands.fakeserver import NOW, FakeServer
 
 OK, NULL, NULL3 = b"+OK\r\n", b"$-1\r\n", b"_\r\n"

@@ -20,7 +20,7 @@ from respserver.slowlog import MAX_SAMPLES, Histogram, LatencyEvents, SlowLog
 from storage.cache import NodeCache
 from storage.groups import Group
 from storage.keyspace import Keyspace
-from storage.stream import Nodes
+from storage.nodes import Nodes
 from tests.commands.fakeserver import EmptyStore
 
 NOW = 1_700_000_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resp.errors import CorruptError
-from storage.stream import StreamCapture
+from storage.capture import StreamCapture
 
 
 class View:

@@ -15,7 +15,8 @@ from resp.errors import CorruptError
 from storage.cache import NodeCache
 from storage.ids import MASK64, MAX_ID
 from storage.index import NodeIndex
-from storage.node import BODY, Node, TailNode, open_node, open_stored, seal
+from storage.node import BODY, Node, TailNode, seal
+from storage.packed import open_node, open_stored
 
 Entry = tuple[int, int, bytes]  # ms, seq, wire
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from rawclient import Raw
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tests.wire.rawclient import Raw
 
 
 @pytest.fixture

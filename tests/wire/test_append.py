@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rawclient import Raw, pack
 
 from respserver.testing import RunningServer
+from tests.wire.rawclient import Raw, pack
 
 NOW = 1_700_000_000_000
 Connect = Callable[..., Raw]

@@ -444,7 +444,7 @@ def test_monitor(server: Port, redis_server: Port) -> None:
         for word in ("MULTI", "PING", "DISCARD", "MULTI", "PING", "EXEC"):
             talker(word)
         talker("ECHO", "end")
-        lines = []
+        lines: list[str] = []
         while not lines or not lines[-1].endswith('"end"'):
             lines.append(watcher.read().decode())
         times = [re.fullmatch(r"(\d+\.\d{6}) \[0 127\.0\.0\.1:\d+\] (.*)", line) for line in lines]

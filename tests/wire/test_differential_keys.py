@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rawclient import Raw, pack
 
 from commands.registry import all_commands
 from respserver.testing import RunningServer, start_in_thread
+from tests.wire.rawclient import Raw, pack
 
 MARK = b"that was all"
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from rawclient import Raw
 
 from respserver.testing import HandClock, start_in_thread
+from tests.wire.rawclient import Raw
 
 Id = tuple[int, int]
 GROUPS = st.sampled_from(["g", "h"])
@@ -123,7 +123,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, 900), add=st.booleans())
     def evict_count(self, keep: int, add: bool) -> None:
-        words = ["n", self.append_one()] if add else []
+        words: list[Any] = ["n", self.append_one()] if add else []
         went = self.evict(max(0, len(self.entries) - keep))
         reply = self.c("TAPPEV", "s", "COUNT", keep, *words)
         assert reply == (text(self.last) if add else went)
@@ -206,6 +206,8 @@ class Streams(RuleBasedStateMachine):
         self.settle()
         rows: list[Any] = [None] if group.offset < self.evicted_to else []
         due = sorted((m.due, i) for i, m in group.pending.items() if m.due <= self.now)[:count]
+        # after a rewind, what lies ahead of the offset comes as new
+        due = [(when, i) for when, i in due if i <= max(group.offset, self.evicted_to)]
         for _, i in due:
             row = self.wire(i)
             rows.append(row)
@@ -242,7 +244,7 @@ class Streams(RuleBasedStateMachine):
         group = self.groups.get(name)
         known = sorted(group.pending) if group else []
         ids = [known[which]] if which < len(known) else [(1, 1)]
-        command = ["TTOUCH", "s", name, delay] if touch else ["TNACK", "s", name, "DELAY", delay]
+        command: list[Any] = ["TTOUCH", "s", name, delay] if touch else ["TNACK", "s", name, "DELAY", delay]
         assert self.c(*command, *[text(i) for i in ids]) == (1 if which < len(known) else 0)
         if group is not None:
             group.touched = self.now

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rawclient import Raw, pack
-from test_tread import blocked
 
 from respserver.testing import RunningServer
+from tests.wire.rawclient import Raw, pack
+from tests.wire.test_tread import blocked
 
 NOW = 1_700_000_000_000
 Connect = Callable[..., Raw]
@@ -313,6 +313,15 @@ def test_setid(c: Raw, hand: RunningServer) -> None:  # [30]
     assert read(c, 9) == [0, 1, 2, 3]
     assert c("TGROUP", "SETID", "s", "missing", 0).startswith("NOGROUP ")
     assert c("TPENDING", "s", "missing").startswith("NOGROUP ")
+
+
+def test_a_rewound_group_delivers_a_due_message_once(c: Raw, hand: RunningServer) -> None:  # [30]
+    ids = fill(c, 3)
+    read(c, 9, "RETRY", 100, 0, last_id=0)
+    hand.advance(100)
+    c("TGROUP", "SETID", "s", "g", ids[0])
+    assert read(c, 9, "RETRY", 100, 0) == [0, 1, 2]
+    assert [row[1] for row in c("TPENDING", "s", "g", "-", "+", 9)] == [2, 1, 1]  # what is read anew starts over
 
 
 def test_setid_wakes_blocked_readers(connect: Connect, hand: RunningServer) -> None:

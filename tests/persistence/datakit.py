@@ -1,0 +1,83 @@
+"""What the tests of persistence share: keyspaces with something in them, and a log over a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from persistence.log import Log, LogOptions, Recovered
+from storage.cache import NodeCache
+from storage.groups import Group
+from storage.keyspace import Keyspace
+from storage.nodes import Nodes, NodeStore
+from storage.stream import Stream
+
+RING = 64 * 1024
+
+
+def wire(text: str) -> bytes:
+    return b"*1\r\n$%d\r\n%b\r\n" % (len(text), text.encode())
+
+
+def keyspace(store: NodeStore, max_entries: int = 10) -> Keyspace:
+    nodes = Nodes(store, NodeCache(1 << 16))
+    nodes.max_entries = max_entries
+    return Keyspace(nodes)
+
+
+def append(ks: Keyspace, key: bytes, count: int, pad: int = 0) -> Stream:
+    """Add entries 1.0, 2.0, ... behind what is there."""
+    found = ks.keys.get(key)
+    stream = found if isinstance(found, Stream) else ks.create_stream(key)
+    for _ in range(count):
+        ms = stream.last_ms + 1
+        ks.append(key, stream, ms, 0, wire(f"{key.decode()} {ms} {'x' * pad}"))
+    return stream
+
+
+def group(ks: Keyspace, key: bytes, name: bytes, pending: int) -> Group:
+    stream = append(ks, key, 0)
+    made = Group(name, 5)
+    for number in range(pending):
+        made.pending.add((number + 1) << 64, 1000 + number, 2000, 0, 100)
+    stream.groups[name] = made
+    made.dirty = True
+    ks.group_changed(key, stream, made, b"")
+    return made
+
+
+def options(**changes: object) -> LogOptions:
+    made = LogOptions(ring_bytes=RING, journal_flush_ms=5)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+@contextmanager
+def opened(path: Path, max_entries: int = 10, **changes: object) -> Iterator[tuple[Log, Keyspace, Recovered]]:
+    """A log that has recovered, its keyspace, and what was found."""
+    log = Log.open(path, options(**changes))
+    try:
+        ks = keyspace(log.store, max_entries)
+        yield log, ks, log.recover(ks)
+    finally:
+        log.close()
+
+
+def commit(log: Log, ks: Keyspace) -> None:
+    """End of a tick."""
+    log.append(ks.take_batch())
+
+
+def checkpoint(log: Log, ks: Keyspace) -> None:
+    """As the server does it, in one thread."""
+    commit(log, ks)
+    capture = ks.capture()
+    try:
+        log.checkpoint(capture, log.offset)
+    except Exception:
+        ks.capture_failed(capture)
+        raise
+    log.renew_view()
+    ks.captured(capture)

@@ -1,0 +1,514 @@
+"""The log as a whole: what was acknowledged comes back, whatever happened; and what is refused while the disk is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from persistence import log as logfile
+from persistence.journal import Journal
+from persistence.log import Log
+from persistence.store import Store
+from persistence.tail import BLOCK, Frame, Tail
+from resp.errors import CorruptError
+from tests.persistence.datakit import RING, append, checkpoint, commit, group, opened, options
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.001)
+
+
+def full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on the device")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def crashed(path: Path) -> Path:
+    """The directory as a SIGKILL at this moment would leave it: what is in the files, nothing that a close() does."""
+    copy = path.parent / f"crash{random.randrange(10**12)}"
+    shutil.copytree(path, copy)
+    return copy
+
+
+# -- what comes back -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_each_batch_is_there_after_a_crash(path: Path, fsync: str) -> None:
+    with opened(path, appendfsync=fsync) as (log, ks, _):
+        for turn in range(60):
+            append(ks, b"a", 1, pad=turn * 40)
+            ks.set_string(b"n", b"%d" % turn)
+            if turn == 20:
+                checkpoint(log, ks)
+            commit(log, ks)
+            if turn % 7 == 0:
+                with opened(crashed(path)) as (_, again, found):
+                    assert again.digest() == ks.digest()
+                    assert not found.torn_bytes
+        digest = ks.digest()
+    with opened(path) as (log, again, found):
+        assert again.digest() == digest
+        assert (found.streams, found.nodes, found.strings) == (1, 3, 1)
+        assert found.journal_batches == 39  # all but the first 21 ticks, which the store has
+        assert found.tail_batches == 0  # a proper end leaves nothing there
+        assert log.offset == log.journal.end
+
+
+def test_start_up_says_what_it_did(path: Path) -> None:
+    with opened(path, journal_flush_ms=100_000) as (log, ks, found):
+        seconds = f"{found.store_seconds:.3f}"
+        assert found.lines() == [f"Recovered from the store: streams=0 nodes=0 strings=0 seconds={seconds}"]
+        append(ks, b"a", 3)
+        commit(log, ks)
+        size = log.offset
+        append(ks, b"a", 1, pad=50)
+        torn = log.tail.end
+        commit(log, ks)
+        copy = crashed(path)
+    with (copy / "tail").open("r+b") as file:
+        file.seek(BLOCK + torn + 60)
+        file.write(b"?")
+    with opened(copy) as (_, _, found):
+        assert (found.tail_batches, found.replayed_bytes) == (1, size)
+        assert "batches=0 and from the tail: batches=1" in found.lines()[1]
+        assert "torn and has been dropped" in found.lines()[2]
+
+
+def test_damage_before_the_end_of_the_tail_is_refused(path: Path) -> None:
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        for _ in range(3):
+            append(ks, b"a", 1)
+            commit(log, ks)
+        copy = crashed(path)
+    with (copy / "tail").open("r+b") as file:
+        file.seek(2 * BLOCK + 40)
+        file.write(b"?")
+    with pytest.raises(CorruptError, match=f"{copy / 'tail'}.*backup"), opened(copy):
+        pass
+
+
+def test_everysec_may_lose_only_what_was_not_synced(path: Path) -> None:
+    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        assert log.pending_sync
+        log.sync()
+        assert not log.pending_sync
+        for _ in range(3):
+            append(ks, b"a", 1)
+            commit(log, ks)
+        copy = crashed(path)
+
+    def damage(frame: int) -> Path:
+        other = crashed(copy)
+        with (other / "tail").open("r+b") as file:
+            file.seek(BLOCK + frame * BLOCK + 40)
+            file.write(b"?")
+        return other
+
+    with opened(damage(2)) as (_, again, found):  # its block did not reach the disk, the one behind it did
+        assert append(again, b"a", 0).length == 2
+        assert found.torn_bytes
+    with pytest.raises(CorruptError), opened(damage(0)):  # that one had been synced
+        pass
+
+
+def test_no_leaves_syncing_to_the_system(path: Path) -> None:
+    with opened(path, appendfsync="no") as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        assert not log.pending_sync
+        assert log.syncs == 0
+        log.configure("everysec", 1 << 20)  # CONFIG SET: what came before is synced too
+        assert log.pending_sync
+        log.configure("always", 1 << 20)
+        append(ks, b"a", 1)
+        commit(log, ks)
+        assert log.syncs == 1
+        log.configure("no", 1 << 20)
+        append(ks, b"a", 1)
+        commit(log, ks)
+        assert log.syncs == 1
+
+
+def test_the_store_never_runs_ahead_of_the_journal(path: Path) -> None:
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 5)
+        checkpoint(log, ks)
+        assert log.store.offset == log.journal.end == log.offset > 0
+        assert log.journal.first() == log.offset  # and the journal is cut behind it
+
+
+# -- the ring ------------------------------------------------------------------------------------------------
+def test_a_ring_that_wraps_many_times(path: Path) -> None:
+    rng = random.Random(3)
+    with opened(path, journal_flush_ms=1, journal_flush_bytes=9000) as (log, ks, _):
+        for turn in range(400):
+            append(ks, b"a", 1, pad=rng.choice((0, 10, 4000, 9000)))
+            commit(log, ks)
+            if turn % 80 == 79:
+                with opened(crashed_while_writing(path, log)) as (_, again, _):
+                    assert again.digest() == ks.digest()
+        assert log.offset > 10 * RING
+        digest = ks.digest()
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest
+
+
+def crashed_while_writing(path: Path, log: Log) -> Path:
+    """A copy made file by file is no moment in time while the journal is being written: hold it."""
+    with log._writing:
+        return crashed(path)
+
+
+def test_a_full_ring_waits_for_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    write = Journal.write
+
+    def slowly(self: Journal, batches: list[Frame]) -> None:
+        assert gate.wait(20)
+        write(self, batches)
+
+    monkeypatch.setattr(Journal, "write", slowly)
+    with opened(path, journal_flush_ms=1) as (log, ks, _):
+        threading.Timer(0.2, gate.set).start()
+        for _ in range(20):
+            append(ks, b"a", 1, pad=8000)
+            commit(log, ks)
+        assert gate.is_set(), "the ring took more than it holds"
+        assert append(ks, b"a", 0).length == 20
+        digest = ks.digest()
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest
+
+
+@pytest.mark.parametrize("size", [RING // 2 - 100, RING // 2 + 1, RING - 64, RING, 10 * RING])
+def test_batches_as_large_as_the_ring_and_larger(path: Path, size: int) -> None:
+    with opened(path, journal_flush_ms=1) as (log, ks, _):
+        for number in range(4):
+            append(ks, b"a", 1)
+            commit(log, ks)
+            ks.set_string(b"s%d" % number, b"x" * size)
+            commit(log, ks)
+            with opened(crashed_while_writing(path, log)) as (_, again, _):
+                assert again.digest() == ks.digest()
+        digest = ks.digest()
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest
+
+
+def test_a_batch_that_no_file_can_hold_is_an_oserror(path: Path) -> None:
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return 1 << 32
+
+    with opened(path) as (log, _, _), pytest.raises(OSError, match="more than can be stored") as refusal:
+        log.append(Huge())
+    assert refusal.value.errno == errno.EFBIG
+
+
+@pytest.mark.parametrize("size", [RING * 2, RING // 4, RING + 1])
+def test_the_ring_may_change_its_size(path: Path, size: int) -> None:
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 5)
+        commit(log, ks)
+        digest = ks.digest()
+        copy = crashed(path)
+    with opened(copy, ring_bytes=size) as (log, again, found):
+        assert found.tail_batches == 1
+        assert log.tail.size == -(-size // BLOCK) * BLOCK
+        assert again.digest() == digest
+        append(again, b"a", 1)
+        commit(log, again)
+        second = crashed_while_writing(copy, log)
+    with opened(second, ring_bytes=size) as (_, third, found):
+        assert third.digest() == again.digest()
+        assert not found.resize_problem
+
+
+def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 5)
+        commit(log, ks)
+    monkeypatch.setattr(logfile, "create", full)
+    with opened(path, ring_bytes=2 * RING) as (log, ks, found):
+        assert "no space left" in found.lines()[-1]
+        assert log.tail.size == RING
+        append(ks, b"a", 5)
+        commit(log, ks)
+        copy = crashed_while_writing(path, log)
+    with opened(copy) as (_, again, _):
+        assert append(again, b"a", 0).length == 10
+
+
+def fill(log: Log) -> None:
+    """Append until the ring is full."""
+    while True:
+        log.append(b"x" * 8000)
+
+
+# -- a disk that refuses -------------------------------------------------------------------------------------
+def test_a_journal_that_can_not_be_written_refuses_and_heals(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "RETRY_SECONDS", 0.01)
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        until(lambda: log.journal.end == log.offset)
+        assert log.writable() is None
+        write = Journal.write
+        monkeypatch.setattr(Journal, "write", full)
+        append(ks, b"a", 1)
+        commit(log, ks)  # the ring has room: nothing is lost, and the server is told
+        until(log.writable)
+        assert "no space left" in str(log.writable())
+        digest = ks.digest()
+        with opened(crashed(path), journal_flush_ms=100_000) as (_, again, _):
+            assert again.digest() == digest
+        with pytest.raises(OSError, match="no space left"):
+            fill(log)
+        offset = log.offset
+        with pytest.raises(OSError, match="no space left"):
+            log.append(b"x" * 2 * RING)
+        assert log.offset == offset
+        monkeypatch.setattr(Journal, "write", write)
+        until(lambda: log.writable() is None)
+        log.append(b"")
+        until(lambda: log.journal.end == log.offset)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a bug"), CorruptError("damaged")])
+def test_the_journals_thread_survives_anything(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(logfile, "RETRY_SECONDS", 0.01)
+    write = Journal.write
+
+    def broken(*args: object) -> None:
+        raise error
+
+    with opened(path) as (log, ks, _):
+        monkeypatch.setattr(Journal, "write", broken)
+        append(ks, b"a", 1)
+        commit(log, ks)
+        until(log.writable)
+        monkeypatch.setattr(Journal, "write", write)
+        until(lambda: log.writable() is None and log.journal.end == log.offset)
+
+
+def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as (log, ks, _):
+        monkeypatch.setattr(Journal, "write", full)
+        append(ks, b"a", 7)
+        commit(log, ks)
+    monkeypatch.undo()
+    with opened(path) as (_, again, found):
+        assert found.tail_batches == 1
+        assert append(again, b"a", 0).length == 7
+
+
+@pytest.mark.parametrize("what", ["write", "sync"])
+def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        append(ks, b"a", 1)
+        batch, offset = ks.take_batch(), log.offset
+        monkeypatch.setattr(Tail, what, full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no space left"):
+                log.append(batch)
+        assert log.offset == offset
+        monkeypatch.undo()
+        log.append(batch)
+        digest = ks.digest()
+        with opened(crashed_while_writing(path, log)) as (_, again, _):
+            assert again.digest() == digest
+
+
+def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have thrown away what it could not write: a later sync that works proves nothing."""
+    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        monkeypatch.setattr(Tail, "sync", full)
+        with pytest.raises(OSError, match="no space left"):
+            log.sync()
+        monkeypatch.undo()
+        assert "can't be synced" in str(log.writable())
+        log.sync()
+        assert log.writable() is not None
+        log.configure("always", 1 << 30)
+        append(ks, b"a", 1)
+        batch = ks.take_batch()
+        with pytest.raises(OSError, match="can't be synced"):
+            log.append(batch)  # what comes before it may be gone
+        with log._writing:
+            log._flush([])
+        assert log.writable() is None
+        log.append(batch)
+
+
+def test_a_checkpoint_that_failed_refuses_writes_until_one_succeeds(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 25)
+        commit(log, ks)
+        monkeypatch.setattr(Store, "write", full)
+        with pytest.raises(OSError, match="no space left"):
+            checkpoint(log, ks)
+        assert "the last checkpoint failed" in str(log.writable())
+        assert log.wants_checkpoint()
+        assert append(ks, b"a", 0).read(0, 25)  # reads live
+        monkeypatch.undo()
+        checkpoint(log, ks)
+        assert log.writable() is None
+        assert not log.wants_checkpoint()
+
+
+def test_a_checkpoint_of_nothing_needs_no_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 25)
+        checkpoint(log, ks)
+        monkeypatch.setattr(Store, "write", full)
+        checkpoint(log, ks)
+        assert log.writable() is None
+
+
+# -- checkpoints that do not end -----------------------------------------------------------------------------
+POINTS = ["before the journal", "before the store", "behind the store", "between two cuts", "behind all"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
+    copies: list[Path] = []
+
+    def copying(function: Callable[..., object], name: str, behind: bool) -> Callable[..., object]:
+        def wrapped(*args: object) -> object:
+            if not behind and name == point and not copies:
+                copies.append(crashed(path))
+            result = function(*args)
+            if behind and name == point and not copies:
+                copies.append(crashed(path))
+            return result
+
+        return wrapped
+
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        for turn in range(9):
+            append(ks, b"a", 5)
+            group(ks, b"b", b"g", turn + 1)
+            ks.log.clear()  # its record is made up
+            ks.set_string(b"s%d" % turn, b"x" * 500)
+            commit(log, ks)
+        checkpoint(log, ks)
+        append(ks, b"a", 5)
+        ks.evict(b"a", append(ks, b"a", 0), 12, 12 << 64)
+        ks.remove(b"s1")
+        for _ in range(6):
+            append(ks, b"a", 3)
+            commit(log, ks)
+        digest = ks.digest()
+        monkeypatch.setattr(Log, "_flush", copying(Log._flush, "before the journal", False))
+        write = copying(Store.write, "behind the store", True)
+        monkeypatch.setattr(Store, "write", copying(write, "before the store", False))
+        monkeypatch.setattr(Journal, "cut", copying(Journal.cut, "between two cuts", True))
+        checkpoint(log, ks)
+        if point == "behind all":
+            copies.append(crashed(path))
+        monkeypatch.undo()
+        assert ks.digest() == digest
+    with opened(copies[0]) as (log, again, _):
+        assert again.digest() == digest
+        append(again, b"a", 30)
+        checkpoint(log, again)
+        after = again.digest()
+    with opened(copies[0]) as (_, third, _):
+        assert third.digest() == after
+
+
+# -- threads -------------------------------------------------------------------------------------------------
+def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
+    """The server's four threads on a small ring; a deadlock is a timeout."""
+    with opened(path, ring_bytes=RING, journal_flush_ms=1, appendfsync="everysec") as (log, ks, _):
+        stop, problems = threading.Event(), []
+
+        def syncing() -> None:
+            try:
+                while not stop.is_set():
+                    log.sync()
+                    log.stats()
+            except Exception as error:  # noqa: BLE001
+                problems.append(error)
+
+        thread = threading.Thread(target=syncing)
+        thread.start()
+        rng = random.Random(1)
+        running: threading.Thread | None = None
+        capture = None
+        checkpoints = 0
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            append(ks, b"a", rng.choice((1, 5)), pad=rng.choice((10, 3000)))
+            if rng.random() < 0.02:
+                ks.set_string(b"big", b"x" * 2 * RING)
+            commit(log, ks)
+            stream = append(ks, b"a", 0)
+            if stream.length > 300:
+                ks.evict(b"a", stream, stream.first_ord + 100, stream.id_at(stream.first_ord + 99))
+            assert stream.read(stream.first_ord, min(stream.first_ord + 20, stream.next_ord))
+            if running is None:
+                capture = ks.capture()
+                running = threading.Thread(target=log.checkpoint, args=(capture, log.offset))
+                running.start()
+            elif not running.is_alive():
+                assert capture is not None
+                log.renew_view()
+                ks.captured(capture)
+                running, checkpoints = None, checkpoints + 1
+        stop.set()
+        thread.join()
+        if running is not None and capture is not None:
+            running.join()
+            log.renew_view()
+            ks.captured(capture)
+        commit(log, ks)
+        assert not problems
+        assert log.writable() is None
+        assert checkpoints > 3
+        digest = ks.digest()
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest
+
+
+def test_no_descriptor_or_thread_is_left(path: Path) -> None:
+    with opened(path):
+        pass
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(5):
+        with opened(path) as (log, ks, _):
+            append(ks, b"a", 1)
+            commit(log, ks)
+        log.close()  # again: nothing
+    (path / "tail").write_bytes(b"")
+    for _ in range(3):
+        with pytest.raises(CorruptError):
+            Log.open(path, options())
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before

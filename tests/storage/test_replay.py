@@ -1,0 +1,378 @@
+"""What is logged replays to the same state and logs the same bytes again; checkpoints at any moment, failed or not,
+lose nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from commands import registry  # noqa: F401  (fills the command table)
+from commands.context import Block, Chunks, Context
+from commands.declare import lookup
+from commands.entries import entry_wire, id_bulk
+from commands.session import Session
+from persistence.store import Store
+from resp.errors import CommandError, CorruptError
+from respserver import expiry
+from storage import consume, records
+from storage.cache import NodeCache
+from storage.capture import Capture
+from storage.consume import Reader
+from storage.keyspace import Keyspace
+from storage.nodes import Nodes, NodeStore
+from storage.stream import Stream
+from tests.storage.nodestore import MemoryStore
+
+NOW = 1_700_000_000_000
+ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
+
+
+def empty(store: NodeStore | None = None) -> Keyspace:
+    nodes = Nodes(store or MemoryStore(), NodeCache(4096))
+    nodes.max_entries = 3
+    return Keyspace(nodes)
+
+
+def call(ks: Keyspace, now: int, *words: bytes | str | int) -> Any:
+    """Run a command as a client's; its reply, or the error's text."""
+    argv = [w if isinstance(w, bytes) else str(w).encode() for w in words]
+    ctx = Context(ks, cast(Any, None), Session(1, "", "", now), now)
+    try:
+        answer = lookup(argv).handler(ctx, argv)
+    except CommandError as error:
+        return error.text
+    if isinstance(answer, Chunks):
+        answer.close()
+    return b"blocked" if isinstance(answer, Block) else answer
+
+
+def counters(ks: Keyspace) -> dict[tuple[bytes, bytes], tuple[int, ...]]:
+    """What digest() leaves out of groups."""
+    return {
+        (key, name): (group.redelivered, group.expired, group.deadlettered)
+        for key, value in ks.keys.items()
+        if isinstance(value, Stream)
+        for name, group in value.groups.items()
+    }
+
+
+def wire(ms: int, seq: int, value: bytes = b"v") -> bytes:
+    return entry_wire(id_bulk(ms, seq), [b"f", value])
+
+
+def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
+    """For each kind of record: its name, a keyspace that wrote it, one that is just before it, and its bytes."""
+    live, behind = empty(), empty()
+
+    def logged(kind: str) -> tuple[str, Keyspace, Keyspace, bytes]:
+        return kind, live, behind, live.take_batch()
+
+    stream = live.create_stream(b"s")
+    live.append(b"s", stream, NOW, 0, wire(NOW, 0))
+    yield logged("APPEND")
+    live.append_run(b"s", stream, NOW, 1, [wire(NOW, n) for n in range(1, 9)])
+    yield logged("RUN")
+    live.evict(b"s", stream, 1, NOW << 64)
+    yield logged("EVICT")
+    group = consume.set_group(live, b"s", stream, b"g", 0, 500, NOW + 500)
+    yield logged("GROUP")
+    ids = stream.ids(1, 7)
+    reader = Reader(NOW, 10, NOW + 100, 3, b"dead", ALL)
+    consume.deliver(live, b"s", stream, group, ids[-1], reader, ids, [], [])
+    yield logged("DELIVER")
+    consume.deliver(live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], ids[:2], [ids[2]])
+    yield logged("DELIVER")
+    consume.ack(live, b"s", stream, group, [ids[0], 77, ids[0]])
+    yield logged("ACK")
+    consume.set_due(live, b"s", stream, group, NOW + 50, [ids[1], ids[3]])
+    yield logged("DUE")
+    consume.drop(live, b"s", stream, group, ids[1], "expired", b"dead", NOW, 0, wire(NOW, 0))
+    yield logged("DROP")
+    consume.drop(live, b"s", stream, group, ids[3], "maxdeliveries", b"", 0, 0, b"")
+    yield logged("DROP")
+    consume.destroy_group(live, b"s", stream, b"g")
+    yield logged("DESTROY")
+    live.set_string(b"k", b"value", NOW + 5)
+    yield logged("SET")
+    live.set_expire(b"s", NOW + 9)
+    yield logged("EXPIRE")
+    live.persist(b"s")
+    yield logged("EXPIRE")
+    live.set_string(b"dead", b"a string now")
+    yield logged("SET")
+    live.remove(b"s")
+    yield logged("DELETE")
+    live.flush()
+    yield logged("FLUSH")
+
+
+def test_every_kind_replays_and_logs_the_same_bytes() -> None:
+    seen = set()
+    for kind, live, behind, batch in every_kind():
+        assert batch[0] == getattr(records, kind)
+        behind.apply(batch)
+        assert behind.take_batch() == batch, kind
+        assert behind.digest() == live.digest(), kind
+        assert counters(behind) == counters(live), kind
+        seen.add(batch[0])
+    assert seen == set(range(records.APPEND, records.DESTROY + 1))
+
+
+def log_of_everything() -> bytes:
+    return b"".join(batch for _, _, _, batch in every_kind())
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_records_are_refused_or_apply(data: st.DataObject) -> None:
+    """Invariant: whatever bytes are replayed, CorruptError is the only thing that is raised."""
+    raw = bytearray(log_of_everything())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    if data.draw(st.booleans()):
+        raw[at] = data.draw(st.integers(0, 255))
+    else:
+        del raw[at : at + data.draw(st.integers(1, 40))]
+    try:
+        empty().apply(bytes(raw))
+    except CorruptError:
+        pass
+
+
+@pytest.mark.parametrize("order", ["same", "lower"])
+def test_ids_that_do_not_ascend_are_damage(order: str) -> None:
+    ms = NOW if order == "same" else NOW - 1
+    for batch in (
+        records.append_head(b"s", ms, 0, len(wire(ms, 0))) + b"s" + wire(ms, 0),
+        records.run(b"s", ms, 0, [wire(ms, 0)]),
+        records.drop(b"t", b"g", 1, "expired", b"s", ms, 0, wire(ms, 0)),
+    ):
+        ks = empty()
+        call(ks, NOW, "TAPPEND", "s", "f", "v")
+        call(ks, NOW, "TREAD", "t", "", 0, "GROUP", "g", 0)
+        with pytest.raises(CorruptError):
+            ks.apply(batch)
+
+
+def test_a_dead_letter_over_a_string_is_damage() -> None:
+    ks = empty()
+    call(ks, NOW, "TREAD", "t", "", 0, "GROUP", "g", 0)
+    ks.set_string(b"dead", b"x")
+    with pytest.raises(CorruptError):
+        ks.apply(records.drop(b"t", b"g", 1, "expired", b"dead", NOW, 0, wire(NOW, 0)))
+
+
+KEYS = st.sampled_from(["a", "dead", "k" * 600])
+NAMES = st.sampled_from(["g", "h" * 500])
+TTLS = st.sampled_from([0, 40])
+
+
+class Checkpoints(RuleBasedStateMachine):
+    """Random commands; checkpoints that are taken, and end well or badly, some commands later; crashes in between."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(tempfile.mkdtemp())
+        self.store = Store(self.directory)
+        self.ks = empty(self.store)
+        self.log = b""  # all that was ever logged
+        self.borders = [0]  # of its batches
+        self.now = NOW
+        self.capture: Capture | None = None
+        self.captured_at = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+            shutil.rmtree(self.directory)
+
+    def run(self, *words: bytes | str | int) -> Any:
+        return call(self.ks, self.now, *words)
+
+    def ids(self, key: str, group: str) -> list[str]:
+        stream = self.ks.keys.get(key.encode())
+        if not isinstance(stream, Stream) or group.encode() not in stream.groups:
+            return ["1.0"]
+        ids = stream.groups[group.encode()].pending.ids()
+        return [f"{i >> 64}.{i & (1 << 64) - 1}" for i in ids] or ["1.0"]
+
+    # -- commands ------------------------------------------------------------------------------------------------
+    @rule(key=KEYS, count=st.integers(1, 5))
+    def append(self, key: str, count: int) -> None:
+        self.run("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *range(count))
+
+    @rule(key=KEYS, how=st.sampled_from(["COUNT", "TIME"]), n=st.integers(0, 6), add=st.booleans())
+    def evict(self, key: str, how: str, n: int, add: bool) -> None:
+        self.run("TAPPEV", key, how, n, *(["f", "v"] if add else []))
+
+    @rule(
+        key=KEYS, group=NAMES, count=st.integers(0, 4), ttl=TTLS, retry=st.booleans(), expire=st.sampled_from([0, 15]),
+        most=st.sampled_from([0, 1, 2]), dead=st.booleans(), last=st.sampled_from(["", "0"]),
+    )  # fmt: skip
+    def read(
+        self, key: str, group: str, count: int, ttl: int, retry: bool, expire: int, most: int, dead: bool, last: str
+    ) -> None:
+        options: list[bytes | str | int] = []
+        if retry:
+            options += ["RETRY", 7, expire]
+            options += ["MAXDELIVERIES", most] if most else []
+            options += ["DEADLETTER", "dead"] if dead else []
+        self.run("TREAD", key, last, count, "GROUP", group, ttl, *options)
+
+    @rule(key=KEYS, group=NAMES, data=st.data(), what=st.sampled_from(["TACK", "TNACK", "TTOUCH"]))
+    def settle(self, key: str, group: str, data: st.DataObject, what: str) -> None:
+        ids = data.draw(st.lists(st.sampled_from(self.ids(key, group)), min_size=1, max_size=3))
+        self.run(what, key, group, *([9] if what == "TTOUCH" else []), *ids)
+
+    @rule(key=KEYS, group=NAMES)
+    def set_id(self, key: str, group: str) -> None:
+        self.run("TGROUP", "SETID", key, group, 0)
+
+    @rule(key=KEYS, group=NAMES)
+    def destroy(self, key: str, group: str) -> None:
+        self.run("TGROUP", "DESTROY", key, group)
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        self.run("DEL", key)
+
+    @rule(key=KEYS, value=st.sampled_from(["", "x"]), ttl=st.sampled_from([[], ["PX", "30"], ["KEEPTTL"]]))
+    def set_string(self, key: str, value: str, ttl: list[str]) -> None:
+        self.run("SET", key, value, *ttl)
+
+    @rule(key=KEYS, what=st.sampled_from([["PEXPIRE", 25], ["PERSIST"]]))
+    def expire(self, key: str, what: list[Any]) -> None:
+        self.run(what[0], key, *what[1:])
+
+    @rule()
+    def flush(self) -> None:
+        self.run("FLUSHALL")
+
+    @rule(ms=st.sampled_from([1, 5, 20, -10]))
+    def time(self, ms: int) -> None:
+        self.now += ms
+        expiry.run(self.ks, self.now)
+
+    # -- checkpoints and crashes -----------------------------------------------------------------------------------
+    @precondition(lambda self: self.capture is None)
+    @rule()
+    def take(self) -> None:
+        self.capture, self.captured_at = self.ks.capture(), len(self.log)
+
+    @precondition(lambda self: self.capture is not None)
+    @rule(well=st.booleans())
+    def end(self, well: bool) -> None:
+        assert self.capture is not None
+        if well:
+            self.store.write(self.capture, self.captured_at)
+            self.store.renew_view()
+            self.ks.captured(self.capture)
+        else:
+            self.ks.capture_failed(self.capture)
+        self.capture = None
+
+    @precondition(lambda self: self.capture is None)
+    @rule(well=st.booleans())
+    def whole(self, well: bool) -> None:
+        self.take()
+        self.end(well)
+
+    @rule(after_commit=st.booleans())
+    def crash(self, after_commit: bool) -> None:
+        """The server goes on as what it finds on disk."""
+        if self.capture is not None and after_commit:
+            self.store.write(self.capture, self.captured_at)
+        self.capture = None
+        self.store.close()
+        self.store = Store(self.directory)
+        self.ks = self.recovered(self.store)
+        self.ks.resume(self.now)
+
+    def recovered(self, store: Store) -> Keyspace:
+        ks = empty(store)
+        store.restore(ks)
+        for start, stop in zip(self.borders, self.borders[1:], strict=False):
+            if start >= store.offset:
+                ks.apply(self.log[start:stop])
+                assert ks.take_batch() == self.log[start:stop], "replay logs what it replays"
+        return ks
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "ks"):
+            return
+        batch = self.ks.take_batch()
+        if batch:
+            self.log += batch
+            self.borders.append(len(self.log))
+        found = self.recovered(self.store)
+        assert found.digest() == self.ks.digest()
+        assert counters(found) == counters(self.ks)
+        assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
+        assert found.string_bytes == self.ks.string_bytes
+
+
+TestCheckpoints = Checkpoints.TestCase
+TestCheckpoints.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+MEANWHILE: dict[str, list[tuple[Any, ...]]] = {
+    "nothing": [],
+    "flush": [("FLUSHALL",)],
+    "everything goes": [("DEL", "a", "b", "c", "d", "text", "gone")],
+    "everything is made anew": [
+        ("TAPPEND", "b", "f", "anew"), ("TREAD", "b", 0, 1, "GROUP", "g", 0, "RETRY", 5, 0), ("SET", "gone", "back"),
+        ("TREAD", "c", "", 0, "GROUP", "ends", 0), ("SET", "a", "a string"),
+    ],
+    "and goes again": [("SET", "gone", "back"), ("DEL", "gone", "text"), ("TGROUP", "DESTROY", "d", "g"), ("DEL", "d")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: bool, failures: int) -> None:
+    world = Checkpoints()
+    world.begin()
+    try:
+        for key in ("a", "b", "c", "d"):
+            world.run("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *range(7))
+            for group in ("g", "ends"):
+                world.run("TREAD", key, 0, 2, "GROUP", group, 0, "RETRY", 5, 0)
+        for key in ("text", "gone"):
+            world.run("SET", key, "v")
+        world.nothing_is_lost()
+        world.whole(True)
+        if flush:
+            world.run("FLUSHALL")
+            world.run("TAPPEND", "d", "f", "v")
+            world.run("TREAD", "d", 0, 2, "GROUP", "g", 0, "RETRY", 5, 0)
+        for words in (
+            ("DEL", "b", "gone"), ("TGROUP", "DESTROY", "c", "ends"), ("SET", "text", "w"), ("PEXPIRE", "a", 50),
+            ("TREAD", "d", "", 1, "GROUP", "g", 0, "RETRY", 5, 0), ("TAPPEV", "a", "COUNT", 2),
+        ):  # fmt: skip
+            world.run(*words)
+        world.nothing_is_lost()
+        for _ in range(failures):
+            world.take()
+            for words in MEANWHILE[meanwhile]:
+                world.run(*words)
+            world.nothing_is_lost()
+            world.end(False)
+        world.take()
+        for words in MEANWHILE[meanwhile]:
+            world.run(*words)
+        world.nothing_is_lost()
+        world.end(True)
+        world.nothing_is_lost()
+        world.whole(True)
+        world.nothing_is_lost()
+        assert world.store.offset == len(world.log)  # so the store alone is what was compared
+    finally:
+        world.teardown()

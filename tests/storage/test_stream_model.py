@@ -1,0 +1,289 @@
+"""Streams against a plain list: everything in any order, with checkpoints, restarts and snapshots that outlive them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from storage.cache import NodeCache
+from storage.capture import StreamCapture
+from storage.ids import MASK64, MAX_ID
+from storage.nodes import Nodes
+from storage.packed import open_node
+from storage.stream import Stream
+from tests.storage.nodestore import MemoryStore
+
+
+@dataclass
+class Model:
+    """The stream as a list. ``log`` is what a journal would hold; ``applied`` how much of it the store has."""
+
+    ids: list[int] = field(default_factory=list)  # of all entries ever
+    wires: list[bytes] = field(default_factory=list)
+    first: int = 0  # entries evicted
+    log: list[tuple[int, bytes] | tuple[int, int]] = field(default_factory=list)
+    applied: int = 0
+
+
+@dataclass
+class Reader:
+    """A pieces() under way."""
+
+    pieces: Iterator[bytes]
+    close: Callable[[], None]
+    expected: bytes
+    got: bytes = b""
+
+
+class StreamMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore()
+        self.nodes = Nodes(self.store, NodeCache(4000))
+        self.nodes.max_entries = 4
+        self.nodes.max_bytes = 100
+        self.sid = 0
+        self.readers: list[Reader] = []
+        self.create()
+
+    def create(self) -> None:
+        self.sid += 1
+        self.stream = Stream(self.sid, self.nodes)
+        self.model = Model()
+        self.capture: tuple[StreamCapture, int] | None = None
+
+    def apply(self, stream: Stream, entry: tuple[int, bytes] | tuple[int, int]) -> None:
+        """One logged effect: an append, or an eviction up to an ordinal."""
+        if isinstance(entry[1], bytes):
+            stream.append(entry[0] >> 64, entry[0] & MASK64, entry[1])
+        else:
+            stream.evict_before(entry[1], entry[0])
+
+    def span(self, data: st.DataObject) -> tuple[int, int]:
+        lo = data.draw(st.integers(self.model.first, len(self.model.ids)))
+        return lo, data.draw(st.integers(lo, len(self.model.ids)))
+
+    # -- changes ---------------------------------------------------------------------------------------------
+    @initialize(entries=st.integers(0, 40))
+    def fill(self, entries: int) -> None:
+        for number in range(entries):
+            self.append(number % 3, number % 2, b"%d." % number)
+
+    @rule(
+        ms=st.sampled_from([0, 0, 1, 7, 1 << 33, 1 << 60]),
+        seq=st.sampled_from([0, 1, 2, 300, 1 << 20]),
+        wire=st.binary(max_size=30),
+    )
+    def append(self, ms: int, seq: int, wire: bytes) -> None:
+        last = self.model.ids[-1] if self.model.ids else 0
+        new = last + seq + 1 if not ms else ((last >> 64) + ms) << 64 | seq
+        if new > MAX_ID:
+            return
+        self.model.ids.append(new)
+        self.model.wires.append(wire)
+        self.model.log.append((new, wire))
+        self.apply(self.stream, self.model.log[-1])
+
+    @rule(count=st.integers(1, 12), size=st.integers(0, 3))
+    def append_some(self, count: int, size: int) -> None:
+        for number in range(count):
+            self.append(0, 0, b"%d" % number * size)
+
+    @rule(ms=st.sampled_from([1, 7, 1 << 33]), parts=st.lists(st.binary(max_size=60), max_size=14))
+    def append_run(self, ms: int, parts: list[bytes]) -> None:
+        last = self.model.ids[-1] if self.model.ids else 0
+        first = ((last >> 64) + ms) << 64
+        self.stream.append_run(first >> 64, 0, parts)
+        for number, wire in enumerate(parts):
+            self.model.ids.append(first + number)
+            self.model.wires.append(wire)
+            self.model.log.append((first + number, wire))
+
+    def evict(self, border: int) -> None:
+        model = self.model
+        if border > model.first:
+            gone, to = border - model.first, model.ids[border - 1]
+            model.first = border
+            model.log.append((to, border))
+            assert self.stream.evict_before(border, to) == gone
+
+    @rule(keep=st.integers(0, 20))
+    def evict_by_count(self, keep: int) -> None:
+        self.evict(self.stream.next_ord - keep)
+        assert self.stream.length <= max(keep, 0)
+
+    @rule(data=st.data())
+    def evict_by_time(self, data: st.DataObject) -> None:
+        ids = self.model.ids[self.model.first :]
+        now = data.draw(st.sampled_from(ids)) if ids else 5
+        self.evict(self.stream.ord_from(now >> 64 << 64))
+        assert self.stream.first_id() >= now >> 64 << 64 or not self.stream.length
+
+    @rule()
+    def evict_nothing(self) -> None:
+        assert self.stream.evict_before(self.model.first, 77) == 0
+        assert self.stream.evict_before(0, 77) == 0
+
+    @rule(entries=st.integers(1, 8), size=st.sampled_from([1, 30, 100, 10_000]))
+    def change_limits(self, entries: int, size: int) -> None:
+        self.nodes.max_entries, self.nodes.max_bytes = entries, size
+
+    @rule(size=st.sampled_from([0, 700, 2000, 100_000]))
+    def resize_cache(self, size: int) -> None:
+        self.nodes.cache.max_bytes = size
+        assert self.nodes.cache.bytes <= size
+
+    @rule()
+    def delete(self) -> None:
+        self.nodes.cache.drop_stream(self.sid)
+        for first in self.store.firsts(self.sid):
+            del self.store.blobs[self.sid, first]
+        self.create()
+
+    # -- checkpoints and restarts ------------------------------------------------------------------------------
+    @precondition(lambda self: self.capture is None)
+    @rule()
+    def begin_checkpoint(self) -> None:
+        model, capture = self.model, self.stream.capture()
+        ends = []
+        for first, first_id, blob in capture.nodes + ([capture.tail] if capture.tail else []):
+            node = open_node(blob)
+            ends.append(first + len(node))
+            assert first_id == model.ids[first]
+            assert node.ids(0, len(node)) == model.ids[first : ends[-1]]
+            assert node.slice(0, len(node)) == b"".join(model.wires[first : ends[-1]])
+        assert all(end > model.first for end in ends)  # nothing that is dead
+        assert capture.first_ord == model.first
+        self.capture = capture, len(model.log)
+
+    @precondition(lambda self: self.capture is not None)
+    @rule()
+    def complete_checkpoint(self) -> None:
+        assert self.capture is not None
+        capture, position = self.capture
+        self.store.write(capture)
+        self.stream.captured(capture)
+        self.model.applied = position
+        self.capture = None
+        taken = {first for first, _, _ in capture.nodes}
+        assert not taken & {first for first, _, _ in self.stream.capture().nodes}
+
+    @precondition(lambda self: self.capture is not None)
+    @rule()
+    def fail_checkpoint(self) -> None:
+        self.capture = None
+
+    @precondition(lambda self: self.sid in self.store.metas)
+    @rule()
+    def restart(self) -> None:
+        """What is in the store, then what was logged since."""
+        self.nodes.cache.clear()
+        self.capture = None
+        stream = Stream.restore(self.sid, self.store.metas[self.sid], self.nodes)
+        loads = self.store.loads
+        for first in self.store.firsts(self.sid):
+            stream.add_stored_node(first, self.store.blobs[self.sid, first][0])
+        assert self.store.loads == loads  # keys only
+        assert stream.meta() == self.store.metas[self.sid]
+        for entry in self.model.log[self.model.applied :]:
+            self.apply(stream, entry)
+        self.stream = stream
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        lo, hi = self.span(data)
+        wires = self.model.wires[lo:hi]
+        loads = self.store.loads
+        assert self.stream.wire_size(lo, hi) >= len(b"".join(wires))
+        assert self.store.loads == loads  # from the index
+        assert self.stream.read(lo, hi) == b"".join(wires)
+        for limit in (20, 1000):  # a node ends with the entry that passes 100 bytes, of 30 at most
+            assert self.stream.at_hand(lo, hi, limit) in (None, b"".join(wires))
+        assert self.stream.read_reverse(lo, hi) == wires[::-1]
+        assert self.stream.ids(lo, hi) == self.model.ids[lo:hi]
+        if lo < hi:
+            assert self.stream.id_at(lo) == self.model.ids[lo]
+            assert self.stream.id_at(hi - 1) == self.model.ids[hi - 1]
+
+    @rule(data=st.data(), step=st.sampled_from([-1, 0, 0, 1]))
+    def find(self, data: st.DataObject, step: int) -> None:
+        model = self.model
+        probe = data.draw(st.sampled_from([0, 5 << 64, MAX_ID, *model.ids])) + step
+        if 0 <= probe <= MAX_ID + 1:
+            at = bisect_left(model.ids, probe)
+            assert self.stream.ord_from(probe) == max(model.first, at)
+            there = model.first <= at < len(model.ids) and model.ids[at] == probe
+            assert self.stream.find(probe) == (model.wires[at] if there else None)
+
+    @precondition(lambda self: len(self.readers) < 4)
+    @rule(data=st.data(), backward=st.booleans())
+    def begin_reader(self, data: st.DataObject, backward: bool) -> None:
+        lo, hi = self.span(data)
+        wires = self.model.wires[lo:hi]
+        pieces, close = (self.stream.pieces_reverse if backward else self.stream.pieces)(lo, hi)
+        self.readers.append(Reader(pieces, close, b"".join(wires[::-1] if backward else wires)))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def read_on(self, data: st.DataObject, count: int) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        for _ in range(count):
+            piece = next(reader.pieces, None)
+            if piece is None:
+                return self.end(reader)
+            reader.got += piece
+            assert reader.expected.startswith(reader.got)
+        return None
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def read_to_the_end(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        reader.got += b"".join(reader.pieces)
+        self.end(reader)
+
+    def end(self, reader: Reader) -> None:
+        """It was read to its end, which frees what it pinned; close() does no harm then."""
+        assert reader.got == reader.expected
+        self.readers.remove(reader)
+        assert self.store.pins == len(self.readers)
+        reader.close()
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def give_up_reader(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        self.readers.remove(reader)
+        reader.close()
+        reader.close()
+
+    # -- what always holds -----------------------------------------------------------------------------------
+    @invariant()
+    def figures_are_right(self) -> None:
+        model, stream = self.model, self.stream
+        assert (stream.first_ord, stream.next_ord) == (model.first, len(model.ids))
+        assert stream.length == len(model.ids) - model.first
+        assert stream.last_id == (model.ids[-1] if model.ids else 0)
+        assert stream.first_id() == (model.ids[model.first] if stream.length else 0)
+        assert stream.evicted_to == (model.ids[model.first - 1] if model.first else 0)
+        assert (stream.node_count > 0) == (stream.length > 0)
+        assert stream.node_count <= stream.length
+        assert stream.disk_bytes() >= 0
+        assert self.store.pins == len(self.readers)
+        assert 0 <= self.nodes.cache.bytes <= self.nodes.cache.max_bytes
+        assert len(self.nodes.cache) <= stream.node_count  # what is dead has left it
+
+    def teardown(self) -> None:
+        for reader in list(self.readers):
+            reader.got += b"".join(reader.pieces)
+            self.end(reader)
+
+
+TestStreamMachine = StreamMachine.TestCase
+TestStreamMachine.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
