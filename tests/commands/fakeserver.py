@@ -158,7 +158,7 @@ class FakeServer:
     def save(self) -> None:
         self.calls.append(("save",))
 
-    def bgsave(self, schedule: bool) -> bool:  # noqa: ARG002
+    def bgsave(self, schedule: bool) -> bool:
         self.calls.append(("bgsave",))
         return not self.saving
 

@@ -306,3 +306,35 @@ def test_reset_logs_out() -> None:
         assert c.pipeline(("MULTI",), ("PING",), ("RESET",))[-1] == b"RESET"
         assert c("PING") == "NOAUTH Authentication required."
         assert c("HELLO", 3, "AUTH", "default", "secret")[b"proto"] == 3
+
+
+def test_a_reply_never_overtakes_its_batch(c: Raw, connect: Connect, hand: RunningServer) -> None:
+    """A socket that takes bytes again between a command and the end of its tick gets nothing of that command yet."""
+    reader, writer = connect(), connect()
+    ours = writer("CLIENT", "ID")
+    reader.sock.sendall(pack("ECHO", b"x" * 16_000_000) + pack("TREAD", "s", "", 1, "BLOCK", 0))
+    seen(hand, lambda conn: conn.throttled)
+
+    def park() -> None:
+        conn = next(conn for conn in connections(hand) if conn.throttled)
+        conn.throttled = False  # as if the socket had taken what it was given
+        conn.run_backlog()
+        assert conn.waiter is not None
+        conn.throttled = True
+
+    hand.call(park)
+
+    def append_and_resume() -> tuple[int, int]:
+        conn = next(conn for conn in connections(hand) if conn.waiter is not None)
+        other = next(conn for conn in connections(hand) if conn.session.id == ours)
+        other.data_received(pack("TAPPEND", "s", "a", "b"))
+        before = conn.session.total_out
+        conn.resume_writing()
+        return len(hand.server.ks.log), conn.session.total_out - before
+
+    records, written = hand.call(append_and_resume)
+    assert records > 0  # none of it on disk
+    assert written == 0
+    assert len(writer.read()) > 10
+    assert len(reader.read()) == 16_000_000
+    assert len(reader.read()) == 1

@@ -1,7 +1,7 @@
 """Clients in use: what they send on connecting, replayed byte for byte; redis-py, redis-cli, redis-benchmark at work.
 
 The bytes of redis-py 8.1, redis-cli and redis-benchmark 7.0 were recorded from them; those of node-redis, ioredis and
-lettuce follow their sources.
+lettuce are written from what is known of their handshakes.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def test_redis_py_looks_around(r: Any) -> None:
     assert r.config_get("maxclients") == {"maxclients": "10000"}
     assert r.command_count() == len(r.command())
     assert r.memory_stats()
-    assert r.slowlog_get() == []
+    assert isinstance(r.slowlog_get(), list)
     assert r.dbsize() == 0
     assert r.role()[0] == b"master"
     assert len(r.time()) == 2
