@@ -138,10 +138,14 @@ class Dispatcher:
         session.total_commands += done
         server.stats.commands_processed += done
         conn.out_bytes += size
-        if out or ks.log or conn.backlog:
+        if conn.backlog:
             server.queue_flush(conn)
-            if conn.backlog and not conn.busy:
+            if not conn.busy:
                 server.queue_resume(conn)
+        elif ks.log or ks.ready:
+            server.queue_flush(conn)
+        elif out:
+            server.flush_reads(conn)
 
     def _run_of(self, commands: list[list[bytes]], start: int, command: Command) -> tuple[Reply, int]:
         """The call before ``start`` together with those like it behind it (same command, key and length).

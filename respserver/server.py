@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -261,6 +261,16 @@ class Server:
             if not self._tick_pending:
                 self.queue_tick()
 
+    def flush_reads(self, conn: Connection) -> None:
+        """Replies of a client while no record waits for the disk: what they show is durable, so they may leave.
+
+        Saves a reader a turn of the event loop.
+        """
+        if conn.queued or self._tick_pending or self._stalled or self.disk.writable() != self._refused or self._refused:
+            self.queue_flush(conn)
+        else:
+            self._flush((conn,))
+
     def queue_resume(self, conn: Connection) -> None:
         """Nothing holds the connection's backlog any more, once this tick is out."""
         self._to_resume[conn] = None
@@ -333,7 +343,7 @@ class Server:
         self._flush(held)
         self.regate()
 
-    def _flush(self, conns: list[Connection]) -> None:
+    def _flush(self, conns: Sequence[Connection]) -> None:
         for conn in conns:
             conn.queued = False
             try:

@@ -17,7 +17,7 @@ from persistence import log as logfile
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
-from persistence.tail import BLOCK, Frame, Tail
+from persistence.tail import BLOCK, FRAME, Frame, Tail
 from resp.errors import CorruptError
 from tests.persistence.datakit import RING, append, checkpoint, commit, group, opened, options
 
@@ -320,6 +320,23 @@ def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.
         assert append(again, b"a", 0).length == 7
 
 
+def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What frames say of the ones before them decides whether a later loss is damage: it must not be claimed."""
+    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        monkeypatch.setattr(Tail, "sync", full)
+        with pytest.raises(OSError, match="no space left"):
+            log.sync()
+        monkeypatch.undo()
+        log.sync()
+        place = log.tail.end
+        append(ks, b"a", 1)
+        commit(log, ks)
+        raw = os.pread(log.tail.fd, FRAME.size, BLOCK + place)
+        assert FRAME.unpack(raw)[3] == 0  # nothing is known to be on disk
+
+
 @pytest.mark.parametrize("what", ["write", "sync"])
 def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -362,6 +379,27 @@ def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monke
             log._flush([])
         assert log.writable() is None
         log.append(batch)
+
+
+def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        log.configure("always", 1 << 30)
+        append(ks, b"a", 1)
+        batch = ks.take_batch()
+        monkeypatch.setattr(Tail, "sync", full)
+        with pytest.raises(OSError, match="no space left"):
+            log.append(batch)
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="can't be synced"):
+            log.append(batch)
+        with log._writing:
+            log._flush([])
+        log.append(batch)
+        digest = ks.digest()
+        with opened(crashed(path)) as (_, again, _):
+            assert again.digest() == digest
 
 
 def test_a_checkpoint_that_failed_refuses_writes_until_one_succeeds(
@@ -475,6 +513,7 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
                 ks.evict(b"a", stream, stream.first_ord + 100, stream.id_at(stream.first_ord + 99))
             assert stream.read(stream.first_ord, min(stream.first_ord + 20, stream.next_ord))
             if running is None:
+                commit(log, ks)  # a capture belongs to a log offset
                 capture = ks.capture()
                 running = threading.Thread(target=log.checkpoint, args=(capture, log.offset))
                 running.start()
