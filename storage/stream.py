@@ -25,7 +25,7 @@ from resp.errors import CorruptError
 from storage.capture import StreamCapture
 from storage.groups import Group
 from storage.index import NodeIndex
-from storage.node import Node, TailNode, seal
+from storage.node import TailNode, seal
 from storage.nodes import Nodes
 from storage.packed import AnyNode, open_stored
 from storage.snapshot import Snapshot
@@ -162,7 +162,8 @@ class Stream:
         return TailNode.of(node)
 
     def _seal(self, tail: TailNode) -> None:
-        first, wire = self._tail_ord, bytes(tail.wire)
+        """The tail is full. It does not go into the cache: that is for what is read."""
+        first = self._tail_ord
         blob = seal(tail)
         if self._index is _NO_INDEX:
             self._index = NodeIndex()
@@ -174,8 +175,7 @@ class Stream:
         self._sealed_entries += len(tail)
         self._sealed_bytes += len(blob)
         self._largest_entry = max(self._largest_entry, tail.largest())
-        self._largest_node = max(self._largest_node, len(wire))
-        self.nodes.cache.put(self.sid, first, Node(tail.base, tail.ms, tail.seq, tail.ends, wire))
+        self._largest_node = max(self._largest_node, len(tail.wire))
         self._tail = None
         self._tail_ord = self.next_ord
 

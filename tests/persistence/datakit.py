@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,3 +85,27 @@ def checkpoint(log: Log, ks: Keyspace) -> None:
         raise
     log.renew_view()
     ks.captured(capture)
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.001)
+
+
+def full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on the device")
+
+
+def crashed(path: Path) -> Path:
+    """The directory as a SIGKILL at this moment would leave it: what is in the files, nothing that a close() does."""
+    copy = path.parent / f"crash{random.randrange(10**12)}"
+    shutil.copytree(path, copy)
+    return copy
+
+
+def crashed_while_writing(path: Path, log: Log) -> Path:
+    """A copy made file by file is no moment in time while the journal is being written: hold it."""
+    with log._writing:
+        return crashed(path)

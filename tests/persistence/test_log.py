@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,32 +16,25 @@ from persistence import log as logfile
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
-from persistence.tail import BLOCK, FRAME, Frame, Tail
+from persistence.tail import BLOCK, Frame
 from resp.errors import CorruptError
-from tests.persistence.datakit import RING, append, checkpoint, commit, group, opened, options
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.001)
-
-
-def full(*args: object) -> None:
-    raise OSError(errno.ENOSPC, "no space left on the device")
+from tests.persistence.datakit import (
+    RING,
+    append,
+    checkpoint,
+    commit,
+    crashed,
+    crashed_while_writing,
+    full,
+    group,
+    opened,
+    options,
+)  # fmt: skip
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-def crashed(path: Path) -> Path:
-    """The directory as a SIGKILL at this moment would leave it: what is in the files, nothing that a close() does."""
-    copy = path.parent / f"crash{random.randrange(10**12)}"
-    shutil.copytree(path, copy)
-    return copy
 
 
 # -- what comes back -----------------------------------------------------------------------------------------
@@ -169,12 +161,6 @@ def test_a_ring_that_wraps_many_times(path: Path) -> None:
         assert again.digest() == digest
 
 
-def crashed_while_writing(path: Path, log: Log) -> Path:
-    """A copy made file by file is no moment in time while the journal is being written: hold it."""
-    with log._writing:
-        return crashed(path)
-
-
 def test_a_full_ring_waits_for_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     write = Journal.write
@@ -253,180 +239,6 @@ def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pyt
         copy = crashed_while_writing(path, log)
     with opened(copy) as (_, again, _):
         assert append(again, b"a", 0).length == 10
-
-
-def fill(log: Log) -> None:
-    """Append until the ring is full."""
-    while True:
-        log.append(b"x" * 8000)
-
-
-# -- a disk that refuses -------------------------------------------------------------------------------------
-def test_a_journal_that_can_not_be_written_refuses_and_heals(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logfile, "RETRY_SECONDS", 0.01)
-    with opened(path) as (log, ks, _):
-        append(ks, b"a", 1)
-        commit(log, ks)
-        until(lambda: log.journal.end == log.offset)
-        assert log.writable() is None
-        write = Journal.write
-        monkeypatch.setattr(Journal, "write", full)
-        append(ks, b"a", 1)
-        commit(log, ks)  # the ring has room: nothing is lost, and the server is told
-        until(log.writable)
-        assert "no space left" in str(log.writable())
-        digest = ks.digest()
-        with opened(crashed(path), journal_flush_ms=100_000) as (_, again, _):
-            assert again.digest() == digest
-        with pytest.raises(OSError, match="no space left"):
-            fill(log)
-        offset = log.offset
-        with pytest.raises(OSError, match="no space left"):
-            log.append(b"x" * 2 * RING)
-        assert log.offset == offset
-        monkeypatch.setattr(Journal, "write", write)
-        until(lambda: log.writable() is None)
-        log.append(b"")
-        until(lambda: log.journal.end == log.offset)
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a bug"), CorruptError("damaged")])
-def test_the_journals_thread_survives_anything(
-    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    monkeypatch.setattr(logfile, "RETRY_SECONDS", 0.01)
-    write = Journal.write
-
-    def broken(*args: object) -> None:
-        raise error
-
-    with opened(path) as (log, ks, _):
-        monkeypatch.setattr(Journal, "write", broken)
-        append(ks, b"a", 1)
-        commit(log, ks)
-        until(log.writable)
-        monkeypatch.setattr(Journal, "write", write)
-        until(lambda: log.writable() is None and log.journal.end == log.offset)
-
-
-def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(path) as (log, ks, _):
-        monkeypatch.setattr(Journal, "write", full)
-        append(ks, b"a", 7)
-        commit(log, ks)
-    monkeypatch.undo()
-    with opened(path) as (_, again, found):
-        assert found.tail_batches == 1
-        assert append(again, b"a", 0).length == 7
-
-
-def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What frames say of the ones before them decides whether a later loss is damage: it must not be claimed."""
-    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
-        append(ks, b"a", 1)
-        commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
-        with pytest.raises(OSError, match="no space left"):
-            log.sync()
-        monkeypatch.undo()
-        log.sync()
-        place = log.tail.end
-        append(ks, b"a", 1)
-        commit(log, ks)
-        raw = os.pread(log.tail.fd, FRAME.size, BLOCK + place)
-        assert FRAME.unpack(raw)[3] == 0  # nothing is known to be on disk
-
-
-@pytest.mark.parametrize("what", ["write", "sync"])
-def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    with opened(path) as (log, ks, _):
-        append(ks, b"a", 1)
-        commit(log, ks)
-        append(ks, b"a", 1)
-        batch, offset = ks.take_batch(), log.offset
-        monkeypatch.setattr(Tail, what, full)
-        for _ in range(3):
-            with pytest.raises(OSError, match="no space left"):
-                log.append(batch)
-        assert log.offset == offset
-        monkeypatch.undo()
-        log.append(batch)
-        digest = ks.digest()
-        with opened(crashed_while_writing(path, log)) as (_, again, _):
-            assert again.digest() == digest
-
-
-def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may have thrown away what it could not write: a later sync that works proves nothing."""
-    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
-        append(ks, b"a", 1)
-        commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
-        with pytest.raises(OSError, match="no space left"):
-            log.sync()
-        monkeypatch.undo()
-        assert "can't be synced" in str(log.writable())
-        log.sync()
-        assert log.writable() is not None
-        log.configure("always", 1 << 30)
-        append(ks, b"a", 1)
-        batch = ks.take_batch()
-        with pytest.raises(OSError, match="can't be synced"):
-            log.append(batch)  # what comes before it may be gone
-        with log._writing:
-            log._flush([])
-        assert log.writable() is None
-        log.append(batch)
-
-
-def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
-        append(ks, b"a", 1)
-        commit(log, ks)
-        log.configure("always", 1 << 30)
-        append(ks, b"a", 1)
-        batch = ks.take_batch()
-        monkeypatch.setattr(Tail, "sync", full)
-        with pytest.raises(OSError, match="no space left"):
-            log.append(batch)
-        monkeypatch.undo()
-        with pytest.raises(OSError, match="can't be synced"):
-            log.append(batch)
-        with log._writing:
-            log._flush([])
-        log.append(batch)
-        digest = ks.digest()
-        with opened(crashed(path)) as (_, again, _):
-            assert again.digest() == digest
-
-
-def test_a_checkpoint_that_failed_refuses_writes_until_one_succeeds(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(path) as (log, ks, _):
-        append(ks, b"a", 25)
-        commit(log, ks)
-        monkeypatch.setattr(Store, "write", full)
-        with pytest.raises(OSError, match="no space left"):
-            checkpoint(log, ks)
-        assert "the last checkpoint failed" in str(log.writable())
-        assert log.wants_checkpoint()
-        assert append(ks, b"a", 0).read(0, 25)  # reads live
-        monkeypatch.undo()
-        checkpoint(log, ks)
-        assert log.writable() is None
-        assert not log.wants_checkpoint()
-
-
-def test_a_checkpoint_of_nothing_needs_no_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(path) as (log, ks, _):
-        append(ks, b"a", 25)
-        checkpoint(log, ks)
-        monkeypatch.setattr(Store, "write", full)
-        checkpoint(log, ks)
-        assert log.writable() is None
 
 
 # -- checkpoints that do not end -----------------------------------------------------------------------------
