@@ -145,7 +145,8 @@ class SortedRows:
         block = self._blocks[i]
         at = len(block) if block[-width:] < first else position(block, first, width)
         after = block[at : at + width] if at < len(block) else self._min_after(i)
-        if after and after < last:  # other rows stand between these
+        # A bound may outlive its row, so the last of these may stand right on it: that one belongs behind it.
+        if after and after <= last:  # other rows, or a border, stand between these
             for offset in range(0, len(rows), width):
                 self.insert(rows[offset : offset + width])
             return

@@ -80,19 +80,9 @@ class Keyspace:
     # -- reading ---------------------------------------------------------------------------------------------
     def get(self, key: bytes, now: int) -> Value | None:
         """The live value at ``key``; an expired one is deleted (and that logged) here."""
-        if self.expires:
-            at = self.expires.get(key)
-            if at is not None and at <= now:
-                self.expire_key(key)
-                self.misses += 1
-                return None
-        value = self.keys.get(key)
-        if value is None:
-            self.misses += 1
-        else:
-            self.hits += 1
-            if not self.no_touch:
-                value.used = now
+        value = self.peek(key, now)
+        if value is not None and not self.no_touch:
+            value.used = now
         return value
 
     def peek(self, key: bytes, now: int) -> Value | None:
@@ -101,8 +91,6 @@ class Keyspace:
             at = self.expires.get(key)
             if at is not None and at <= now:
                 self.expire_key(key)
-                self.misses += 1
-                return None
         value = self.keys.get(key)
         if value is None:
             self.misses += 1

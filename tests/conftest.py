@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -10,9 +11,16 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from respserver.testing import RunningServer
+
+# A build machine runs the same examples each time, so that a change is judged by what it changed; elsewhere every run
+# explores.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 class RedisServer:

@@ -370,3 +370,16 @@ def test_150_bytes_a_message(how: str) -> None:
         tracemalloc.stop()
     assert took / len(table) <= 150
     assert 0.9 < table.memory_bytes() / took < 1.25  # the estimate is honest
+
+
+def test_a_run_that_ends_on_the_bound_of_a_block_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 240)
+    rows = blocks.SortedRows(8, 8)
+    number = [n.to_bytes(8, "big") for n in range(120)]
+    rows.fill(b"".join(number[::2]))
+    bound = rows._mins[1]
+    assert rows.delete(bound) == bound
+    at = number.index(bound)
+    rows.insert_many(number[at - 1] + bound)
+    assert rows.get(bound) == bound
+    assert list(rows.rows(b"")) == sorted({*number[::2], number[at - 1]})
