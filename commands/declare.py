@@ -50,8 +50,8 @@ class Command:
     """A command as declared, and its counters."""
 
     __slots__ = (
-        "acl_categories", "args", "arity", "called", "calls", "complexity", "denyoom", "failed", "first", "flags",
-        "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name", "readonly",
+        "acl_categories", "args", "arity", "called", "calls", "complexity", "failed", "first", "flags",
+        "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name",
         "rejected", "run_handler", "since", "step", "subcommands", "summary", "usec", "write",
     )  # fmt: skip
 
@@ -83,8 +83,6 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags
-        self.readonly = "readonly" in flags
-        self.denyoom = "denyoom" in flags
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
         # counters since start or CONFIG RESETSTAT, kept by the dispatcher
         self.calls = 0

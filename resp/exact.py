@@ -24,7 +24,7 @@ LINE_LIMIT = 64 * 1024  # bytes of an inline command, or of a header, without it
 UNAUTHENTICATED_MULTIBULK = 10  # arguments
 UNAUTHENTICATED_BULK = 16384  # bytes of an argument
 
-CR, LF, DOLLAR, ASTERISK, MINUS, ZERO = b"\r\n$*-0"
+CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
 
 
 class ExactDecoder:

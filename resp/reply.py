@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-CRLF = b"\r\n"
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 QUEUED = b"+QUEUED\r\n"

@@ -23,6 +23,7 @@ class Listeners:
         self._config = config
         self._factory = factory
         self._servers: list[asyncio.AbstractServer] = []
+        self._made = ""  # path of the unix socket, once it is ours
         self.port = 0  # the TCP port that was listened on last
 
     async def open(self) -> None:
@@ -69,6 +70,7 @@ class Listeners:
         if left:
             os.unlink(path)
         self._servers.append(await asyncio.get_running_loop().create_unix_server(self._factory, path))
+        self._made = path
         if mode:
             os.chmod(path, mode)
 
@@ -77,11 +79,12 @@ class Listeners:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        if self._config.unixsocket:
+        if self._made:
             try:
-                os.unlink(self._config.unixsocket)
+                os.unlink(self._made)
             except FileNotFoundError:
                 pass
+            self._made = ""
 
 
 def shown(name: object, unixsocket: str) -> str:

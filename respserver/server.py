@@ -463,7 +463,7 @@ class Server:
             limits.append(config.latency_monitor_threshold * 1_000_000)
         self.slow_ns = min(limits, default=NEVER_NS)
         outputs = [n for limit in config.client_output_buffer_limit.values() for n in (limit.hard, limit.soft) if n]
-        self.output_floor = min(outputs, default=NEVER_NS)
+        self.output_floor = min(outputs, default=1 << 62)
         for session in self.clients:
             conn = session.transport
             if isinstance(conn, Connection):

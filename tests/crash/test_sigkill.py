@@ -182,3 +182,15 @@ def test_two_servers_on_one_directory(tmp_path: Path) -> None:
         assert other.returncode == 1
         assert "in use" in other.stdout
         assert "Traceback" not in other.stdout + other.stderr
+
+
+def test_a_server_that_can_not_start_leaves_the_others_socket_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tidelog.sock"
+    with running_server(unixsocket=str(path)) as server:
+        other = subprocess.run(
+            [sys.executable, "-m", "respserver.program", "--bind", server.host, "--port", str(server.port),
+             "--unixsocket", str(path), "--dir", str(tmp_path / "data")],
+            cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=20,
+        )  # fmt: skip
+        assert other.returncode == 1, other.stdout
+        assert redis.Redis(unix_socket_path=str(path)).ping()
