@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from pathlib import Path
-from statistics import median
 
 import click
 
-from benchmarks import workloads
+from benchmarks import replication, workloads
 from benchmarks.servers import on_load_core
-from benchmarks.workloads import Figures
-
-ROWS: list[dict[str, object]] = []
-
-
-def row(name: str, figures: Figures, less_is_better: bool = False, form: str = ",.0f") -> None:
-    """Print one line: tidelog's median (min-max), redis-server's, and tidelog/redis."""
-    ours, theirs = figures.get("tidelog", []), figures.get("redis", [])
-    cells = []
-    for values in (ours, theirs):
-        if values:
-            cells.append(f"{median(values):{form}} ({min(values):{form}}-{max(values):{form}})")
-        else:
-            cells.append("not run")
-    ratio = median(ours) / median(theirs) if ours and theirs and median(theirs) else None
-    shown = "" if ratio is None else f"{ratio:.2f}"
-    better = " (less is better)" if less_is_better else ""
-    click.echo(f"| {name}{better} | {cells[0]} | {cells[1]} | {shown} |")
-    ROWS.append({"workload": name, "tidelog": ours, "redis": theirs, "ratio": ratio, "less_is_better": less_is_better})
+from benchmarks.table import HEAD, ROWS, row
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,11 +35,13 @@ def main(
     restart  seconds until the first reply
 
     The servers run on one core, the load on another. Figures are medians (min-max) of the runs.
+
+    What replicas cost and bring is measured by a program of its own: replication --help
     """
     on_load_core()
     wanted = names or tuple(workloads.WORKLOADS)
     click.echo(f"Python {platform.python_version()}, {platform.machine()}, {runs} runs each, medians (min-max)\n")
-    click.echo("| workload | tidelog | redis-server | tidelog/redis |\n|---|---|---|---|")
+    click.echo(HEAD)
     if "append" in wanted:
         for fsync in ("always", "everysec"):
             for pipeline in (1, 16, 64):
@@ -82,4 +66,6 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["replication"]:
+        replication.main(sys.argv[2:], prog_name="scripts/bench replication")
+    main(prog_name="scripts/bench")

@@ -10,7 +10,7 @@ from commands.context import Context, Reply
 from commands.declare import arg, command, oneof, opt, repeat, token
 from commands.help import help_reply
 from commands.parse import integer, timeout_ms
-from commands.session import Session
+from commands.session import LEADER, Session
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -24,7 +24,9 @@ TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
 
 def client_type(session: Session) -> bytes:
-    """``normal`` or ``pubsub``; a replica has a connection of its own kind and is no client."""
+    """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
+    if session.replica is not None:
+        return b"master" if session.replica == LEADER else b"replica"
     return b"pubsub" if session.channels or session.patterns else b"normal"
 
 

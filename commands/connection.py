@@ -79,7 +79,7 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
         (b"proto", reply.integer(proto)),
         (b"id", reply.integer(session.id)),
         (b"mode", reply.bulk(b"standalone")),
-        (b"role", reply.bulk(b"master")),
+        (b"role", reply.bulk(b"replica" if ctx.server.follower() else b"master")),
         (b"modules", reply.EMPTY_ARRAY),
     ]
     return reply.map_reply(proto, [(reply.bulk(key), value) for key, value in pairs])

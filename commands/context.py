@@ -56,7 +56,22 @@ class Block:
         self.timeout_reply = timeout_reply
 
 
-Reply = bytes | Chunks | Block
+class Await:
+    """Nothing to return yet: park the client until replicas, or the disk, have caught up (WAIT, WAITAOF).
+
+    ``check()`` is asked again whenever a replica acknowledges or the log was synced; it returns the reply, or None to
+    go on waiting. ``at_timeout()`` makes the reply at ``deadline`` (ms since epoch, 0 = never).
+    """
+
+    __slots__ = ("at_timeout", "check", "deadline")
+
+    def __init__(self, deadline: int, check: Callable[[], bytes | None], at_timeout: Callable[[], bytes]) -> None:
+        self.deadline = deadline
+        self.check = check
+        self.at_timeout = at_timeout
+
+
+Reply = bytes | Chunks | Block | Await
 
 
 class Context:
@@ -134,11 +149,41 @@ class ServerAPI(Protocol):
     def last_save(self) -> int: ...
     def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:
         """Begin to end, or give that up (``abort``; raises CommandError where nothing was begun)."""
-    def role(self) -> list[object]: ...
     def reload(self) -> None:
         """DEBUG RELOAD: checkpoint, then read everything back from disk."""
     def load_log(self) -> None:
         """DEBUG LOADAOF: read everything back from store, journal and tail, without a checkpoint."""
+
+    # -- replication
+    def follower(self) -> bool:
+        """Whether this server is a replica."""
+    def role(self) -> list[object]:
+        """What ROLE tells."""
+    def replicate_from(self, host: str, port: int) -> bool:
+        """Become the replica of a leader; False if it is that already. Raises CommandError."""
+    def lead(self) -> None:
+        """Become a leader; nothing happens where it is one. Raises CommandError."""
+    def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
+        """Begin to hand over to a replica, None: to the first that has everything; 0 ms: whenever that is.
+
+        Raises CommandError.
+        """
+    def failover_abort(self) -> None:
+        """Raises CommandError where nothing was begun."""
+    def replconf(self, session: Session, argv: list[bytes]) -> bytes:
+        """What a replica says of itself; the reply, empty where none is due. Raises CommandError."""
+    def psync(self, session: Session, argv: list[bytes]) -> Await:
+        """From now on the client is a replica: it is parked until its link is taken over. Raises CommandError."""
+    def written(self, session: Session) -> int:
+        """A log offset: whoever has everything up to it has all that the client has written."""
+    def acknowledged(self, offset: int) -> int:
+        """How many replicas have everything up to ``offset``."""
+    def synced(self, offset: int) -> int:
+        """How many replicas have everything up to ``offset`` on disk."""
+    def synced_here(self, offset: int) -> bool:
+        """Whether everything up to ``offset`` is on this server's disk."""
+    def ask_replicas(self) -> None:
+        """Have them say how far they are."""
 
     # -- observation
     def info(self, sections: list[str]) -> str: ...
@@ -153,7 +198,7 @@ class ServerAPI(Protocol):
     def latency_histograms(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
         """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
     def memory_figures(self) -> dict[str, int]:
-        """Bytes: ``used resident peak startup clients dataset node_cache``; and the number of ``keys``."""
+        """Bytes: ``used resident peak startup clients replicas dataset node_cache``; and the number of ``keys``."""
     def sleep(self, seconds: float) -> None:
         """DEBUG SLEEP."""
     def clock_us(self) -> int:

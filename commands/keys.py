@@ -21,6 +21,7 @@ _LFU_ONLY = (
 )
 _INVALID_CURSOR = "ERR invalid cursor"
 _SCAN_COUNT = 10  # keys a SCAN call visits if COUNT doesn't say
+_PICKS: Final = 100  # keys that RANDOMKEY tries on a replica before it looks at each in turn
 _EMBSTR_LIMIT: Final = 44  # bytes; longer strings are "raw" in Redis's words
 
 _CURSOR = re.compile(rb"[+-]?[0-9]+")
@@ -120,10 +121,15 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
 def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
     """Return one of the keys, or null if there are none."""
     ks = ctx.ks
+    picks = 0
     while len(ks.index):
         name = ks.index.pick(ctx.server.random())
         if ks.peek(name, ctx.now) is not None:  # an expired key goes, so this ends
             return reply.bulk(name)
+        picks += 1
+        if ks.follower and picks == _PICKS:  # or it stays, and nearly all may be such
+            live = next((name for name in ks.keys if ks.peek(name, ctx.now) is not None), None)
+            return reply.null(ctx.session.proto) if live is None else reply.bulk(live)
     return reply.null(ctx.session.proto)
 
 

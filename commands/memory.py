@@ -46,7 +46,7 @@ def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
         ("total.allocated", used),
         ("startup.allocated", m["startup"]),
         ("replication.backlog", 0),
-        ("clients.slaves", 0),
+        ("clients.slaves", m["replicas"]),
         ("clients.normal", m["clients"]),
         ("overhead.total", max(0, used - m["dataset"])),
         ("node.cache", m["node_cache"]),

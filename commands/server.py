@@ -1,4 +1,4 @@
-"""The server as a whole: INFO, TIME, ROLE, MONITOR, DBSIZE, FLUSHDB, FLUSHALL, saving, SHUTDOWN."""
+"""The server as a whole: INFO, TIME, MONITOR, DBSIZE, FLUSHDB, FLUSHALL, saving, SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -31,15 +31,6 @@ def time(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the server's time: unix seconds, and microseconds of the second."""
     now = ctx.server.clock_us()
     return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
-
-
-@command(
-    "ROLE", flags="noscript loading stale fast", group="server", since="0.1.0", acl="admin dangerous",
-    complexity="O(1)",
-)
-def role(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the server's part in replication, and how far its log goes."""
-    return reply.encode(ctx.session.proto, ctx.server.role())
 
 
 @command("MONITOR", flags="admin noscript loading stale", group="server", since="0.1.0", complexity="O(1)")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+LEADER: Final = "leader"  # ``Session.replica`` of the session that stands for the link to this server's leader
+
 
 class Session:
     """Grouped by lifetime: identity, connection state, transaction, subscriptions, counters."""
@@ -9,8 +13,8 @@ class Session:
     __slots__ = (
         "addr", "authenticated", "blocked", "close_after_reply", "created", "dirty_cas",
         "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "monitoring", "multi",
-        "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "reply_mode", "channels", "tls",
-        "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching",
+        "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels",
+        "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
     )
 
     def __init__(self, client_id: int, addr: str, laddr: str, now: int) -> None:
@@ -38,6 +42,9 @@ class Session:
         # True while nothing but a plain call can happen: authenticated, no MULTI, replies on, not in RESP2 subscribe
         # mode. Whoever changes one of these calls refresh().
         self.plain = True
+        # replication
+        self.replica: object = None  # what the server knows of the replica whose connection this is; or LEADER
+        self.wrote = 0  # a log offset inside the batch of its last write: whoever has that has the whole batch
         # transaction
         self.multi = False
         self.exec_abort = False  # a queued command was wrong

@@ -24,11 +24,15 @@ def forget_transaction(ctx: Context) -> None:
     session.refresh()
 
 
-def _expire_if_due(ctx: Context, name: bytes) -> None:
-    """Expire a watched key now, so that its end counts as the change that it is."""
+def _expire_if_due(ctx: Context, name: bytes) -> bool:
+    """Expire a watched key now, so that its end counts as the change that it is. True if a replica must not do so."""
     at = ctx.ks.expires.get(name)
-    if at is not None and at <= ctx.now:
-        ctx.ks.expire_key(name)
+    if at is None or at > ctx.now:
+        return False
+    if ctx.ks.follower:
+        return True
+    ctx.ks.expire_key(name)
+    return False
 
 
 @command(
@@ -52,9 +56,8 @@ def exec_(ctx: Context, argv: list[bytes]) -> Reply:
     session = ctx.session
     if not session.multi:
         raise CommandError(errors.EXEC_WITHOUT_MULTI)
-    for name in session.watching:
-        _expire_if_due(ctx, name)
-    aborted, changed = session.exec_abort, session.dirty_cas
+    ended = [_expire_if_due(ctx, name) for name in session.watching]
+    aborted, changed = session.exec_abort, session.dirty_cas or any(ended)
     if aborted or changed:
         forget_transaction(ctx)
         if aborted:

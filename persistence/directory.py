@@ -1,10 +1,16 @@
 """The data directory: what is in it, whose it is, and that nobody else uses it.
 
-    tidelog.format   two lines: "tidelog data directory, format 1", and "id " with 40 hex digits (the replication ID)
+    tidelog.format   "tidelog data directory, format 1", then "id " with 40 hex digits: its first replication ID
     lock             locked (flock) while a server runs
     tail             see ``tail``
     journal/         see ``journal``
     store/           see ``store``
+    replication      see ``history``
+    incoming/        a full copy of a leader's store that is arriving, see ``incoming``; removed by the next start
+    incoming.ready/  one that is complete: the next start moves what is in it over the above
+    replicas         empty; while there are replicas, or were within repl-backlog-ttl
+    tidelog.making   empty; until a first start has come to its end
+    *.new            what was to replace a file when the server died: written anew, or of no meaning
 
 Rule 1: tidelog.format is written last when a directory is made, by rename: without it there is nothing to lose.
 Rule 2: what is not complete is refused, never repaired by guessing.
@@ -26,6 +32,7 @@ from resp.errors import CorruptError
 FORMAT = "tidelog data directory, format 1"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
+REPLICAS = "replicas"
 
 
 def lock(directory: Path) -> int:
@@ -42,22 +49,31 @@ def lock(directory: Path) -> int:
     return fd
 
 
+def marked(directory: Path) -> str | None:
+    """The ID in tidelog.format; None if there is no such file. Raises CorruptError, OSError."""
+    marker = directory / "tidelog.format"
+    if not marker.exists():
+        return None
+    lines = marker.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not lines or not lines[0].startswith("tidelog data directory, format "):
+        raise CorruptError(f"{marker}: not a tidelog data directory; choose another dir")
+    if lines[0] != FORMAT:
+        raise CorruptError(f"{marker}: says '{lines[0]}', which this tidelog does not know: start the newer one")
+    if len(lines) < 2 or not ID_LINE.fullmatch(lines[1]):
+        raise CorruptError(
+            f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup"
+        )
+    return lines[1][3:]
+
+
 def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
     """Make a new directory's files, or check an old one's. Returns its ID, and whether it is new.
 
     Raises CorruptError, OSError.
     """
-    marker, making = directory / "tidelog.format", directory / "tidelog.making"
-    if marker.exists():
-        lines = marker.read_text(encoding="utf-8", errors="replace").splitlines()
-        if not lines or not lines[0].startswith("tidelog data directory, format "):
-            raise CorruptError(f"{marker}: not a tidelog data directory; choose another dir")
-        if lines[0] != FORMAT:
-            raise CorruptError(f"{marker}: says '{lines[0]}', which this tidelog does not know: start the newer one")
-        if len(lines) < 2 or not ID_LINE.fullmatch(lines[1]):
-            raise CorruptError(
-                f"{marker}: damaged: its second line must be 'id ' and 40 hex digits; restore it from a backup"
-            )
+    making = directory / "tidelog.making"
+    identity = marked(directory)
+    if identity is not None:
         missing = [name for name in PARTS if not (directory / name).exists()]
         files = [f"{name}/data.mdb" for name in PARTS[1:]]  # an empty one LMDB would take for a new one
         missing = missing or [name for name in files if not _size(directory / name)]
@@ -65,8 +81,8 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
             what = f"{', '.join(missing)} missing or empty"
             raise CorruptError(f"{directory}: {what}: restore the directory from a backup, or from a replica")
         making.unlink(missing_ok=True)  # a first start that ended between its last two steps
-        return lines[1][3:], False
-    foreign = [name for name in PARTS if (directory / name).exists()]
+        return identity, False
+    foreign = [name for name in (*PARTS, "incoming.ready") if (directory / name).exists()]
     if foreign and not making.exists():
         raise CorruptError(
             f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or"

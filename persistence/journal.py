@@ -4,12 +4,17 @@
     db "meta"   b"end"                     ->  log offset behind the last batch u64 | crc32 of these 8 bytes u32
 
 Values little-endian. Keys are contiguous: each is the one before plus the length of its batch; a gap is damage. Every
-commit is synced."""
+commit is synced.
+
+Rule 1: one thread writes at a time (write, start, cut, shrink): the caller sees to that.
+Rule 2: any thread may read beside it (first, read_some). ``_swap`` is held for one small read, and by shrink() while
+the file changes."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
@@ -27,16 +32,18 @@ CRC = Struct("<I")
 END = Struct("<Q")
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
+SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
 CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms, for which the journal's thread waits
 
 
 class Journal:
-    """One thread writes at a time; each call is one transaction. ``end`` is the log offset behind the last batch."""
+    """Each call is one transaction. ``end`` is the log offset behind the last batch."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
+        self._swap = threading.Lock()
         self._open()
 
     def _open(self) -> None:
@@ -62,7 +69,20 @@ class Journal:
         return int(END.unpack_from(raw)[0])
 
     def close(self) -> None:
-        self._env.close()
+        with self._swap:
+            self._env.close()
+
+    def start(self, offset: int) -> None:
+        """An empty journal is to begin at ``offset``, synced when this returns. Raises OSError, CorruptError."""
+        with reported(self.path), self._env.begin(write=True) as txn:
+            if txn.stat(self._log)["entries"] or self._end(txn):
+                raise CorruptError(f"{self.path}: begins elsewhere already: {REMEDY}")
+            self._put_end(txn, offset)
+        self.end = offset
+
+    def _put_end(self, txn: lmdb.Transaction, end: int) -> None:
+        raw = END.pack(end)
+        txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
 
     def write(self, batches: Sequence[Frame]) -> None:
         """Append batches, synced when this returns. Raises OSError, CorruptError."""
@@ -77,8 +97,7 @@ class Journal:
                     raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
                 put(pack(offset), CRC.pack(crc) + batch, db=log, append=True)
                 end = offset + len(batch)
-            raw = END.pack(end)
-            txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
+            self._put_end(txn, end)
         self.end = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
@@ -102,17 +121,61 @@ class Journal:
             if expected != end:
                 raise CorruptError(f"{self.path}: ends at log offset {expected} instead of {end}: {REMEDY}")
 
+    def read_some(self, offset: int, limit: int) -> list[tuple[int, bytes]]:
+        """Batches from the one on in which ``offset`` lies, about ``limit`` bytes but at least one.
+
+        [] if it is in none: before the first, or at the end. Raises CorruptError, OSError.
+        """
+        raw: list[tuple[bytes, bytes]] = []
+        with self._swap, reported(self.path), self._env.begin(db=self._log, buffers=True) as txn:
+            end = self._end(txn)
+            cursor = txn.cursor()
+            if _at_or_before(cursor, offset):
+                for its_key, its_value in cursor:  # views of the map: a copy is made of what is wanted only
+                    limit -= len(its_value) - CRC.size
+                    if limit < 0 and raw:
+                        break
+                    raw.append((bytes(its_key), bytes(its_value)))
+        found: list[tuple[int, bytes]] = []
+        for key, value in raw:
+            at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
+            batch = value[CRC.size :]
+            if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
+                raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
+            expected = found[-1][0] + len(found[-1][1]) if found else at
+            if at != expected:
+                raise CorruptError(f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}")
+            found.append((at, batch))
+        if found and found[0][0] + len(found[0][1]) <= offset:
+            if len(found) > 1 or offset < end:
+                raise CorruptError(f"{self.path}: the batch at log offset {offset} is missing: {REMEDY}")
+            return []
+        return found
+
     def first(self) -> int:
         """Log offset of the oldest batch; the end if there is none. Raises OSError."""
-        with reported(self.path), self._env.begin(db=self._log) as txn:
+        with self._swap, reported(self.path), self._env.begin(db=self._log) as txn:
             cursor = txn.cursor()
             return int(KEY.unpack(cursor.key())[0]) if cursor.first() else self.end
 
+    def last(self) -> tuple[int, int] | None:
+        """Log offset and crc32 of the last batch; None if there is none. Raises OSError."""
+        with self._swap, reported(self.path), self._env.begin(db=self._log, buffers=True) as txn:
+            cursor = txn.cursor()
+            return (KEY.unpack(cursor.key())[0], CRC.unpack_from(cursor.value())[0]) if cursor.last() else None
+
     def cut(self, offset: int) -> bool:
-        """Forget batches before ``offset``, some thousands at once; True if there is more to forget. Raises OSError."""
+        """Forget batches that end at or before ``offset``, some thousands at once; True if there is more to forget.
+
+        Raises OSError.
+        """
         with reported(self.path), self._env.begin(write=True, db=self._log) as txn:
             cursor = txn.cursor()
             left = CUT_AT_ONCE
+            if offset < self.end:  # it may lie inside of a batch, which then stays
+                if not _at_or_before(cursor, offset):
+                    return False
+                (offset,) = KEY.unpack(cursor.key())
             cursor.first()
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
                 cursor.delete()  # and on to the next; the key is empty behind the last
@@ -122,13 +185,14 @@ class Journal:
     def shrink(self) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
 
-        The copy takes the file's place by rename: a crash leaves the one or the other. Raises OSError, CorruptError.
+        The copy takes the file's place by rename: a crash leaves the one or the other. A large one is not made: writers
+        would wait for it. Raises OSError, CorruptError.
         """
         size = self.path.stat().st_size
         with reported(self.path), self._env.begin() as txn:
             used = txn.stat(self._log)
             live = (used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"]
-        if size < SHRINK_ABOVE or live * 4 > size:
+        if size < SHRINK_ABOVE or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
             return False
         copy = self.path.parent / "shrunk"
         shutil.rmtree(copy, ignore_errors=True)
@@ -138,12 +202,13 @@ class Journal:
                 self._env.copy(str(copy), compact=True)
             with (copy / "data.mdb").open("rb") as file:
                 os.fsync(file.fileno())
-            self._env.close()
-            try:
-                (copy / "data.mdb").replace(self.path)
-                sync_directory(self.path.parent)
-            finally:
-                self._open()
+            with self._swap:
+                self._env.close()
+                try:
+                    (copy / "data.mdb").replace(self.path)
+                    sync_directory(self.path.parent)
+                finally:
+                    self._open()
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         return True
@@ -151,3 +216,11 @@ class Journal:
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
+
+
+def _at_or_before(cursor: lmdb.Cursor, offset: int) -> bool:
+    """Move to the last batch that begins at or before ``offset``, if there is one."""
+    key = KEY.pack(offset)
+    if not cursor.set_range(key):
+        return cursor.last()
+    return bytes(cursor.key()) == key or cursor.prev()

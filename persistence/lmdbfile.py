@@ -35,9 +35,11 @@ _SYSTEM = {  # texts of system errors that LMDB passes on bare
 
 
 def open_env(
-    directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0
+    directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0, sync: bool = True
 ) -> tuple[lmdb.Environment, bytes]:
     """Open or create; ``map_size`` in bytes. Returns also the keys of a database, see verify().
+
+    Without ``sync`` commits are not durable: the caller syncs when all is written.
 
     Raises CorruptError, OSError.
     """
@@ -54,7 +56,7 @@ def open_env(
         try:
             with reported(data):
                 env = lmdb.open(
-                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False
+                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False, sync=sync
                 )
             return env, keys
         except OSError as error:

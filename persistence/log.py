@@ -8,9 +8,9 @@ has its effects. So store offset <= journal end <= log offset, always.
 Rule 3: a ring that is full makes append() wait for the journal; a batch that no ring could hold goes to the journal
 directly.
 Rule 4: a sync that failed proves nothing later: what it should have covered counts as synced once the journal has it.
-Rule 5: three threads: the event loop (append, reads), the journal's own, and whoever runs a checkpoint. ``_lock``
-guards the ring and the list of what the journal lacks; ``_writing`` makes the journal's writers take turns and is
-taken before ``_lock``, never under it. Nothing waits for the loop."""
+Rule 5: three threads write: the event loop (append), the journal's own, and whoever runs a checkpoint or a cut.
+``_lock`` guards the ring and the lists of what the journal lacks; ``_writing`` makes the journal's writers take turns
+and is taken before ``_lock``, never under it. Nothing waits for the loop. Threads that read: see ``backlog``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from persistence import directory as datadir
+from persistence.backlog import Backlog, GoneError
+from persistence.history import History, boot_id
+from persistence.incoming import install
 from persistence.journal import Journal
 from persistence.store import Store
 from persistence.tail import Frame, Tail, blocks, create
@@ -32,6 +35,8 @@ from resp.errors import CorruptError
 if TYPE_CHECKING:
     from storage.capture import Capture
     from storage.keyspace import Keyspace
+
+__all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS = 0.25  # between attempts of the journal to write
 BREATH_SECONDS = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
@@ -80,35 +85,33 @@ class Recovered:
         return said
 
 
-class Log:
-    """Use: open(), recover(), then append() on one thread; checkpoint() on any one other."""
+class Log(Backlog):
+    """Use: open(), recover(), then append() on one thread; checkpoint() and cut() on others; reads on any."""
 
-    def __init__(self, path: Path, options: LogOptions, lock: int, identity: str) -> None:
+    def __init__(self, path: Path, options: LogOptions, lock: int, history: History, rebooted: bool) -> None:
         self.path = path
         self.options = options
-        self.replication_id = identity
+        self.history = history  # whoever changes it calls save_history()
+        self.rebooted = rebooted  # since it was saved, as far as is known: what was not synced may be lost
         self._lock_fd = lock
         self.store = Store(path / "store")
         try:
-            self.journal = Journal(path / "journal")
+            journal = Journal(path / "journal")
             try:
                 self.tail = Tail(path / "tail")
             except BaseException:
-                self.journal.close()
+                journal.close()
                 raise
         except BaseException:
             self.store.close()
             raise
-        self.offset = self.journal.end  # bytes of records ever logged
+        super().__init__(journal)
         self.pending_sync = False  # written since the last sync, under everysec
         self._always = options.appendfsync == "always"
         self._everysec = options.appendfsync == "everysec"
-        self._lock = threading.Condition()
         self._writing = threading.Lock()
-        self._waiting: list[Frame] = []  # in the ring, not yet in the journal
         self._waiting_bytes = 0
         self._hurry = False  # the ring is full: the journal shall not wait for its time
-        self._synced = self.journal.end  # log offset up to which everything is on disk
         self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0 none
         self._problem: str | None = None  # why the journal can't be written
         self._sync_problem: str | None = None
@@ -121,22 +124,53 @@ class Log:
 
     @classmethod
     def open(cls, directory: Path, options: LogOptions) -> Log:
-        """Lock and open a data directory, making it if it is new. Raises CorruptError, OSError."""
+        """Lock and open a data directory, making it if it is new. Raises CorruptError, OSError.
+
+        What arrived as a full copy, and is complete, takes the place of the old data.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         lock = datadir.lock(directory)
         try:
+            if datadir.marked(directory):
+                install(directory)
             identity, new = datadir.prepare(directory, options.ring_bytes)
-            log = cls(directory, options, lock, identity)
+            history = History(identity) if new else History.load(directory, identity)
+            log = cls(directory, options, lock, history, not new and history.boot != (boot_id() or None))
         except BaseException:
             os.close(lock)
             raise
         try:
             if new:
+                log.save_history()
                 datadir.complete(directory, identity)
         except BaseException:
             log.close()
             raise
         return log
+
+    @property
+    def replication_id(self) -> str:
+        """Of what is logged now: 40 hex digits."""
+        return self.history.id
+
+    def save_history(self) -> None:
+        """Write ``history`` down, synced when this returns. Raises OSError."""
+        self.history.save(self.path)
+
+    @property
+    def had_replicas(self) -> bool:
+        """Whether an earlier run, or this one, said so."""
+        return (self.path / datadir.REPLICAS).exists()
+
+    def note_replicas(self, there_are: bool) -> None:
+        """For the next start: keep what they may lack, or don't. Raises OSError."""
+        marker = self.path / datadir.REPLICAS
+        if marker.exists() != there_are:
+            if there_are:
+                marker.touch()
+            else:
+                marker.unlink()
+            datadir.sync(self.path)
 
     def configure(self, appendfsync: str, checkpoint_bytes: int) -> None:
         """Change what may change at run time."""
@@ -173,6 +207,7 @@ class Log:
             found.tail_batches += 1
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
+        self._last = (self._waiting[-1][0], self._waiting[-1][3]) if self._waiting else self.journal.last()
         found.replay_seconds = time.perf_counter() - began
         if blocks(self.options.ring_bytes) != self.tail.size:
             try:
@@ -244,6 +279,7 @@ class Log:
             self._waiting.append((offset, batch, tail.end, crc))
             self._waiting_bytes += size
             self.offset = offset + size
+            self._last = offset, crc
             if self._waiting_bytes >= self.options.journal_flush_bytes:
                 self._lock.notify_all()
             if self._waiting_bytes > tail.size // 4:
@@ -281,20 +317,23 @@ class Log:
         size = len(batch)
         if size > LARGEST_BATCH:
             raise OSError(errno.EFBIG, f"a batch of {size} bytes is more than can be stored at once")
+        crc = crc32(batch)
         self._lock.release()  # only the loop appends: no other batch can come between
         try:
             with self._writing:
-                self._flush([(self.offset, batch, 0, crc32(batch))])
+                self._flush([(self.offset, batch, 0, crc)])
         except CorruptError as error:
             raise OSError(errno.EIO, str(error)) from error
         finally:
             self._lock.acquire()
+        self._last = self.offset, crc
         self.offset += size
 
     def _flush(self, more: list[Frame]) -> None:
         """Called with ``_writing``: what waits, and ``more``, go into the journal. Raises OSError, CorruptError."""
         with self._lock:
             taken, size = self._waiting, self._waiting_bytes
+            self._flying = taken
             self._waiting, self._waiting_bytes, self._hurry = [], 0, False
         if not taken and not more:
             return
@@ -302,11 +341,12 @@ class Log:
             self.journal.write([*taken, *more] if more else taken)
         except BaseException:
             with self._lock:
-                self._waiting = taken + self._waiting
+                self._waiting, self._flying = taken + self._waiting, []
                 self._waiting_bytes += size
             raise
         with self._lock:
             if taken:
+                self._flying = []
                 self.tail.freed(len(taken), taken[-1][2])
             self._synced = max(self._synced, self.journal.end)
             if self.journal.end >= self._suspect:
@@ -317,10 +357,13 @@ class Log:
     def _run(self) -> None:
         """The journal's thread."""
         options = self.options
+
+        def urgent() -> bool:
+            return self._closing or self._hurry or self._waiting_bytes >= options.journal_flush_bytes
+
         while True:
             with self._lock:
-                if not self._closing and not self._hurry and self._waiting_bytes < options.journal_flush_bytes:
-                    self._lock.wait(options.journal_flush_ms / 1000)
+                self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
                 if not self._waiting:
                     if self._closing:
                         return
@@ -370,7 +413,7 @@ class Log:
         return self.offset - self.store.offset > self.options.checkpoint_bytes or self._checkpoint_problem is not None
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
-        """Store a capture that was taken at ``offset``, then cut the journal behind it. Any thread.
+        """Store a capture that was taken at ``offset``, then cut() the journal. Any thread.
 
         Raises OSError, CorruptError.
         """
@@ -384,20 +427,31 @@ class Log:
             self._checkpoint_problem = f"the last checkpoint failed ({error})"
             raise
         self._checkpoint_problem = None
+        self.cut()
+
+    def cut(self) -> None:
+        """Forget what neither a restart nor ``retain`` needs, and give its room back. Any thread.
+
+        What can't be done now is left to the next time.
+        """
         more = True
-        while more:
-            try:
-                with self._writing:
-                    more = self.journal.cut(offset)
-            except (OSError, CorruptError):
-                return  # a later checkpoint cuts it
-            if more:
-                time.sleep(BREATH_SECONDS)
         try:
-            with self._writing:
-                self.journal.shrink()
+            while more:
+                with self._writing:
+                    if self._closed:
+                        return
+                    with self._lock:
+                        self._cutting = min(self.store.offset, self.retain)
+                    try:
+                        more = self.journal.cut(self._cutting)
+                    finally:
+                        self._cutting = 0
+                    if not more:
+                        self.journal.shrink()
+                if more:
+                    time.sleep(BREATH_SECONDS)
         except (OSError, CorruptError):
-            pass  # it stays as large as it is
+            pass
 
     def renew_view(self) -> None:
         """On the event loop, after a checkpoint: reads see the new store. Raises OSError."""
@@ -408,6 +462,7 @@ class Log:
         """For INFO persistence."""
         return {
             "log_offset": self.offset,
+            "journal_first_offset": self.first_offset(),
             "journal_offset": self.journal.end,
             "store_offset": self.store.offset,
             "appendfsync": self.options.appendfsync,
@@ -434,6 +489,7 @@ class Log:
         except OSError:
             pass  # the journal has it, or said why not
         self.tail.close()
-        self.journal.close()
+        with self._writing:  # a cut may be under way
+            self.journal.close()
         self.store.close()
         os.close(self._lock_fd)

@@ -27,6 +27,7 @@ from zlib import crc32
 import lmdb
 
 from persistence.lmdbfile import REMEDY, open_env, reported, translated
+from persistence.pieces import DATABASES, StoreCopy
 from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.nodes import NodeStore
@@ -106,17 +107,14 @@ class Store:
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
+        self._copies: list[StoreCopy] = []  # that were made, and perhaps not closed yet
         self.path = directory / "data.mdb"
         # Keys of all nodes, as of now; None once a checkpoint may have changed them.
         self._keys: bytes | None
         self.env, self._keys = open_env(directory, MAP_SIZE, 5, b"nodes", NODE_KEY.size)
         try:
             with reported(self.path):
-                self.meta = self.env.open_db(b"meta")
-                self.nodes = self.env.open_db(b"nodes")
-                self.streams = self.env.open_db(b"streams")
-                self.groups = self.env.open_db(b"groups")
-                self.strings = self.env.open_db(b"strings")
+                self.meta, self.nodes, self.streams, self.groups, self.strings = map(self.env.open_db, DATABASES)
                 with self.env.begin(db=self.meta) as txn:
                     offset = self._number(txn, b"offset")
                     if offset is None and any(txn.stat(db)["entries"] for db in self._content()):
@@ -168,7 +166,25 @@ class Store:
         if not old.pins:
             old.end()
 
+    def copy(self) -> StoreCopy:
+        """The store as it is now, to be sent to a replica; pages that checkpoints free stay taken until it is closed.
+
+        Any thread. Raises OSError, CorruptError.
+        """
+        with reported(self.path):
+            txn = self.env.begin()
+            try:
+                # Not self.offset: a checkpoint may have ended since.
+                copy = StoreCopy(self.path, txn, (self.meta, *self._content()), self._number(txn, b"offset") or 0)
+            except BaseException:
+                txn.abort()
+                raise
+        self._copies = [copy, *(made for made in self._copies if not made.closed)]
+        return copy
+
     def close(self) -> None:
+        for copy in self._copies:  # LMDB must not lose its map under a thread that reads
+            copy.close()
         self._view.end()
         self.env.close()
 

@@ -8,12 +8,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, cast
 
-from commands.context import Context, Reply
+from commands.context import Await, Context, Reply
 from commands.declare import all_commands
 from commands.session import Session
 from resp.errors import CommandError, CorruptError
 from respserver import info
-from respserver.clients import client_line
+from respserver.clients import Closable, client_line
 from respserver.connection import Connection
 from respserver.figures import Figures
 from storage.keyspace import Watcher
@@ -42,11 +42,12 @@ class Api:
             if victim is caller:
                 victim.close_after_reply = True
                 continue
-            conn = _connection(victim)
-            if conn is not None:
+            conn = victim.transport
+            if isinstance(conn, Connection):
                 if conn.waiter is not None:
                     server.blocking.forget(conn.waiter)
                 conn.backlog.clear()
+            if isinstance(conn, Closable):
                 conn.kill()
         return caller in victims
 
@@ -64,8 +65,20 @@ class Api:
         self._server.regate()
 
     def client_unpause(self) -> None:
+        self._server.dispatcher.pause_until = 0
+        self._go_on()
+
+    def hold_writes(self, hold: bool) -> None:
+        """What writes waits, beside CLIENT PAUSE and whatever CLIENT UNPAUSE says: for a failover."""
+        self._server.dispatcher.hold_writes = hold
+        if hold:
+            self._server.regate()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Let waiting clients try again."""
         server = self._server
-        server.dispatcher.pause_until = 0
         server.regate()
         for session in server.clients:
             conn = _connection(session)
@@ -87,6 +100,7 @@ class Api:
         self._server.pubsub.unsubscribe(session, channel, pattern)
 
     def publish(self, channel: bytes, message: bytes) -> int:
+        self._server.roles.message(channel, message)
         return self._server.pubsub.publish(channel, message)
 
     def channels(self, pattern: bytes | None) -> list[bytes]:
@@ -151,6 +165,7 @@ class Api:
 
     # -- persistence and life ----------------------------------------------------------------------------------
     def save(self) -> None:
+        self._server.dispatcher.note_write()  # the batch ends here, in the middle of a run of commands
         try:
             self._server.checkpoints.run_now()
         except (OSError, CorruptError) as error:
@@ -161,6 +176,7 @@ class Api:
         if checkpoints.running or self._server.dispatcher.ctx.in_exec:  # no batch may end inside a transaction
             checkpoints.wanted = checkpoints.wanted or schedule
             return False
+        self._server.dispatcher.note_write()
         try:
             return checkpoints.begin()
         except OSError as error:
@@ -169,20 +185,63 @@ class Api:
     def last_save(self) -> int:
         return self._server.checkpoints.saves.last
 
-    def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:  # noqa: ARG002  # nothing to wait for
+    def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:  # noqa: ARG002  # nothing to force
         if abort:
             raise CommandError("ERR No shutdown in progress.")
-        self._server.stop(save)
-
-    def role(self) -> list[object]:
-        return [b"master", self._server.disk.offset, []]
+        self._server.stop(save, now)
 
     def reload(self) -> None:
         self.save()
         self._server.reopen()
 
     def load_log(self) -> None:
+        self._server.dispatcher.note_write()
         self._server.reopen()
+
+    # -- replication -----------------------------------------------------------------------------------------
+    def follower(self) -> bool:
+        return self._server.roles.follower
+
+    def role(self) -> list[object]:
+        figures, offset = self._server.roles.figures(), self._server.disk.offset
+        if not figures.leader:
+            return ["slave", figures.host, figures.port, figures.state, offset]
+        online = [replica for replica in figures.replicas if replica.state == "online"]
+        return ["master", offset, [[r.host, str(r.port), str(r.offset)] for r in online]]
+
+    def replicate_from(self, host: str, port: int) -> bool:
+        return self._server.roles.follow(host, port)
+
+    def lead(self) -> None:
+        self._server.roles.lead()
+
+    def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
+        self._server.roles.failover(target, timeout_ms, force)
+
+    def failover_abort(self) -> None:
+        self._server.roles.failover_abort()
+
+    def replconf(self, session: Session, argv: list[bytes]) -> bytes:
+        return self._server.roles.replconf(session, argv)
+
+    def psync(self, session: Session, argv: list[bytes]) -> Await:
+        return self._server.roles.psync(session, argv)
+
+    def written(self, session: Session) -> int:
+        self._server.dispatcher.note_write()
+        return session.wrote
+
+    def acknowledged(self, offset: int) -> int:
+        return self._server.roles.acknowledged(offset)
+
+    def synced(self, offset: int) -> int:
+        return self._server.roles.synced(offset)
+
+    def synced_here(self, offset: int) -> bool:
+        return self._server.disk.synced >= offset
+
+    def ask_replicas(self) -> None:
+        self._server.roles.ask()
 
     # -- observation -----------------------------------------------------------------------------------------
     def info(self, sections: list[str]) -> str:
@@ -192,10 +251,11 @@ class Api:
         server = self._server
         return Figures(
             now=server.clock.now(), started=server.started, run_id=server.run_id,
-            replication_id=server.disk.replication_id,
+            roles=server.roles.figures(), loading=server.roles.loading,
             config=server.config.value, keyspace=server.ks, sessions=server.clients, counters=server.stats,
             walk=server.walk,
-            saves=server.checkpoints.saves, log=server.disk.stats(), log_offset=server.disk.offset,
+            saves=server.checkpoints.saves, log=server.log_figures or server.disk.stats(),
+            log_offset=server.disk.offset,
             write_error=server.dispatcher.refuse_writes or None, startup_memory=server.startup_memory,
             keys_loaded=server.keys_loaded, channels=server.pubsub.channel_count(),
             patterns=server.pubsub.pattern_count(),

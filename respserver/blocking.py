@@ -1,4 +1,4 @@
-"""Clients that wait for a stream to have news.
+"""Clients that wait: for a stream to have news, or for replicas and the disk to have what they wrote.
 
 Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked,
 one after
@@ -7,6 +7,8 @@ Rule 2: serving happens right after the command that brought the news, so k appe
 replies leave with the tick, when what they show is on disk.
 Rule 3: a wake without data keeps the place in the queue and the timeout [10].
 Rule 4: deadlines count on a clock that is never set; when a message falls due is wall-clock time, as stored.
+Rule 5: who waits for a stream stands in a queue of its key; who waits for replicas (WAIT, WAITAOF) stands in
+``_awaiting``, and is asked again at each acknowledgement, at each sync that is announced, and as time passes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from commands.context import Block, Chunks, Context
+from commands.context import Await, Block, Chunks, Context
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.agenda import PENDING_DUE, Agenda
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from respserver.connection import Connection
     from respserver.server import Server
 
-Queue = OrderedDict["Waiter", None]
+Queue = OrderedDict["Waiter", Block]
 
 
 class Waiter:
@@ -35,12 +37,16 @@ class Waiter:
 
     __slots__ = ("block", "conn", "deadline", "done", "group")
 
-    def __init__(self, conn: Connection, block: Block, deadline: int) -> None:
+    def __init__(self, conn: Connection, block: Block | Await, deadline: int) -> None:
         self.conn = conn
         self.block = block
         self.deadline = deadline  # ms on the monotonic clock; 0: waits for ever
         self.done = False
         self.group: Group | None = None  # the very one that it waits for: another may get its name
+
+    def late_reply(self) -> bytes:
+        """What it gets when its time is over."""
+        return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
 
 
 class Blocking:
@@ -51,56 +57,65 @@ class Blocking:
         self.ctx = Context(server.ks, server.api, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0
         self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
+        self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
         self._due = Agenda()  # when a message of a waiting group falls due, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
-    def park(self, conn: Connection, block: Block, ctx: Context) -> None:
+    def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
         server = self.server
         deadline = server.mono_ms() + max(1, block.deadline - ctx.now) if block.deadline else 0
         waiter = Waiter(conn, block, deadline)
         conn.waiter = waiter
         conn.session.blocked = True
         self.count += 1
-        key, name = block.key, block.group
-        self._queues.setdefault(key, {}).setdefault(name, OrderedDict())[waiter] = None
-        waiting = server.ks.waiting
-        waiting[key] = waiting.get(key, 0) + 1
+        if isinstance(block, Await):
+            self._awaiting[waiter] = block
+            server.queue_tick()
+            server.loop.call_soon(self.acknowledged)  # behind the tick, which may put on disk what it waits for
+        else:
+            self._enqueue(waiter, block, ctx)
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
             if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # mostly of waits that have ended
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
-        if name is not None:
-            self._join(waiter, name)
-            self._file_due(key, name, waiter, ctx)
         server.queue_flush(conn)
+
+    def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
+        key, name = block.key, block.group
+        self._queues.setdefault(key, {}).setdefault(name, OrderedDict())[waiter] = block
+        waiting = self.server.ks.waiting
+        waiting[key] = waiting.get(key, 0) + 1
+        if name is not None:
+            self._join(waiter, block, name)
+            self._file_due(block, name, ctx)
 
     def _group(self, key: bytes, name: bytes) -> Group | None:
         stream = self.server.ks.keys.get(key)
         return stream.groups.get(name) if isinstance(stream, Stream) else None
 
-    def _join(self, waiter: Waiter, name: bytes) -> None:
+    def _join(self, waiter: Waiter, block: Block, name: bytes) -> None:
         """A group with a blocked reader does not expire [15]."""
-        group = waiter.group = self._group(waiter.block.key, name)
+        group = waiter.group = self._group(block.key, name)
         if group is not None:
             group.waiters += 1
 
-    def _leave(self, waiter: Waiter, name: bytes) -> None:
+    def _leave(self, waiter: Waiter, block: Block, name: bytes) -> None:
         group, waiter.group = waiter.group, None
         if group is not None:
             group.waiters -= 1
-            if not group.waiters and group is self._group(waiter.block.key, name):
+            if not group.waiters and group is self._group(block.key, name):
                 group.touch(self.server.now_ms())
-                self.server.ks.file_group(waiter.block.key, group)
+                self.server.ks.file_group(block.key, group)
 
-    def _file_due(self, key: bytes, name: bytes, waiter: Waiter, ctx: Context) -> None:
-        if waiter.block.wake_at is not None:
-            when = waiter.block.wake_at(ctx)
+    def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
+        if block.wake_at is not None:
+            when = block.wake_at(ctx)
             if when is not None:
-                self._due.file(PENDING_DUE, key, name, when)
+                self._due.file(PENDING_DUE, block.key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """The client is served, timed out, unblocked or gone."""
@@ -108,7 +123,15 @@ class Blocking:
             return
         waiter.done = True
         self.count -= 1
-        key, name = waiter.block.key, waiter.block.group
+        if isinstance(waiter.block, Await):
+            del self._awaiting[waiter]
+        else:
+            self._dequeue(waiter, waiter.block)
+        waiter.conn.waiter = None
+        waiter.conn.session.blocked = False
+
+    def _dequeue(self, waiter: Waiter, block: Block) -> None:
+        key, name = block.key, block.group
         groups = self._queues[key]
         queue = groups[name]
         del queue[waiter]
@@ -123,9 +146,7 @@ class Blocking:
         else:
             waiting.pop(key, None)
         if name is not None:
-            self._leave(waiter, name)
-        waiter.conn.waiter = None
-        waiter.conn.session.blocked = False
+            self._leave(waiter, block, name)
 
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
         """End the wait with a reply; the client goes on with what it sent meanwhile."""
@@ -152,11 +173,12 @@ class Blocking:
         ctx.ks = self.server.ks
         ctx.now = self.server.now_ms()
         for waiter in list(queue) if name is None else _in_turn(queue):
+            block = queue[waiter]
             ctx.session = waiter.conn.session
             try:
                 if name is not None and waiter.group is not self._group(key, name):
                     raise errors.no_group(key, name)  # it ended; one that got its name since is another [16]
-                answer = waiter.block.serve(ctx)
+                answer = block.serve(ctx)
             except CommandError as error:
                 self.server.stats.note_error(error.text)
                 answer = reply.error(error.text)
@@ -165,8 +187,15 @@ class Blocking:
             if answer is not None:
                 self.release(waiter, answer)
             elif name is not None:
-                self._file_due(key, name, waiter, ctx)
+                self._file_due(block, name, ctx)
                 return
+
+    def acknowledged(self) -> None:
+        """A replica said how far it is, or the log was synced: end the waits for that which are satisfied."""
+        for waiter, wait in list(self._awaiting.items()):
+            answer = wait.check()
+            if answer is not None:
+                self.release(waiter, answer)
 
     def wake(self, now: int, mono: int) -> None:
         """Time has passed: serve what fell due, end the waits that timed out."""
@@ -174,10 +203,12 @@ class Blocking:
             _, key, name = item
             self._serve_queue(key, name)
         self.serve_ready()
+        if self._awaiting:  # a sync of the journal's own is not announced
+            self.acknowledged()
         while self._deadlines and self._deadlines[0][0] <= mono:
             waiter = heappop(self._deadlines)[2]
             if not waiter.done:
-                self.release(waiter, waiter.block.timeout_reply)
+                self.release(waiter, waiter.late_reply())
 
     def next_wake(self, now: int, mono: int) -> int | None:
         """Milliseconds until wake() has something to do, None if nothing is in sight."""
@@ -197,9 +228,21 @@ class Blocking:
         waiter = conn.waiter
         if waiter is None:
             return False
-        answer = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n" if error else waiter.block.timeout_reply
+        answer = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n" if error else waiter.late_reply()
         self.release(waiter, answer)
         return True
+
+    def unblock_groups(self, text: str) -> None:
+        """The server is a leader no more: end, with that error, the waits that only a leader can serve.
+
+        Those are the readers of groups, and whoever waits for replicas. Plain readers stay: a replica serves them.
+        """
+        ended = list(self._awaiting)
+        for groups in self._queues.values():
+            ended += [waiter for name, queue in groups.items() if name is not None for waiter in queue]
+        for waiter in ended:
+            self.server.stats.note_error(text)
+            self.release(waiter, reply.error(text))
 
     def recount(self) -> None:
         """The keyspace is another one (DEBUG RELOAD): tell it who waits."""
@@ -208,8 +251,8 @@ class Blocking:
             ks.waiting[key] = sum(map(len, groups.values()))
             for name, queue in groups.items():
                 if name is not None:
-                    for waiter in queue:
-                        self._join(waiter, name)
+                    for waiter, block in queue.items():
+                        self._join(waiter, block, name)
             ks.ready.append(key)
 
 

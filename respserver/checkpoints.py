@@ -80,6 +80,7 @@ class Checkpoints:
         server = self.server
         if (server.ks.log or server.stalled) and not server.commit():
             raise OSError("the last write could not be made durable")
+        server.roles.replicas.moved_on()  # what the journal must keep when it is cut behind this
         self.saves.running = True
         self.saves.started = server.clock.now() // 1000
         return server.ks.capture(), server.disk.offset

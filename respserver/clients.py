@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from commands.client import client_type
 from commands.session import Session
 
 
@@ -30,6 +31,13 @@ class HasFigures(Protocol):
     """The side of a connection that this file needs; ``Session.transport`` offers it."""
 
     def figures(self) -> ConnectionFigures: ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """The same for CLIENT KILL."""
+
+    def kill(self) -> None: ...
 
 
 class Clients:
@@ -71,6 +79,11 @@ def client_flags(session: Session) -> str:
     letters = ""
     if session.monitoring:
         letters += "O"
+    kind = client_type(session)
+    if kind == b"replica":
+        letters += "S"
+    elif kind == b"master":
+        letters += "M"
     if session.channels or session.patterns:
         letters += "P"
     if session.multi:

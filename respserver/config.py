@@ -53,6 +53,10 @@ class Config:
     tls_prefer_server_ciphers: bool
     tls_dh_params_file: str
     tls_session_caching: bool
+    tls_replication: bool
+    tls_client_cert_file: str  # "": tls_cert_file
+    tls_client_key_file: str
+    tls_client_key_file_pass: str
     # general
     daemonize: bool  # always False
     supervised: str  # no, systemd, auto, upstart
@@ -62,6 +66,7 @@ class Config:
     syslog_enabled: bool  # always False
     databases: int  # always 1
     hz: int
+    shutdown_timeout: int  # seconds
     shutdown_on_sigterm: list[str]
     shutdown_on_sigint: list[str]
     # persistence
@@ -93,8 +98,24 @@ class Config:
     latency_tracking: bool
     latency_monitor_threshold: int  # ms; 0 off
     notify_keyspace_events: str  # always ""
+    # replication
+    replicaof: list[str]  # host, port; []: it leads. What REPLICAOF says goes here, too
+    masterauth: str  # "": none
+    masteruser: str
+    replica_serve_stale_data: bool
+    replica_read_only: bool  # always True
+    repl_ping_replica_period: int  # seconds
+    repl_timeout: int  # seconds
+    repl_disable_tcp_nodelay: bool
+    repl_backlog_size: int
+    repl_backlog_ttl: int  # seconds; 0 for ever
+    replica_priority: int
+    replica_announced: bool
+    replica_announce_ip: str  # "": as the leader sees it
+    replica_announce_port: int  # 0: the one it listens on
+    min_replicas_to_write: int  # 0: any number will do
+    min_replicas_max_lag: int  # seconds; 0: any number will do
     # more than one server
-    replicaof: list[str]  # always []
     cluster_enabled: bool  # always False
 
     def __init__(self) -> None:
@@ -178,8 +199,6 @@ class Config:
 
     def _take(self, directive: Directive, value: Value, by_client: bool = False) -> None:
         """Give a directive its value, or tell why it keeps the one it has."""
-        if directive.name == "replicaof" and directive.show(value).lower() == "no one":
-            value = []
         if directive.fixed and value != getattr(self, directive.attr):
             if directive.fixed == "refuse" or (by_client and directive.fixed == "no-set"):
                 raise ValueError(directive.why)

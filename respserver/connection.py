@@ -309,6 +309,12 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.close()
 
+    def hand_over(self) -> None:
+        """The socket is somebody else's from now on (a replica's feed): nothing is written to it, nothing read."""
+        self._cut = True
+        self._drop_output()
+        self.backlog.clear()
+
     def figures(self) -> ConnectionFigures:
         """What CLIENT LIST shows of the connection."""
         sock = self.transport.get_extra_info("socket")

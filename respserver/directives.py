@@ -37,8 +37,8 @@ _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica",
 class Directive:
     """One directive: how its words become a value, how a value is shown, and what it is for.
 
-    ``kind`` is one of yesno, integer, memory, octal, enum, string, words, save, limits, renames. ``default`` is text,
-    as a file would have it.
+    ``kind`` is one of yesno, integer, memory, octal, enum, string, words, save, limits, renames, leader. ``default`` is
+    text, as a file would have it.
 
     ``fixed`` is for what Redis lets one choose and tidelog has decided: ``""`` a choice; ``"warn"`` any valid value is
     taken with a warning and the default stays; ``"no-set"`` the same, but CONFIG SET refuses, since a client would
@@ -79,7 +79,7 @@ class Directive:
 
     def split(self, text: str) -> list[str]:
         """The words of a value that came as one text (CONFIG SET, a quoted list). Raises ValueError."""
-        return split_words(text) if self.kind in ("words", "save", "limits") else [text]
+        return split_words(text) if self.kind in ("words", "save", "limits", "leader") else [text]
 
     def parse(self, words: list[str], before: Value) -> Value:
         """The value that ``words`` give; repeated lines add to ``before``. Raises ValueError with Redis's text."""
@@ -92,6 +92,8 @@ class Directive:
             return parse_save(words, before) if kind == "save" else parse_limits(words, before)
         if kind == "renames":
             return _parse_rename(words, before)
+        if kind == "leader":
+            return parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
         if len(words) != 1:
             raise ValueError("wrong number of arguments")
         word = words[0]
@@ -123,6 +125,8 @@ class Directive:
             if self.kind == "renames":
                 return [f"{self.name} {quote(old)} {quote(str(new))}" for old, new in value.items()]
             return [f"{self.name} {name} {_shown_limits(limits)}" for name, limits in value.items()]
+        if self.kind == "leader" and not value:
+            return [f"{self.name} no one"]
         if isinstance(value, list):
             return [f"{self.name} {self.show(value)}" if value else f'{self.name} ""']
         return [f"{self.name} {quote(self.show(value))}"]
@@ -144,6 +148,7 @@ class Directive:
             "words": "words",
             "save": "pairs of seconds and changes, or `\"\"`",
             "limits": "class, hard bytes, soft bytes, soft seconds; may repeat",
+            "leader": "host and port, or `no one`",
             "renames": "a name and its new name, or `\"\"`; may repeat",
         }[kind]
 
@@ -203,6 +208,20 @@ def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
             raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
         limits[name] = Limits(hard, soft, seconds)
     return limits
+
+
+def parse_leader(words: list[str]) -> list[str]:
+    """``10.0.0.1 6379`` as host and port; no words for ``no one``, and for no words. Raises ValueError."""
+    if not words:
+        return []
+    if len(words) != 2:
+        raise ValueError("wrong number of arguments")
+    if [word.lower() for word in words] == ["no", "one"]:
+        return []
+    host, port = words
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError("Invalid master port")
+    return [host, str(int(port))]
 
 
 def _parse_rename(words: list[str], before: Value) -> dict[str, str]:
@@ -270,6 +289,12 @@ _TLS = (
               "The server's order of ciphers counts, not the client's.", mutable=False),
     Directive("tls-dh-params-file", "string", "", "Diffie-Hellman parameters (PEM) for TLS 1.2.", mutable=False),
     Directive("tls-session-caching", "yesno", "yes", "Let clients resume TLS sessions.", mutable=False),
+    Directive("tls-replication", "yesno", "no",
+              "As a replica, speak TLS with the leader: `replicaof` names the leader's `tls-port` then."),
+    Directive("tls-client-cert-file", "string", "",
+              "The certificate that a replica shows its leader (PEM); empty: that of `tls-cert-file`."),
+    Directive("tls-client-key-file", "string", "", "The private key of `tls-client-cert-file` (PEM)."),
+    Directive("tls-client-key-file-pass", "string", "", "The password of `tls-client-key-file`, if it is encrypted."),
 )
 
 _GENERAL = (
@@ -291,9 +316,12 @@ _GENERAL = (
               fixed="warn", why="there is one database, number 0"),
     Directive("hz", "integer", "10", "Times a second for housekeeping: idle clients, expired keys, save points.",
               low=1, high=500),
+    Directive("shutdown-timeout", "integer", "10",
+              "Seconds that a leader's end waits for replicas to have everything; 0 doesn't wait.", high=MAX_INT),
     Directive("shutdown-on-sigterm", "words", "default",
               "`default` and `save` checkpoint before the end, `nosave` does not (nothing is lost either way: the "
-              "next start reads the journal); `now` and `force` change nothing.",
+              "next start reads the journal); `now` does not wait for replicas (`shutdown-timeout`), `force` changes "
+              "nothing.",
               choices=("default", "save", "nosave", "now", "force")),
     Directive("shutdown-on-sigint", "words", "default", "The same for SIGINT (Ctrl-C).",
               choices=("default", "save", "nosave", "now", "force")),
@@ -333,7 +361,8 @@ _LIMITS = (
               low=MB),
     Directive("client-output-buffer-limit", "limits", "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60",
               "A client that reads too slowly is closed when its waiting replies pass the hard limit, or the soft one "
-              "for so many seconds; 0 is no limit."),
+              "for so many seconds; 0 is no limit. Nothing waits in memory for a replica: a slow one is served from "
+              "the journal, so what is set for `replica` is kept and has no effect."),
     Directive("maxmemory", "memory", "0",
               "Data in memory above which commands that add data answer `-OOM`; 0 is no limit. Nothing is evicted."),
     Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
@@ -366,9 +395,43 @@ _OBSERVATION = (
               why="tidelog sends no keyspace notifications: follow a stream with TREAD BLOCK"),
 )
 
+_REPLICATION = (
+    Directive("replicaof", "leader", "",
+              "Host and port of the leader whose replica this server is; `no one`: it leads. REPLICAOF changes it at "
+              "run time, CONFIG REWRITE keeps that.", mutable=False),
+    Directive("masterauth", "string", "", "The leader's password."),
+    Directive("masteruser", "string", "", "The user to give with it; empty for none (`default`)."),
+    Directive("replica-serve-stale-data", "yesno", "yes",
+              "Whether a replica that does not hear its leader goes on answering reads; `no`: `-MASTERDOWN`."),
+    Directive("replica-read-only", "yesno", "yes", "A replica takes no writes of its own.", fixed="refuse",
+              why="a replica's log is its leader's, record for record: it can't take writes of its own"),
+    Directive("repl-ping-replica-period", "integer", "10",
+              "Seconds after which a leader that has nothing to send says that it is there.", low=1, high=MAX_INT),
+    Directive("repl-timeout", "integer", "60",
+              "Seconds of silence after which either side gives the link up; more than `repl-ping-replica-period`.",
+              low=1, high=MAX_INT),
+    Directive("repl-disable-tcp-nodelay", "yesno", "no",
+              "Let the system collect small packets to replicas: less traffic, more lag."),
+    Directive("repl-backlog-size", "memory", "256mb",
+              "Bytes of journal that a leader keeps on disk for replicas that were away: what lies further back costs "
+              "a full copy.", low=1),
+    Directive("repl-backlog-ttl", "integer", "3600",
+              "Seconds after the last replica left until the journal is no more kept for it; 0: it is always kept."),
+    Directive("replica-priority", "integer", "100",
+              "Which replica Sentinel makes leader: the lowest first; 0 never.", high=MAX_INT),
+    Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients of this replica."),
+    Directive("replica-announce-ip", "string", "",
+              "The address under which others reach this replica; empty: the one that its leader sees."),
+    Directive("replica-announce-port", "integer", "0",
+              "The port under which others reach this replica; 0: the one it listens on.", high=65535),
+    Directive("min-replicas-to-write", "integer", "0",
+              "Replicas that must be well for a leader to take writes, else `-NOREPLICAS`; 0 asks for none.",
+              high=MAX_INT),
+    Directive("min-replicas-max-lag", "integer", "10",
+              "Seconds since it was heard after which a replica is not well; 0 asks for none.", high=MAX_INT),
+)
+
 _OTHERS = (
-    Directive("replicaof", "words", "", "Not supported; only `replicaof no one` is taken.", mutable=False,
-              fixed="refuse", why="this server can't be a replica; to ignore this line would start a second leader"),
     Directive("cluster-enabled", "yesno", "no", "Not supported.", mutable=False, fixed="refuse",
               why="this server can't be a node of a Redis Cluster"),
 )
@@ -383,7 +446,18 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
     ("Observation", _OBSERVATION),
+    ("Replication", _REPLICATION),
     ("More than one server", _OTHERS),
 )
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for _, part in SECTIONS for directive in part}
-ALIASES: dict[str, str] = {"slaveof": "replicaof"}  # Redis's other name for the same thing
+ALIASES: dict[str, str] = {  # Redis's other names for the same things
+    "slaveof": "replicaof",
+    "slave-serve-stale-data": "replica-serve-stale-data",
+    "slave-read-only": "replica-read-only",
+    "repl-ping-slave-period": "repl-ping-replica-period",
+    "slave-priority": "replica-priority",
+    "slave-announce-ip": "replica-announce-ip",
+    "slave-announce-port": "replica-announce-port",
+    "min-slaves-to-write": "min-replicas-to-write",
+    "min-slaves-max-lag": "min-replicas-max-lag",
+}

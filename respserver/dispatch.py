@@ -1,17 +1,17 @@
 """From a list of arguments to a reply: look the command up, check what stands against it, call it, note what it cost.
 
 The usual case is short: the client is ``plain`` (Session.refresh) and nothing is ``gated`` (a monitor, CLIENT PAUSE,
-writes refused ...).
+writes refused ...), or nothing but writing is.
 Everything else goes through ``_checked``, whose order of checks is Redis's (processCommand).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from commands.context import Block, Chunks, Context, Reply
+from commands.context import Await, Block, Chunks, Context, Reply
 from commands.declare import TABLE, Command, find, lookup
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
@@ -30,7 +30,8 @@ SUBSCRIBED_MAY = frozenset(
 NOT_QUEUED = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
 HTTP_WORDS = frozenset((b"post", b"host:"))  # a request made by a web page: what follows must not be run
 RUN_AT_ONCE = 1000  # calls that are handled as one at most
-ALWAYS_WHILE_PAUSED = frozenset(("client", "quit", "reset", "shutdown"))  # CLIENT UNPAUSE must get through
+# CLIENT UNPAUSE must get through, and replicas go on hearing what was written
+ALWAYS_WHILE_PAUSED = frozenset(("client", "psync", "quit", "replconf", "reset", "shutdown"))
 
 
 class Dispatcher:
@@ -40,12 +41,37 @@ class Dispatcher:
         self.server = server
         self.ctx = Context(server.ks, server.api, None)  # type: ignore[arg-type]  # set for each run
         self.gated = False
+        self.reads_pass = False  # what is gated concerns nothing but commands that write: a replica's usual case
         self.refuse_writes = ""  # error line for commands that write; empty: writes are welcome
         self.refuse_memory = False  # maxmemory reached: commands that may grow are refused
+        # what the server's role has against commands (set_role)
+        self.readonly = False  # it is a replica: nothing writes
+        self.stale = False  # it is one that does not hear its leader, and is not to show what it has
+        self.loading = False  # the data is being replaced
+        self.refuse_few = False  # fewer replicas are well than min-replicas-to-write
+        self.hold_writes = False  # a FAILOVER is under way: what writes waits for its end
         self.pause_until = 0  # ms since epoch
         self.pause_writes_only = False
         # how long commands take, where latency-tracking asks for it
         self.histograms: dict[str, Histogram] | None = None
+
+    def set_role(self) -> bool:
+        """Recompute what the server's role has against commands; True if it has anything (Server.regate)."""
+        roles, config = self.server.roles, self.server.config
+        self.readonly = roles.follower
+        self.stale = roles.follower and not roles.link_up and not config.replica_serve_stale_data
+        self.loading = roles.loading
+        least = config.min_replicas_to_write if config.min_replicas_max_lag else 0
+        self.refuse_few = bool(least) and not roles.follower and roles.good() < least
+        others = self.stale or self.loading or self.hold_writes  # PUBLISH waits for a failover, too
+        self.reads_pass = not (others or self.pause_until or self.server.monitors)
+        return others or self.readonly or self.refuse_few
+
+    def note_write(self) -> None:
+        """The client's commands so far have left records: remember where in the log their batch stands."""
+        server = self.server
+        if server.ks.log:
+            self.ctx.session.wrote = server.log_end() + 1
 
     def run(self, conn: Connection, commands: list[list[bytes]]) -> None:
         """Run the commands in order, until one has to wait or the client has to read first; the rest is held."""
@@ -75,7 +101,7 @@ class Dispatcher:
                     command is not None
                     and command.hot_least <= len(argv) <= command.hot_most
                     and session.plain
-                    and not self.gated
+                    and (not self.gated or (self.reads_pass and not command.write))
                 ):
                     if command.run_handler is not None and done < total and commands[done][:2] == argv[:2]:
                         answer, more = self._run_of(commands, done, command)
@@ -113,7 +139,7 @@ class Dispatcher:
                     size += len(answer)
                 else:
                     size += self._answer(conn, answer)
-            elif isinstance(answer, Block):
+            elif isinstance(answer, (Block, Await)):
                 session.last_command = command.name if command is not None else ""
                 server.blocking.park(conn, answer, ctx)
                 conn.hold(commands, done)
@@ -138,6 +164,8 @@ class Dispatcher:
         session.total_commands += done
         server.stats.commands_processed += done
         conn.out_bytes += size
+        if ks.log:
+            session.wrote = server.log_end() + 1
         if conn.backlog:
             server.queue_flush(conn)
             if not conn.busy:
@@ -179,6 +207,8 @@ class Dispatcher:
 
     def answer_later(self, conn: Connection, answer: bytes | Chunks) -> None:
         """The reply to a command that had to wait."""
+        if self.server.ks.log:
+            conn.session.wrote = self.server.log_end() + 1
         conn.out_bytes += self._answer(conn, answer)
         self.server.queue_flush(conn)
 
@@ -203,7 +233,7 @@ class Dispatcher:
 
     # -- everything but the usual case -----------------------------------------------------------------------
     def _checked(self, conn: Connection, argv: list[bytes]) -> tuple[Reply | None, Command | None]:
-        """The command's reply, None if it has to wait for CLIENT UNPAUSE; raises CommandError."""
+        """The command's reply, None if it has to wait (CLIENT PAUSE, FAILOVER); raises CommandError."""
         server, session, ctx = self.server, conn.session, self.ctx
         try:
             command = lookup(argv)
@@ -227,13 +257,9 @@ class Dispatcher:
             if session.multi and command.name not in NOT_QUEUED:
                 session.exec_abort = True
             raise
-        top = command.name.split("|", 1)[0]
-        if self.pause_until > ctx.now and top not in ALWAYS_WHILE_PAUSED:
-            exec_writes = top == "exec" and any(self._writes(lookup(q), q) for q in session.queued)
-            writes = exec_writes or self._writes(command, argv) or top == "publish"
-            if writes or not self.pause_writes_only:
-                conn.paused = True
-                return None, command
+        if (self.hold_writes or self.pause_until > ctx.now) and self._must_wait(command, session, argv):
+            conn.paused = True
+            return None, command
         if session.multi and command.name not in NOT_QUEUED:
             conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
             if conn.multi_bytes > server.config.client_query_buffer_limit:
@@ -251,6 +277,17 @@ class Dispatcher:
             if server.monitors:
                 self._show(session, command, argv)
 
+    def _must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
+        """Whether CLIENT PAUSE, or a FAILOVER, holds the call back."""
+        top = command.name.split("|", 1)[0]
+        if top in ALWAYS_WHILE_PAUSED or session.replica is not None:
+            return False
+        if self.pause_until > self.ctx.now and not self.pause_writes_only:
+            return True
+        if top == "exec":
+            return any(self._writes(lookup(queued), queued) for queued in session.queued)
+        return top == "publish" or self._writes(command, argv)
+
     def _show(self, session: Session, command: Command, argv: list[bytes]) -> None:
         """Let monitors see a command that ran: a queued one when EXEC runs it, an administrative one never."""
         if not command.flags.isdisjoint(("admin", "skip_monitor")):
@@ -265,19 +302,37 @@ class Dispatcher:
             raise CommandError(errors.NOAUTH)
         if self.refuse_memory and "denyoom" in command.flags:
             raise CommandError(errors.OOM)
-        if self.refuse_writes:
-            if self._writes(command, argv):
-                raise CommandError(self.refuse_writes)
-            if command.name == "exec" and any(self._writes(lookup(queued), queued) for queued in session.queued):
-                self.server.api.discard(session)
-                raise CommandError(f"EXECABORT Transaction discarded because of: {self.refuse_writes}")
+        against = self._against_writes()
+        if against:
+            self._refuse(command, session, argv, self._writes, against)
         if session.proto == 2 and (session.channels or session.patterns) and command.name not in SUBSCRIBED_MAY:
             raise CommandError(
                 f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
                 " are allowed in this context"
             )
+        if self.stale:
+            self._refuse(command, session, argv, _lacks_stale, errors.MASTERDOWN)
+        if self.loading:
+            self._refuse(command, session, argv, _lacks_loading, errors.LOADING)
         if session.multi and "no_multi" in command.flags:
             raise CommandError("ERR Command not allowed inside a transaction")
+
+    def _against_writes(self) -> str:
+        """The error line for commands that write; empty if they are welcome."""
+        if self.readonly:  # the rest is its leader's business
+            return errors.READONLY
+        return self.refuse_writes or (errors.NO_REPLICAS if self.refuse_few else "")
+
+    def _refuse(
+        self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
+        why: str,
+    ) -> None:  # fmt: skip
+        """Raises ``why`` if the command is ``concerned``; an EXEC that holds such a command ends its transaction."""
+        if concerned(command, argv):
+            raise CommandError(why)
+        if command.name == "exec" and any(concerned(lookup(queued), queued) for queued in session.queued):
+            self.server.api.discard(session)
+            raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
     @staticmethod
     def _writes(command: Command, argv: list[bytes]) -> bool:
@@ -304,7 +359,7 @@ class Dispatcher:
         answer: Reply
         try:
             answer = command.handler(ctx, argv)
-            if isinstance(answer, Block):
+            if isinstance(answer, (Block, Await)):
                 raise TypeError("a handler blocks inside EXEC")
         except CommandError as error:
             answer = reply.error(error.text)
@@ -328,6 +383,14 @@ class Dispatcher:
             return
         shown = redacted(argv, command.name if command is not None else "")
         self.server.note_slow(session, shown, command, took_ns)
+
+
+def _lacks_stale(command: Command, _: list[bytes]) -> bool:
+    return "stale" not in command.flags
+
+
+def _lacks_loading(command: Command, _: list[bytes]) -> bool:
+    return "loading" not in command.flags
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:

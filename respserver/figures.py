@@ -13,11 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from commands.session import Session
 from respserver.slowlog import Histogram
 from storage.keyspace import Keyspace
 from storage.stream import Stream
+
+if TYPE_CHECKING:
+    from respserver.roles import RoleFigures
 
 MAX_ERROR_CODES = 128  # distinct codes counted; anything beyond can only come from a bug
 
@@ -191,7 +195,7 @@ class Figures:
     now: int  # ms since epoch
     started: int  # ms since epoch
     run_id: str  # 40 hex digits, new with each start
-    replication_id: str  # 40 hex digits, of the data directory
+    roles: RoleFigures
     config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
     keyspace: Keyspace
     sessions: Iterable[Session]

@@ -63,6 +63,8 @@ def _server(f: Figures) -> Fields:
 def _clients(f: Figures) -> Fields:
     connected = blocked = subscribed = watching = watched_keys = largest_in = largest_out = 0
     for session in f.sessions:
+        if session.replica is not None:  # they are listed with the replicas
+            continue
         connected += 1
         blocked += session.blocked
         subscribed += bool(session.channels or session.patterns)
@@ -89,10 +91,14 @@ def memory_figures(f: Figures) -> dict[str, int]:
     """Bytes by what they are for; MEMORY STATS and INFO memory print them."""
     process = process_memory()
     totals = f.walk.totals(f.keyspace)
-    clients = 0
+    clients = replicas = 0
     for session in f.sessions:
         figures = figures_of(session)
-        clients += IDLE_CLIENT_BYTES + figures.query_buffered + figures.query_free + figures.output_buffered
+        size = IDLE_CLIENT_BYTES + figures.query_buffered + figures.query_free + figures.output_buffered
+        if session.replica is None:
+            clients += size
+        else:
+            replicas += size
     keys = len(f.keyspace.keys)
     dataset = totals.memory + f.keyspace.string_bytes + 200 * keys  # as Keyspace.memory_bytes()
     return {
@@ -101,6 +107,7 @@ def memory_figures(f: Figures) -> dict[str, int]:
         "peak": max(process.peak, process.anonymous),
         "startup": f.startup_memory,
         "clients": clients,
+        "replicas": replicas,
         "dataset": dataset,
         "node_cache": f.keyspace.nodes.cache.bytes,
         "keys": keys,
@@ -134,7 +141,7 @@ def _memory(f: Figures) -> Fields:
     yield "mem_fragmentation_ratio", f"{m['resident'] / max(1, used):.2f}"
     yield "mem_fragmentation_bytes", max(0, m["resident"] - used)
     yield "mem_not_counted_for_evict", 0
-    yield "mem_clients_slaves", 0
+    yield "mem_clients_slaves", m["replicas"]
     yield "mem_clients_normal", m["clients"]
     yield "mem_node_cache", m["node_cache"]
     yield "mem_allocator", "python"
@@ -171,17 +178,17 @@ def _stats(f: Figures) -> Fields:
     yield "instantaneous_ops_per_sec", round(c.ops_rate.per_second)
     yield "total_net_input_bytes", c.net_input
     yield "total_net_output_bytes", c.net_output
-    yield "total_net_repl_input_bytes", 0
-    yield "total_net_repl_output_bytes", 0
+    yield "total_net_repl_input_bytes", f.roles.bytes_in
+    yield "total_net_repl_output_bytes", f.roles.bytes_out
     yield "instantaneous_input_kbps", f"{c.input_rate.per_second / 1024:.2f}"
     yield "instantaneous_output_kbps", f"{c.output_rate.per_second / 1024:.2f}"
     yield "rejected_connections", c.connections_rejected
     yield "client_query_buffer_limit_disconnections", c.query_buffer_cuts
     yield "client_output_buffer_limit_disconnections", c.output_buffer_cuts
     yield "client_idle_disconnections", c.idle_cuts
-    yield "sync_full", 0
-    yield "sync_partial_ok", 0
-    yield "sync_partial_err", 0
+    yield "sync_full", f.roles.full_syncs
+    yield "sync_partial_ok", f.roles.partial_syncs
+    yield "sync_partial_err", f.roles.refused_partial
     yield "expired_keys", ks.expired_keys
     yield "evicted_keys", 0
     yield "evicted_clients", 0
@@ -200,17 +207,51 @@ def _stats(f: Figures) -> Fields:
 
 
 def _replication(f: Figures) -> Fields:
-    yield "role", "master"
-    yield "connected_slaves", 0
-    yield "master_failover_state", "no-failover"
-    yield "master_replid", f.replication_id
-    yield "master_replid2", "0" * 40
+    # Sentinel reads these lines: names, order and values are Redis's
+    r = f.roles
+    yield "role", "master" if r.leader else "slave"
+    if not r.leader:
+        yield from _following(f)
+    yield "connected_slaves", len(r.replicas)
+    if int(f.config("min-replicas-to-write")) and int(f.config("min-replicas-max-lag")):
+        yield "min_slaves_good_slaves", r.good_replicas
+    for number, one in enumerate(r.replicas):
+        said = f"ip={one.host},port={one.port},state={one.state},offset={one.offset},lag={one.lag}"
+        yield f"slave{number}", said
+    yield "master_failover_state", r.failover
+    yield "master_replid", r.id
+    yield "master_replid2", r.previous_id
     yield "master_repl_offset", f.log_offset
-    yield "second_repl_offset", -1
-    yield "repl_backlog_active", 0
-    yield "repl_backlog_size", 0
-    yield "repl_backlog_first_byte_offset", 0
-    yield "repl_backlog_histlen", 0
+    yield "second_repl_offset", r.previous_offset
+    yield "repl_backlog_active", int(r.backlog_active)
+    yield "repl_backlog_size", f.config("repl-backlog-size")
+    yield "repl_backlog_first_byte_offset", r.backlog_first if r.backlog_active else 0
+    yield "repl_backlog_histlen", f.log_offset - r.backlog_first if r.backlog_active else 0
+
+
+def _following(f: Figures) -> Fields:
+    """What only a replica tells."""
+    r = f.roles
+    up = r.state == "connected"
+    yield "master_host", r.host
+    yield "master_port", r.port
+    yield "master_link_status", "up" if up else "down"
+    yield "master_last_io_seconds_ago", r.last_io
+    yield "master_sync_in_progress", int(r.syncing)
+    yield "slave_read_repl_offset", f.log_offset
+    yield "slave_repl_offset", f.log_offset
+    if r.syncing:
+        left = max(0, r.sync_total - r.sync_read)
+        yield "master_sync_total_bytes", r.sync_total
+        yield "master_sync_read_bytes", r.sync_read
+        yield "master_sync_left_bytes", left
+        yield "master_sync_perc", f"{min(100.0, 100 * r.sync_read / r.sync_total) if r.sync_total else 0:.2f}"
+        yield "master_sync_last_io_seconds_ago", r.sync_last_io
+    if not up:
+        yield "master_link_down_since_seconds", r.down_since
+    yield "slave_priority", f.config("replica-priority")
+    yield "slave_read_only", 1
+    yield "replica_announced", int(f.config("replica-announced") == "yes")
 
 
 def _cpu(_: Figures) -> Fields:

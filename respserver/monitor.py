@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# directives whose values are passwords
+_SECRETS = (b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass")
 _NAMED = {0x5C: "\\\\", 0x22: '\\"', 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
 _QUOTED = [_NAMED.get(code) or (chr(code) if 0x20 <= code < 0x7F else f"\\x{code:02x}") for code in range(256)]
 
@@ -38,6 +40,6 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
                 break
     elif name == b"CONFIG" and len(argv) > 3 and argv[1].upper() == b"SET":
         for at in range(2, len(argv) - 1, 2):
-            if argv[at].lower() in (b"requirepass", b"masterauth", b"tls-key-file-pass"):
+            if argv[at].lower() in _SECRETS:
                 out[at + 1] = b"(redacted)"
     return out

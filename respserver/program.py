@@ -229,7 +229,7 @@ def _stop_on_signals(server: Server, config: Config, logger: Logger) -> None:
         logger.warning(f"Received {number.name} scheduling shutdown...")
         _tell_systemd(config, logger, "STOPPING=1\n")
         modes = config.shutdown_on_sigint if number == signal.SIGINT else config.shutdown_on_sigterm
-        server.stop("nosave" not in modes)
+        server.stop("nosave" not in modes, "now" in modes)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -33,6 +33,9 @@ def compose(config: Config, text: str, path: str) -> str:
         value: Value = getattr(config, directive.attr)
         if directive.fixed or given[directive] == value:
             continue
+        if directive.kind == "leader" and not value:  # it leads: as Redis, say nothing of replication
+            gone.update(numbers)
+            continue
         lines[numbers[0]] = "\n".join(directive.lines(value))
         gone.update(numbers[1:])
     out = "\n".join(line for i, line in enumerate(lines) if i not in gone)

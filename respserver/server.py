@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 
 from commands import registry  # noqa: F401  (fills the command table)
 from commands.declare import Command
 from commands.session import Session
-from persistence.log import Log, LogOptions
-from resp.decode import RequestDecoder
+from persistence.log import Log, LogOptions, Recovered
 from resp.errors import CommandError, CorruptError
-from respserver import expiry
+from respserver import admission, expiry
 from respserver.api import Api
 from respserver.blocking import Blocking
 from respserver.checkpoints import Checkpoints
@@ -34,24 +31,17 @@ from respserver.config import Config
 from respserver.connection import Connection
 from respserver.dispatch import Dispatcher
 from respserver.figures import Counters, StreamWalk, process_memory
-from respserver.listen import Listeners, is_loopback, keep_alive, shown
+from respserver.listen import Listeners
 from respserver.logs import Logger
 from respserver.pubsub import PubSub
 from respserver.renames import rename
+from respserver.roles import Roles
 from respserver.slowlog import Histogram, LatencyEvents, SlowLog
 from storage.cache import NodeCache
 from storage.keyspace import Keyspace
 from storage.nodes import Nodes
 
 NEVER_NS = 1 << 62
-STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
-
-PROTECTED = (
-    b"-DENIED tidelog is running in protected mode because protected mode is enabled and no password is set for the"
-    b" default user. In this mode connections are only accepted from the loopback interface. Set a password with"
-    b" requirepass, or bind to the addresses you trust and set protected-mode no.\r\n"
-)
-
 
 class Server:
     """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the
@@ -74,8 +64,10 @@ class Server:
         self.latency = LatencyEvents(config.latency_monitor_threshold)
         self.histograms: dict[str, Histogram] = {}
         self.monitors: dict[Session, None] = {}
+        self.roles = Roles(self)
         self.started = self.clock.now()
         self.run_id = os.urandom(20).hex()
+        self.log_figures: dict[str, int | float | str] | None = None  # the last ones, while other data is being opened
         self.keys_loaded = 0
         self.startup_memory = 0
         self.slow_ns = NEVER_NS
@@ -91,7 +83,7 @@ class Server:
         self._hold = False  # some of them are this tick's: its replies have to wait
         self._held: list[Connection] = []  # clients whose replies wait for them
         self._refused: str | None = None  # why writes are refused, as the log said last
-        self._stopping: asyncio.Future[bool] | None = None
+        self._stopping: asyncio.Future[tuple[bool, bool]] | None = None  # save, now
         self._unrename: Callable[[], None] = lambda: None  # gives commands their own names back
 
     # -- start -----------------------------------------------------------------------------------------------
@@ -101,6 +93,7 @@ class Server:
         self._stopping = self.loop.create_future()
         self.open_data()
         try:
+            self.roles.opened()
             self.api = Api(self)
             self.dispatcher = Dispatcher(self)
             self.blocking = Blocking(self)
@@ -109,6 +102,7 @@ class Server:
             self.watch_config()
             self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
+            self.roles.start()
         except BaseException:
             self.listeners.close()
             self.disk.close()
@@ -118,29 +112,36 @@ class Server:
             self._cron_handle = self.loop.call_later(1 / self.config.hz, self._cron)
 
     def open_data(self) -> None:
-        """Open the data directory and build the keyspace from it."""
+        """Open the data directory and build the keyspace from it. Raises CorruptError, OSError."""
+        self._adopt(*self._load())
+
+    def _load(self) -> tuple[Log, Keyspace, Recovered]:
+        """Any thread: what is in the data directory. Raises CorruptError, OSError."""
         config = self.config
-        began = perf_counter()
         options = LogOptions(
             appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
         )
-        self.disk = Log.open(Path(config.dir), options)
-        nodes = Nodes(self.disk.store, NodeCache(config.node_cache_size))
+        disk = Log.open(Path(config.dir), options)
+        nodes = Nodes(disk.store, NodeCache(config.node_cache_size))
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
-        self.ks = Keyspace(nodes)
+        ks = Keyspace(nodes)
         self.startup_memory = self.startup_memory or process_memory().anonymous
         try:
-            recovered = self.disk.recover(self.ks)
+            return disk, ks, disk.recover(ks)
         except BaseException:
-            self.disk.close()
+            disk.close()
             raise
-        self.ks.log.clear()
-        self.ks.ready.clear()
-        self.ks.resume(self.clock.now())
-        self.keys_loaded = len(self.ks.keys)
+
+    def _adopt(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
+        self.disk, self.ks = disk, ks
+        ks.log.clear()
+        ks.ready.clear()
+        ks.follower = self.roles.follower
+        ks.resume(self.clock.now())
+        self.keys_loaded = len(ks.keys)
         for line in recovered.lines():
             self.log.notice(line)
-        self.log.notice(f"DB loaded from disk: {perf_counter() - began:.3f} seconds")
+        self.log.notice(f"DB loaded from disk: {recovered.store_seconds + recovered.replay_seconds:.3f} seconds")
 
     def reopen(self) -> None:
         """Forget everything in memory and read it back from disk (DEBUG RELOAD, DEBUG LOADAOF)."""
@@ -148,33 +149,58 @@ class Server:
             raise CommandError("ERR Background save already in progress")
         if (self.ks.log or self._stalled) and not self.commit():
             raise CommandError(self.dispatcher.refuse_writes)
-        watchers, old = self.ks.watchers, self.ks
+        old = self.ks
         old.nodes.cache.clear()
         self.disk.close()
         self.open_data()
-        self.ks.watchers = watchers
-        for key in set(watchers):
+        self._carry_over(old)
+
+    async def replace_data(self) -> None:
+        """The same for data that came from elsewhere; nothing may use the old meanwhile.
+
+        Raises CorruptError, OSError.
+        """
+        old = self.ks
+        self._stalled.clear()
+        self._hold = False
+        old.nodes.cache.clear()
+        self.log_figures = self.disk.stats()
+        self.disk.close()
+        self._adopt(*await self.loop.run_in_executor(None, self._load))
+        self.log_figures = None
+        held, self._held = self._held, []
+        self._flush(held)
+        self._carry_over(old)
+
+    def _carry_over(self, old: Keyspace) -> None:
+        """What belongs to clients, from the keyspace before."""
+        self.ks.watchers = old.watchers
+        for key in set(old.watchers):
             self.ks.touch_watchers(key)
         self.config_changed()
         self.blocking.recount()
+        self.roles.replicas.moved_on()
 
     # -- end -------------------------------------------------------------------------------------------------
-    def stop(self, save: bool = True) -> None:
-        """Ask the server to end; run_until_stopped() does it."""
+    def stop(self, save: bool = True, now: bool = False) -> None:
+        """Ask the server to end; run_until_stopped() does it. ``now``: without waiting for replicas."""
         if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_result(save)
+            self._stopping.set_result((save, now))
 
     async def run_until_stopped(self) -> None:
         """Serve until stop(); then finish the tick, checkpoint, close everything."""
         if self._stopping is None:
             raise RuntimeError("the server was not started")
-        save = await self._stopping
+        save, now = await self._stopping
         self.listeners.close()
+        if not now:
+            await self.roles.let_catch_up()
         if self._cron_handle is not None:
             self._cron_handle.cancel()
         if self._wake_handle is not None:
             self._wake_handle.cancel()
         self.tick()
+        await self.roles.finish()
         await self.checkpoints.finish()
         if self._stalled:
             self._retry_stalled()
@@ -200,37 +226,8 @@ class Server:
 
     # -- connections -----------------------------------------------------------------------------------------
     def accept(self, conn: Connection) -> None:
-        """A new connection: give it a session, or turn it away."""
-        transport, config = conn.transport, self.config
-        sock: socket.socket | None = transport.get_extra_info("socket")
-        unix = sock is not None and sock.family == socket.AF_UNIX
-        session = Session(
-            self.clients.next_id(), shown(transport.get_extra_info("peername"), config.unixsocket),
-            shown(transport.get_extra_info("sockname"), config.unixsocket), self.now_ms(),
-        )  # fmt: skip
-        session.transport = conn
-        session.unix = unix
-        session.tls = transport.get_extra_info("ssl_object") is not None
-        conn.session = session
-        conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
-        self.stats.connections_received += 1
-        refusal = b""
-        if len(self.clients) >= config.maxclients:
-            refusal = b"-ERR max number of clients reached\r\n"
-        elif config.protected_mode and not config.requirepass and not unix and not is_loopback(session.addr):
-            refusal = PROTECTED
-        if refusal:
-            self.stats.connections_rejected += 1
-            transport.write(refusal)
-            transport.close()
-            return
-        if config.requirepass:
-            session.authenticated = False
-            conn.decoder.authenticated = False
-            session.refresh()
-        if config.tcp_keepalive and sock is not None and not unix:
-            keep_alive(sock, config.tcp_keepalive)
-        self.clients.add(session)
+        """A new connection."""
+        admission.admit(self, conn)
 
     def drop(self, conn: Connection) -> None:
         """The connection is gone."""
@@ -240,6 +237,7 @@ class Server:
         self.clients.remove(session)
         self.pubsub.drop(session)
         self.api.unwatch(session)
+        self.roles.replicas.forget(session)
         if session.monitoring:
             self.monitors.pop(session, None)
             self.regate()
@@ -296,6 +294,8 @@ class Server:
             self._hold = False
         else:
             self._flush(flush)
+        if self.roles.pending:
+            self.roles.end_of_tick()
         if self._to_resume:
             resume = self._to_resume
             self._to_resume = {}
@@ -313,8 +313,11 @@ class Server:
         """
         batch = self.ks.take_batch()
         if not self._stalled:
+            offset = self.disk.offset
             try:
                 self.disk.append(batch)
+                if self.roles.replicas.feeds:
+                    self.roles.replicas.logged(offset, batch)
                 return True
             except (OSError, CorruptError) as error:
                 self.log.warning(f"A write can't be made durable, its clients wait: {error}")
@@ -330,13 +333,18 @@ class Server:
         """There are effects in memory that are not in the log."""
         return bool(self._stalled)
 
+    def log_end(self) -> int:
+        """The log offset at which the next batch will begin."""
+        return self.disk.offset + sum(map(len, self._stalled)) if self._stalled else self.disk.offset
+
     def _retry_stalled(self) -> None:
         while self._stalled:
+            offset = self.disk.offset
             try:
                 self.disk.append(self._stalled[0])
             except (OSError, CorruptError):
                 return
-            del self._stalled[0]
+            self.roles.replicas.logged(offset, self._stalled.pop(0))
         self.log.notice("Writes are durable again")
         self._hold = False
         held, self._held = self._held, []
@@ -360,8 +368,9 @@ class Server:
         dispatcher.refuse_writes = f"MISCONF Errors writing to disk: {why}" if why else ""
         tracking = self.config.latency_tracking
         dispatcher.histograms = self.histograms if tracking else None
+        role = dispatcher.set_role()
         dispatcher.gated = bool(
-            self.monitors or dispatcher.pause_until or dispatcher.refuse_writes or dispatcher.refuse_memory
+            role or self.monitors or dispatcher.pause_until or dispatcher.refuse_writes or dispatcher.refuse_memory
         )
 
     # -- time ------------------------------------------------------------------------------------------------
@@ -395,7 +404,9 @@ class Server:
     def on_time(self) -> None:
         """What happens some ten times a second."""
         now, mono = self.now_ms(), self.mono_ms()
-        if not self._stalled and not self._refused:
+        if self.roles.loading:
+            return
+        if not self._stalled and not self._refused and not self.roles.follower:
             expiry.run(self.ks, now)
         self.blocking.wake(now, mono)
         if self._stalled:
@@ -411,26 +422,11 @@ class Server:
             dispatcher.refuse_memory = full
             self.regate()
         self.stats.sample(now)
-        self._look_after_clients(now, mono)
+        admission.look_after(self, now, mono)
         self.checkpoints.on_time(now)
+        self.roles.on_time(mono)
         if self.ks.log or self.ks.ready:
             self.queue_tick()
-
-    def _look_after_clients(self, now: int, mono: int) -> None:
-        idle = self.config.timeout * 1000
-        for session in self.clients.all():
-            conn = session.transport
-            if not isinstance(conn, Connection):
-                continue
-            if conn.soft_since:
-                conn.check_output_limit()
-            if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
-                conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
-            if idle and now - session.last_active > idle and not (
-                session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
-            ):
-                self.stats.idle_cuts += 1
-                conn.kill()
 
     def note_slow(self, session: Session, argv: list[bytes], command: Command | None, took_ns: int) -> None:
         """A command took longer than the slow log or the latency monitor wants to know."""
@@ -448,6 +444,7 @@ class Server:
             "latency-tracking",
             "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
+            "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
         ):  # fmt: skip
             self.config.on_change[name] = self.config_changed
 

@@ -42,10 +42,7 @@ def build_context(config: Config) -> ssl.SSLContext:
     _load_certificate(context, config)
     _set_client_auth(context, config)
     if config.tls_ciphers:
-        try:
-            context.set_ciphers(config.tls_ciphers)
-        except ssl.SSLError:
-            raise ConfigError(f"tls-ciphers: OpenSSL knows no cipher in '{config.tls_ciphers}'") from None
+        _set_ciphers(context, config.tls_ciphers)
     if config.tls_ciphersuites:
         _set_ciphersuites(context, config.tls_ciphersuites)
     if config.tls_dh_params_file:
@@ -71,6 +68,26 @@ def build_context(config: Config) -> ssl.SSLContext:
     return context
 
 
+def build_client_context(config: Config) -> ssl.SSLContext:
+    """For the link to a leader (tls-replication): its certificate must come from our authorities. Raises ConfigError.
+
+    Names in certificates are not compared, as in Redis: replicas are told addresses.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    _set_protocols(context, config.tls_protocols)
+    if not config.tls_ca_cert_file and not config.tls_ca_cert_dir:
+        raise ConfigError("tls-replication: needs tls-ca-cert-file or tls-ca-cert-dir, to check the leader by")
+    _load_authorities(context, config)
+    if config.tls_client_cert_file:
+        _load_pair(context, config, "tls-client-cert-file", "tls-client-key-file", "tls-client-key-file-pass")
+    elif config.tls_cert_file:
+        _load_certificate(context, config)
+    if config.tls_ciphers:
+        _set_ciphers(context, config.tls_ciphers)
+    return context
+
+
 def _set_protocols(context: ssl.SSLContext, names: list[str]) -> None:
     wanted = [name.lower() for name in names] or ["tlsv1.2", "tlsv1.3"]
     for name in names:
@@ -86,35 +103,47 @@ def _set_protocols(context: ssl.SSLContext, names: list[str]) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    if not config.tls_cert_file:
-        raise ConfigError("tls-cert-file: TLS needs the server's certificate; none is configured")
-    if not config.tls_key_file:
-        raise ConfigError("tls-key-file: TLS needs the private key of tls-cert-file; none is configured")
-    cert = _readable("tls-cert-file", config.tls_cert_file)
-    key = _readable("tls-key-file", config.tls_key_file)
+    _load_pair(context, config, "tls-cert-file", "tls-key-file", "tls-key-file-pass")
+
+
+def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name: str, pass_name: str) -> None:
+    """A certificate and its private key, by the names of their directives. Raises ConfigError."""
+    if not config.value(cert_name):
+        raise ConfigError(f"{cert_name}: TLS needs the server's certificate; none is configured")
+    if not config.value(key_name):
+        raise ConfigError(f"{key_name}: TLS needs the private key of {cert_name}; none is configured")
+    cert = _readable(cert_name, config.value(cert_name))
+    key = _readable(key_name, config.value(key_name))
     try:
         # load_cert_chain doesn't say which of the two files it could not read: try the certificate alone first
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=cert)
     except ssl.SSLError as exc:
-        raise ConfigError(f"tls-cert-file: {cert} holds no certificate in PEM form{_reason(exc)}") from None
+        raise ConfigError(f"{cert_name}: {cert} holds no certificate in PEM form{_reason(exc)}") from None
     asked = False
 
     def password() -> str:
         nonlocal asked
         asked = True  # OpenSSL asks only if the key is encrypted; without this it would ask the terminal
-        return config.tls_key_file_pass
+        return config.value(pass_name)
 
     try:
         context.load_cert_chain(cert, key, password)
     except ssl.SSLError as exc:
         if asked:
-            what = "is wrong for" if config.tls_key_file_pass else "is missing: a password is needed for"
-            raise ConfigError(f"tls-key-file-pass: the password {what} tls-key-file {key}") from None
+            what = "is wrong for" if config.value(pass_name) else "is missing: a password is needed for"
+            raise ConfigError(f"{pass_name}: the password {what} {key_name} {key}") from None
         if exc.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"tls-key-file: {key} is not the key of tls-cert-file {cert}") from None
+            raise ConfigError(f"{key_name}: {key} is not the key of {cert_name} {cert}") from None
         if exc.reason == "EE_KEY_TOO_SMALL":
-            raise ConfigError(f"tls-cert-file: the key of {cert} is too small for this OpenSSL") from None
-        raise ConfigError(f"tls-key-file: {key} holds no private key in PEM form{_reason(exc)}") from None
+            raise ConfigError(f"{cert_name}: the key of {cert} is too small for this OpenSSL") from None
+        raise ConfigError(f"{key_name}: {key} holds no private key in PEM form{_reason(exc)}") from None
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError:
+        raise ConfigError(f"tls-ciphers: OpenSSL knows no cipher in '{ciphers}'") from None
 
 
 def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
@@ -126,6 +155,13 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
             f"tls-auth-clients: {config.tls_auth_clients} needs tls-ca-cert-file or tls-ca-cert-dir to check clients' "
             "certificates; or set it to no"
         )
+    _load_authorities(context, config)
+    optional = config.tls_auth_clients == "optional"
+    context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+
+
+def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
+    """Whose signatures count. Raises ConfigError."""
     if config.tls_ca_cert_file:
         path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)
         try:
@@ -142,8 +178,6 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
             what = f"{path} holds no certificate under a hashed name: openssl rehash {path}"
             raise ConfigError(f"tls-ca-cert-dir: {what}")
         context.load_verify_locations(capath=path)
-    optional = config.tls_auth_clients == "optional"
-    context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
 
 
 def _set_ciphersuites(context: Any, suites: str) -> None:  # Any: typeshed for 3.11 lacks the method

@@ -2,7 +2,7 @@
 
 A configuration written for Redis must be able to start tidelog, so they are taken with a warning line; CONFIG GET
 repeats what was given, or Redis's default. Grouped by the reason, which the warning tells. Whatever would be
-*dangerous* to ignore (ACLs, becoming a replica) is no part of this file: see ``directives``, ``fixed="refuse"``.
+*dangerous* to ignore (ACLs, being a cluster node) is no part of this file: see ``directives``, ``fixed="refuse"``.
 
 The names: ``CONFIG GET *`` of redis-server 7.0.15, its redis.conf, and what Redis 8 added. A test asks an installed
 redis-server whether one is missing.
@@ -62,16 +62,13 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         lua-enable-insecure-api=no""",
     ),
     (
-        "this server stands alone: no replicas",
-        """masterauth= masteruser= replica-serve-stale-data=yes slave-serve-stale-data=yes replica-read-only=yes
-        slave-read-only=yes repl-diskless-sync=yes repl-diskless-sync-delay=5 repl-diskless-sync-max-replicas=0
-        repl-diskless-load=disabled repl-ping-replica-period=10 repl-ping-slave-period=10 repl-timeout=60
-        repl-disable-tcp-nodelay=no repl-backlog-size=1048576 repl-backlog-ttl=3600 replica-priority=100
-        slave-priority=100 replica-announced=yes replica-announce-ip= replica-announce-port=0 slave-announce-ip=
-        slave-announce-port=0 min-replicas-to-write=0 min-replicas-max-lag=10 min-slaves-to-write=0
-        min-slaves-max-lag=10 replica-ignore-disk-write-errors=no propagation-error-behavior=ignore
-        replica-full-sync-buffer-limit=0 repl-rdb-channel=no tls-replication=no tls-client-cert-file=
-        tls-client-key-file= tls-client-key-file-pass= shutdown-timeout=10""",
+        "a full copy is read from the store while it is sent, and lands in files of its own before it counts",
+        """repl-diskless-sync=yes repl-diskless-sync-delay=5 repl-diskless-sync-max-replicas=0
+        repl-diskless-load=disabled replica-full-sync-buffer-limit=0 repl-rdb-channel=no""",
+    ),
+    (
+        "a replica that can't write its log stops following, it never goes on without",
+        "replica-ignore-disk-write-errors=no propagation-error-behavior=ignore",
     ),
     (
         "tidelog is no Redis Cluster node: clients choose the server by key",

@@ -5,7 +5,7 @@ record; replay (``replay``)
 calls the same mutators with what the record says, so a log replays to the state that wrote it.
 Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only.
 Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires
-nothing.
+nothing, and where ``follower`` is set nothing does: a key whose time is over is hidden until its leader's DELETE comes.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the caller before.
 """
 
@@ -61,6 +61,7 @@ class Keyspace:
         self.ready: list[bytes] = []  # keys whose blocked readers may have news
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
+        self.follower = False  # a replica's: only what its leader logged may be logged here
         self.no_touch = False  # the client asked with CLIENT NO-TOUCH that its reads don't count as use
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
@@ -79,7 +80,7 @@ class Keyspace:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def get(self, key: bytes, now: int) -> Value | None:
-        """The live value at ``key``; an expired one is deleted (and that logged) here."""
+        """The live value at ``key``; an expired one is deleted (and that logged) here, or hidden (Rule 3)."""
         value = self.peek(key, now)
         if value is not None and not self.no_touch:
             value.used = now
@@ -90,6 +91,9 @@ class Keyspace:
         if self.expires:
             at = self.expires.get(key)
             if at is not None and at <= now:
+                if self.follower:
+                    self.misses += 1
+                    return None
                 self.expire_key(key)
         value = self.keys.get(key)
         if value is None:
@@ -229,7 +233,8 @@ class Keyspace:
         """True if there was a live value. ``now`` decides whether it was one: an expired key goes as expired."""
         at = self.expires.get(key)
         if at is not None and at <= now:
-            self.expire_key(key)
+            if not self.follower:
+                self.expire_key(key)
             return False
         return self.remove(key)
 

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from tidelog import calls
 from tidelog.calls import Call, IdLike, Name
-from tidelog.client import DEFAULT_URL, PAGE, connection_options, translated, with_self
+from tidelog.client import DEFAULT_URL, PAGE, connection_options, is_sent, read_all, translated, with_self
 from tidelog.entries import Entry
 
 P = ParamSpec("P")
@@ -31,17 +31,27 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], A
     return method
 
 
-class _Raw(redis.asyncio.Redis):
-    """redis-py without its response callbacks: replies as they came, bytes undecoded."""
+async def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
+    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    block: int | None = options["block"]
+    if block is None:
+        return await connection.read_response(disable_decoding=True)
+    patience: float | None = connection.socket_timeout
+    # here None means the socket timeout, infinity no timeout
+    timeout = math.inf if block == 0 or patience is None else patience + block / 1000
+    return await connection.read_response(disable_decoding=True, timeout=timeout)
 
-    async def parse_response(self, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG002
-        block: int | None = options["block"]
-        if block is None:
-            return await connection.read_response(disable_decoding=True)
-        patience: float | None = connection.socket_timeout
-        # here None means the socket timeout, infinity no timeout
-        timeout = math.inf if block == 0 or patience is None else patience + block / 1000
-        return await connection.read_response(disable_decoding=True, timeout=timeout)
+
+class _Raw(redis.asyncio.Redis):
+    """One command at a time."""
+
+    parse_response = _reply
+
+
+class _Pipeline(redis.asyncio.client.Pipeline):
+    """Several at once."""
+
+    parse_response = _reply
 
 
 class AsyncClient:
@@ -55,8 +65,18 @@ class AsyncClient:
     """
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
-        self.redis = redis.asyncio.Redis.from_url(url, **connection_options(url, options))
-        self._raw: Any = _Raw(connection_pool=self.redis.connection_pool)
+        self._use(redis.asyncio.Redis.from_url(url, **connection_options(url, options)))
+
+    def _use(self, client: redis.asyncio.Redis) -> None:
+        self.redis = client
+        self._raw: Any = _Raw(connection_pool=client.connection_pool)
+
+    @classmethod
+    def over(cls, client: redis.asyncio.Redis) -> Self:
+        """As ``Client.over``: a client over the connections of a redis.asyncio.Redis."""
+        self = cls.__new__(cls)
+        self._use(client)
+        return self
 
     async def run(self, call: Call[T]) -> T:
         """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
@@ -67,6 +87,13 @@ class AsyncClient:
         except redis.ResponseError as error:
             raise translated(error) from None
         return call.read(reply)
+
+    async def together(self, *calls: Call[Any]) -> list[Any]:
+        """As ``Client.together``: calls one behind the other on one connection."""
+        pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
+        for call in filter(is_sent, calls):
+            pipeline.execute_command(*call.args, block=call.block)
+        return read_all(calls, await pipeline.execute(raise_on_error=False))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -99,6 +126,8 @@ class AsyncClient:
     tgroup_list = sent(calls.tgroup_list)
     tgroup_setid = sent(calls.tgroup_setid)
     tgroup_destroy = sent(calls.tgroup_destroy)
+    wait = sent(calls.wait)
+    waitaof = sent(calls.waitaof)
 
     async def pages(
         self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE

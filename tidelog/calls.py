@@ -316,3 +316,21 @@ def tgroup_setid(key: Name, group: Name, id: IdLike) -> Call[None]:  # noqa: A00
 def tgroup_destroy(key: Name, group: Name) -> Call[bool]:
     """End a group and its pending list. False if there was no such group."""
     return Call(("TGROUP", "DESTROY", key, group), bool)
+
+
+# -- replicas ------------------------------------------------------------------------------------------------
+def wait(replicas: int, timeout: int = 0) -> Call[int]:
+    """Wait until so many replicas have what was written on this connection, at most ``timeout`` ms, 0 = for ever.
+
+    Returns how many have it. A client that threads or tasks share has several connections: there, send it behind the
+    write with ``together``.
+    """
+    return Call(("WAIT", replicas, timeout), int, timeout)
+
+
+def waitaof(local: int, replicas: int, timeout: int = 0) -> Call[tuple[int, int]]:
+    """As ``wait``, until it is on disk: at the server itself (``local`` 1, or 0 for "no matter") and at replicas.
+
+    Returns both counts.
+    """
+    return Call(("WAITAOF", local, replicas, timeout), lambda reply: (reply[0], reply[1]), timeout)

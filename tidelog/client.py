@@ -11,7 +11,7 @@ Two things are different here on purpose:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -70,16 +70,40 @@ def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return defaults | options
 
 
-class _Raw(redis.Redis):
-    """redis-py without its response callbacks: replies as they came, bytes undecoded."""
+def read_all(calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
+    """What each call reads from its reply; the first reply that is an error is raised."""
+    for reply in replies:
+        if isinstance(reply, redis.ResponseError):
+            raise translated(reply) from None
+    left = iter(replies)
+    return [call.read(next(left) if is_sent(call) else None) for call in calls]
 
-    def parse_response(self, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG002
-        block: int | None = options["block"]
-        if block is None:
-            return connection.read_response(disable_decoding=True)
-        patience: float | None = connection.socket_timeout
-        timeout = None if block == 0 or patience is None else patience + block / 1000
-        return connection.read_response(disable_decoding=True, timeout=timeout)
+
+def is_sent(call: Call[Any]) -> bool:
+    """False for a call that has nothing to ask."""
+    return bool(call.args)
+
+
+def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
+    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    block: int | None = options["block"]
+    if block is None:
+        return connection.read_response(disable_decoding=True)
+    patience: float | None = connection.socket_timeout
+    timeout = None if block == 0 or patience is None else patience + block / 1000
+    return connection.read_response(disable_decoding=True, timeout=timeout)
+
+
+class _Raw(redis.Redis):
+    """One command at a time."""
+
+    parse_response = _reply
+
+
+class _Pipeline(redis.client.Pipeline):
+    """Several at once."""
+
+    parse_response = _reply
 
 
 class Client:
@@ -96,8 +120,24 @@ class Client:
     """
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
-        self.redis = redis.Redis.from_url(url, **connection_options(url, options))
-        self._raw: Any = _Raw(connection_pool=self.redis.connection_pool)
+        self._use(redis.Redis.from_url(url, **connection_options(url, options)))
+
+    def _use(self, client: redis.Redis) -> None:
+        self.redis = client
+        self._raw: Any = _Raw(connection_pool=client.connection_pool)
+
+    @classmethod
+    def over(cls, client: redis.Redis) -> Self:
+        """A client over the connections of a redis.Redis, as Sentinel gives one.
+
+        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
+        >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
+
+        What that one repeats after a lost reply is repeated here too: hence the ``retry`` above.
+        """
+        self = cls.__new__(cls)
+        self._use(client)
+        return self
 
     def run(self, call: Call[T]) -> T:
         """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
@@ -108,6 +148,18 @@ class Client:
         except redis.ResponseError as error:
             raise translated(error) from None
         return call.read(reply)
+
+    def together(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls one behind the other on one connection; returns what each reads from its reply.
+
+        >>> entry_id, replicas = client.together(calls.tappend("weather", {"city": "Oslo"}), calls.wait(1, 1000))
+
+        If one is refused the others are carried out all the same; then its error is raised.
+        """
+        pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
+        for call in filter(is_sent, calls):
+            pipeline.execute_command(*call.args, block=call.block)
+        return read_all(calls, pipeline.execute(raise_on_error=False))
 
     def close(self) -> None:
         """Close all connections."""
@@ -138,6 +190,8 @@ class Client:
     tgroup_list = sent(calls.tgroup_list)
     tgroup_setid = sent(calls.tgroup_setid)
     tgroup_destroy = sent(calls.tgroup_destroy)
+    wait = sent(calls.wait)
+    waitaof = sent(calls.waitaof)
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
         """A range of any size, ``size`` entries at a time, oldest first."""

@@ -56,6 +56,7 @@ def print_server(client: Client) -> None:
             "memory": size(info["used_memory"]),
             "streams": f"{info['streams']:,} with {info['stream_entries']:,} entries, {size(info['stream_memory'])}",
             "pending": f"{info['group_pending']:,} in {info['groups']:,} groups",
+            "replication": _replication(info),
             "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
         }
     )
@@ -66,6 +67,14 @@ def print_server(client: Client) -> None:
         _table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
     if info["streams"] > SHOWN:
         click.echo(f"and {info['streams'] - SHOWN:,} more")
+
+
+def _replication(info: dict[str, Any]) -> str:
+    replicas = f"{info['connected_slaves']} replicas"
+    if info["role"] == "master":
+        return f"leader of {replicas}"
+    leader = f"{info['master_host']}:{info['master_port']}"
+    return f"replica of {leader}, the link is {info['master_link_status']}; {replicas} of its own"
 
 
 def _stream(client: Client, key: bytes) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commands.context import Block, Chunks, Context, Reply
+from commands.context import Await, Context, Reply
 from commands.registry import TABLE
 from commands.session import Session
 from resp import reply
@@ -49,6 +49,9 @@ class FakeServer:
             "requirepass": "", "enable-debug-command": "no", "latency-monitor-threshold": "0", "maxclients": "10000",
         }
         self.saving = False
+        self.following: tuple[str, int] | None = None
+        self.replicas: list[tuple[int, int]] = []  # log offset each has, log offset each has on disk
+        self.on_disk = 0  # log offset
 
     # -- what tests use ----------------------------------------------------------------------------------------
     def connect(self, port: int = 50001, proto: int = 2) -> Session:
@@ -66,7 +69,16 @@ class FakeServer:
             result = self._call(ctx, argv)
         except CommandError as error:
             return reply.error(error.text)
-        assert not isinstance(result, (Block, Chunks))
+        if isinstance(result, Await):
+            return b""  # parked
+        assert isinstance(result, bytes)
+        return result
+
+    def wait(self, session: Session, *words: bytes | str) -> Await:
+        """What a command that waits for replicas left behind."""
+        argv = [word.encode() if isinstance(word, str) else word for word in words]
+        result = self._call(Context(self.ks, self, session, self.now), argv)
+        assert isinstance(result, Await)
         return result
 
     def _call(self, ctx: Context, argv: list[bytes]) -> Reply:
@@ -170,14 +182,55 @@ class FakeServer:
             raise CommandError("ERR No shutdown in progress.")
         self.calls.append(("shutdown", save, now, force))
 
-    def role(self) -> list[object]:
-        return [b"master", 42, []]
-
     def reload(self) -> None:
         self.calls.append(("reload",))
 
     def load_log(self) -> None:
         self.calls.append(("load_log",))
+
+    def follower(self) -> bool:
+        return self.following is not None
+
+    def role(self) -> list[object]:
+        return [b"master", 42, []]
+
+    def replicate_from(self, host: str, port: int) -> bool:
+        if self.following == (host, port):
+            return False
+        self.following = (host, port)
+        return True
+
+    def lead(self) -> None:
+        self.following = None
+
+    def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
+        self.calls.append(("failover", target, timeout_ms, force))
+
+    def failover_abort(self) -> None:
+        raise CommandError("ERR No failover in progress.")
+
+    def replconf(self, session: Session, argv: list[bytes]) -> bytes:
+        self.calls.append(("replconf", session.id, *argv[1:]))
+        return b"" if b"ACK" in argv else reply.OK
+
+    def psync(self, session: Session, argv: list[bytes]) -> Await:
+        self.calls.append(("psync", session.id, *argv[1:]))
+        return Await(0, lambda: None, lambda: b"")
+
+    def written(self, session: Session) -> int:
+        return session.wrote
+
+    def acknowledged(self, offset: int) -> int:
+        return sum(has >= offset for has, _ in self.replicas)
+
+    def synced(self, offset: int) -> int:
+        return sum(on_disk >= offset for _, on_disk in self.replicas)
+
+    def synced_here(self, offset: int) -> bool:
+        return self.on_disk >= offset
+
+    def ask_replicas(self) -> None:
+        self.calls.append(("ask",))
 
     def info(self, sections: list[str]) -> str:
         return ",".join(sections)
@@ -203,7 +256,7 @@ class FakeServer:
     def memory_figures(self) -> dict[str, int]:
         return {
             "used": 1000, "resident": 2000, "peak": 3000, "startup": 100,
-            "clients": 10, "dataset": 500, "node_cache": 5, "keys": 5,
+            "clients": 10, "replicas": 3, "dataset": 500, "node_cache": 5, "keys": 5,
         }
 
     def sleep(self, seconds: float) -> None:

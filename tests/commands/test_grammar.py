@@ -73,8 +73,8 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         at = argv.index(b"VALUES")
         argv[3] = b"%d" % (at - 4)
         argv[at + 1 :] = [b"v"] * (at - 4)
-    if cmd.name == "shutdown" and b"ABORT" in argv:  # Redis's own tree doesn't tell that it stands alone
-        argv = [b"SHUTDOWN", b"ABORT"]
+    if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # Redis's own tree doesn't tell that it stands alone
+        argv = [argv[0], b"ABORT"]
     return argv
 
 

@@ -31,7 +31,7 @@ def test_the_format_file(path: Path) -> None:
     assert not rest
     with opened(path) as (log, _, _):
         assert log.replication_id == second[3:]
-    assert sorted(os.listdir(path)) == ["journal", "lock", "store", "tail", "tidelog.format"]
+    assert sorted(os.listdir(path)) == ["journal", "lock", "replication", "store", "tail", "tidelog.format"]
 
 
 def test_a_directory_has_one_user(path: Path) -> None:

@@ -181,9 +181,17 @@ def test_wrong_values(line: str, text: str) -> None:
     assert wrong(f"\n{line}\n") == text
 
 
-@pytest.mark.parametrize("line", ["user default off", "aclfile /x", "replicaof 1.2.3.4 6379", "slaveof a 1"])
-def test_what_would_be_dangerous_to_ignore_is_refused(line: str) -> None:
-    assert "to ignore this line would" in wrong(line)
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("user default off", "to ignore this line would leave the server open"),
+        ("aclfile /x", "to ignore this line would leave the server open"),
+        ("cluster-enabled yes", "this server can't be a node of a Redis Cluster"),
+        ("replica-read-only no", "it can't take writes of its own"),
+    ],
+)
+def test_what_would_be_dangerous_to_ignore_is_refused(line: str, why: str) -> None:
+    assert why in wrong(line)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from respserver import info
 from respserver.clients import Clients
 from respserver.figures import Counters, Figures, Rate, Saves, StreamWalk, process_memory, system_memory
 from respserver.monitor import monitor_line, redacted
+from respserver.roles import RoleFigures
 from respserver.slowlog import MAX_SAMPLES, Histogram, LatencyEvents, SlowLog
 from storage.cache import NodeCache
 from storage.groups import Group
@@ -178,7 +179,11 @@ def test_client_ids_are_never_used_twice() -> None:
 
 
 # -- INFO --------------------------------------------------------------------------------------------------------
-CONFIG = {"supervised": "no", "port": "7000", "hz": "10", "maxclients": "10000", "maxmemory": "0"}
+CONFIG = {
+    "supervised": "no", "port": "7000", "hz": "10", "maxclients": "10000", "maxmemory": "0",
+    "min-replicas-to-write": "0", "min-replicas-max-lag": "10", "repl-backlog-size": "1000",
+    "replica-priority": "100", "replica-announced": "yes",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -192,7 +197,7 @@ def figures(ks: Keyspace) -> Figures:
     session.channels.add(b"c")
     session.watching.update((b"a", b"b"))
     return Figures(
-        now=NOW, started=NOW - 90_061_000, run_id="ab" * 20, replication_id="cd" * 20, config=CONFIG.__getitem__,
+        now=NOW, started=NOW - 90_061_000, run_id="ab" * 20, roles=RoleFigures(id="cd" * 20), config=CONFIG.__getitem__,
         keyspace=ks, sessions=[session], counters=Counters(), walk=StreamWalk(),
     )  # fmt: skip
 
@@ -301,6 +306,8 @@ def test_stats_commands_errors_latencies(ask: Ask, figures: Figures) -> None:
     ping = TABLE[b"ping"]
     ping.calls, ping.usec, ping.rejected, ping.failed = 4, 10_000, 1, 2
     TABLE[b"client"].subcommands[b"id"].rejected = 1
+    figures.roles.full_syncs, figures.roles.partial_syncs, figures.roles.refused_partial = 3, 2, 1
+    figures.roles.bytes_in, figures.roles.bytes_out = 10, 20
     histogram = Histogram()
     histogram.note(5)
     figures.histograms = {"ping": histogram, "never": Histogram()}
@@ -318,6 +325,8 @@ def test_stats_commands_errors_latencies(ask: Ask, figures: Figures) -> None:
     assert ask("latencystats") == {"latency_percentiles_usec_ping": "p50=5.000,p99=5.000,p99.9=5.000"}
     stats = ask("stats")
     assert (stats["total_commands_processed"], stats["total_error_replies"]) == ("9", "1")
+    assert (stats["sync_full"], stats["sync_partial_ok"], stats["sync_partial_err"]) == ("3", "2", "1")
+    assert (stats["total_net_repl_input_bytes"], stats["total_net_repl_output_bytes"]) == ("10", "20")
     figures.counters.reset()
     assert ask("errorstats") == {}
 

@@ -100,6 +100,9 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
     ),
     (calls.tgroup_setid("k", "g", A), "TGROUP SETID k g 5.0", [(b"OK", None)]),
     (calls.tgroup_destroy("k", "g"), "TGROUP DESTROY k g", [(1, True), (0, False)]),
+    (calls.wait(2), "WAIT 2 0", [(3, 3)]),
+    (calls.wait(1, 500), "WAIT 1 500", [(0, 0)]),
+    (calls.waitaof(1, 2, 500), "WAITAOF 1 2 500", [([1, 0], (1, 0))]),
 ]  # fmt: skip
 
 
@@ -120,7 +123,8 @@ def test_what_is_sent_and_read(call: Call[Any], sent: str, replies: list[tuple[A
 
 
 def test_only_blocking_reads_ask_for_patience() -> None:
-    assert [call.args[0] for call, _, _ in TABLE if call.block is not None] == ["TREAD", "TREAD"]
+    patient = [call.args[0] for call, _, _ in TABLE if call.block is not None]
+    assert patient == ["TREAD", "TREAD", "WAIT", "WAIT", "WAITAOF"]
     assert calls.tread("k", block=250).block == 250
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
-from tidelog import MISSING, AsyncClient, Client, NoGroupError, StreamId
+from tidelog import MISSING, AsyncClient, Client, NoGroupError, StreamId, calls
 from tidelog.testing import Server
 
 
@@ -309,6 +310,32 @@ def test_an_append_whose_answer_is_lost_is_not_sent_again() -> None:
         assert sum(b"TAPPEND" in data for data in rude.seen) == 1
 
 
+def test_calls_together_on_one_connection(client: Any) -> None:
+    entry_id, replicas, none, both = client.together(
+        calls.tappend("k", {"n": 1}), calls.wait(0), calls.tack("k", "g"), calls.waitaof(1, 0)
+    )
+    assert (client.trange("k")[0].id, replicas, none, both) == (entry_id, 0, 0, (1, 0))
+    with pytest.raises(NoGroupError):
+        client.together(calls.tpending("k", "nobody"), calls.tappend("k", {"n": 2}))
+    assert client.tlen("k") == 2, "the others are carried out"
+    assert client.together() == []
+    assert (client.wait(1, 20), client.wait(0), client.waitaof(0, 1, 20)) == (0, 0, (1, 0))
+
+
+def test_over_the_connections_of_another_client(tidelog_server: Server) -> None:
+    with redis.Redis.from_url(tidelog_server.url, decode_responses=True) as other:
+        client = Client.over(other)
+        entry_id = client.tappend("k", {"n": b"\xff"})
+        assert (client.redis, client.trange("k")[0].pairs) == (other, [(b"n", b"\xff")])
+        assert client.together(calls.tlen("k"), calls.tseek("k", "0", 1)) == [1, entry_id]
+
+    async def asynchronous() -> None:
+        async with redis.asyncio.Redis.from_url(tidelog_server.url) as other:
+            assert await AsyncClient.over(other).tlen("k") == 1
+
+    asyncio.run(asynchronous())
+
+
 def test_both_clients_have_every_call_with_its_signature() -> None:
     import tidelog.calls as module
 
@@ -319,7 +346,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 19
+    assert len(built) == 21
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)

@@ -1,0 +1,151 @@
+"""More than one server: REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; and what replicas say: REPLCONF, PSYNC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from commands.context import Await, Context, Reply
+from commands.declare import arg, block, command, oneof, opt, token
+from commands.parse import integer, positive, timeout_ms
+from resp import errors, reply
+from resp.errors import CommandError
+
+_NEVER = 0
+
+_server = partial(command, group="server", since="0.1.0")
+_wait = partial(command, flags="blocking", group="connection", since="0.1.0", complexity="O(N): N replicas.")
+
+
+# -- which role --------------------------------------------------------------------------------------------------
+_LEADER = oneof(
+    "args", block("host-port", arg("host"), arg("port", "integer")), block("no-one", token("NO"), token("ONE"))
+)
+
+
+def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
+    if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
+        ctx.server.lead()
+        return reply.OK
+    if ctx.session.replica is not None:
+        raise CommandError(errors.IS_REPLICA)
+    port = integer(argv[2], errors.BAD_LEADER_PORT)
+    if not 0 <= port <= 65535:
+        raise CommandError(errors.BAD_LEADER_PORT)
+    if not ctx.server.replicate_from(argv[1].decode("utf-8", "surrogateescape"), port):
+        return reply.simple(b"OK Already connected to specified master")
+    return reply.OK
+
+
+@_server("REPLICAOF", _LEADER, flags="admin noscript stale no_async_loading")
+def replicaof(ctx: Context, argv: list[bytes]) -> Reply:
+    """Follow another server, whose data then replaces this server's own; or follow none and lead."""
+    return _replicate(ctx, argv)
+
+
+@_server("SLAVEOF", _LEADER, flags="admin noscript stale no_async_loading")
+def slaveof(ctx: Context, argv: list[bytes]) -> Reply:
+    """Do as REPLICAOF does."""
+    return _replicate(ctx, argv)
+
+
+@_server("ROLE", flags="noscript loading stale fast", acl="admin dangerous")
+def role(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the server's part in replication, and how far its log goes."""
+    return reply.encode(ctx.session.proto, ctx.server.role())
+
+
+@_server(
+    "FAILOVER",
+    opt(block("target", arg("host", token="TO"), arg("port", "integer"), opt(token("FORCE")))),
+    opt(token("ABORT")), opt(arg("milliseconds", "integer", token="TIMEOUT")),
+    flags="admin noscript stale",
+)  # fmt: skip
+def failover(ctx: Context, argv: list[bytes]) -> Reply:
+    """Hand over to a replica once it has everything; writes wait meanwhile."""
+    target: tuple[str, int] | None = None
+    timeout, force, at = 0, False, 1
+    while at < len(argv):
+        word, left = argv[at].upper(), len(argv) - at - 1
+        if word == b"TIMEOUT" and left >= 1 and not timeout:
+            timeout = integer(argv[at + 1])
+            if timeout <= 0:
+                raise CommandError(errors.BAD_FAILOVER_TIMEOUT)
+            at += 2
+        elif word == b"TO" and left >= 2 and target is None:
+            target = argv[at + 1].decode("utf-8", "surrogateescape"), integer(argv[at + 2])
+            at += 3
+        elif word == b"ABORT" and len(argv) == 2:
+            ctx.server.failover_abort()
+            return reply.OK
+        elif word == b"FORCE" and not force:
+            force = True
+            at += 1
+        else:
+            raise errors.syntax()
+    if force and (not timeout or target is None):
+        raise CommandError(errors.FAILOVER_FORCE)
+    ctx.server.failover(target, timeout, force)
+    return reply.OK
+
+
+# -- waiting for replicas ----------------------------------------------------------------------------------------
+def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Callable[[], bytes]) -> Reply:
+    """What was ``counted`` when it is ``satisfied``, at once inside EXEC, or after ``timeout`` ms (0: for ever)."""
+    if satisfied() or ctx.in_exec:
+        return counted()
+    ctx.server.ask_replicas()
+    return Await(ctx.now + timeout if timeout else _NEVER, lambda: counted() if satisfied() else None, counted)
+
+
+@_wait("WAIT", arg("numreplicas", "integer"), arg("timeout", "integer"))
+def wait(ctx: Context, argv: list[bytes]) -> Reply:
+    """Wait until so many replicas have what this client wrote; returns how many have."""
+    server = ctx.server
+    if server.follower():
+        raise CommandError(errors.WAIT_ON_REPLICA)
+    wanted, timeout, offset = integer(argv[1]), timeout_ms(argv[2]), server.written(ctx.session)
+    return _when(
+        ctx, timeout, lambda: server.acknowledged(offset) >= wanted, lambda: reply.integer(server.acknowledged(offset))
+    )
+
+
+@_wait("WAITAOF", arg("numlocal", "integer"), arg("numreplicas", "integer"), arg("timeout", "integer"))
+def waitaof(ctx: Context, argv: list[bytes]) -> Reply:
+    """Wait until what this client wrote is on disk, here (1, or 0) and at so many replicas; returns both counts."""
+    server = ctx.server
+    here = integer(argv[1])
+    if here not in (0, 1):
+        raise CommandError(errors.BAD_LOCAL)
+    wanted, timeout = positive(argv[2]), timeout_ms(argv[3])
+    if server.follower():
+        raise CommandError(errors.WAITAOF_ON_REPLICA)
+    offset = server.written(ctx.session)
+
+    def counted() -> bytes:
+        return reply.array([reply.integer(int(server.synced_here(offset))), reply.integer(server.synced(offset))])
+
+    return _when(
+        ctx, timeout, lambda: server.synced_here(offset) >= here and server.synced(offset) >= wanted, counted
+    )
+
+
+# -- what replicas say -------------------------------------------------------------------------------------------
+@_server("REPLCONF", arity=-1, flags="admin noscript loading stale allow_busy")
+def replconf(ctx: Context, argv: list[bytes]) -> Reply:
+    """Take what a replica says of itself, and how far it is; for replicas."""
+    return ctx.server.replconf(ctx.session, argv)
+
+
+@_server(
+    "PSYNC", arg("replicationid"), arg("offset", "integer"), arity=-3, flags="admin noscript no_async_loading no_multi"
+)
+def psync(ctx: Context, argv: list[bytes]) -> Reply:
+    """Begin to send what is logged after an offset, or a copy of everything if that is gone; for replicas."""
+    return ctx.server.psync(ctx.session, argv)
+
+
+@_server("SYNC", flags="admin noscript no_async_loading no_multi")
+def sync(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return an error: this server's replicas are tidelog servers, which send PSYNC."""
+    raise CommandError(errors.SYNC_UNSUPPORTED)

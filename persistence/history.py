@@ -1,0 +1,111 @@
+"""Whose history the log is: the replication ID that it has now, and those that it had before.
+
+    replication      text, replaced as a whole (by rename):
+    +----------------------------------------------------------------------------------------------------+
+    | tidelog replication, format 1                                                                      |
+    | id 8d1c...                       40 hex digits: the ID of what is logged from now on               |
+    | previous 03fa... 4711            0 to 8 lines, newest first: an earlier ID, and the log offset     |
+    |                                  up to which its history is this log's                             |
+    | boot 1d009446-23f1-...           boot ID of the machine when this was written; - where there is none |
+    | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
+    +----------------------------------------------------------------------------------------------------+
+
+Rule 1: an ID and an offset name one sequence of bytes. Whoever may have logged bytes that others under the same ID have
+not, or have otherwise, takes a new ID before it logs more.
+Rule 2: a directory without this file is one that never changed its ID: that of tidelog.format."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from persistence.directory import sync as sync_directory
+from resp.errors import CorruptError
+
+NAME = "replication"
+FORMAT = "tidelog replication, format 1"
+KEPT = 8  # previous IDs
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+REMEDY = "restore the directory from a backup, or from a replica"
+TEXT = re.compile(
+    r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n", re.ASCII
+)
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine; "" where the system has none."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+@dataclass(slots=True)
+class History:
+    """Replication IDs of one log; offsets are log offsets."""
+
+    id: str  # 40 hex digits
+    previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it is good
+    boot: str = ""  # boot ID of the machine when this was last saved; "" if unknown
+
+    def covers(self, replid: str, offset: int, end: int) -> bool:
+        """Whether a log of that ID that ends at ``offset`` is the beginning of this one, which ends at ``end``."""
+        if not 0 <= offset <= end:
+            return False
+        return replid == self.id or any(replid == name and offset <= good for name, good in self.previous)
+
+    def shift(self, offset: int) -> None:
+        """Take a new ID for what is logged from ``offset`` on."""
+        self._renew(secrets.token_hex(20), offset)
+
+    def follow(self, replid: str, offset: int) -> None:
+        """The leader of this log, which ends at ``offset``, has this ID now."""
+        if replid != self.id:
+            self._renew(replid, offset)
+
+    def _renew(self, replid: str, offset: int) -> None:
+        kept = [(self.id, offset), *self.previous]
+        self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:KEPT]
+
+    def ask(self, offset: int) -> str:
+        """The ID to ask a leader with: the previous one while nothing was logged under the present one."""
+        return self.previous[0][0] if self.previous and self.previous[0][1] == offset else self.id
+
+    @classmethod
+    def load(cls, directory: Path, identity: str) -> History:
+        """``identity`` is the directory's own ID, see Rule 2. Raises CorruptError, OSError."""
+        path = directory / NAME
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return cls(identity)
+        first, _, rest = raw.decode("utf-8", errors="replace").partition("\n")
+        if first != FORMAT:
+            if re.fullmatch(r"tidelog replication, format \d+", first, re.ASCII):
+                raise CorruptError(f"{path}: says '{first}', which this tidelog does not know: start the newer one")
+            raise CorruptError(f"{path}: damaged: {REMEDY}")
+        lines, _, crc = rest.rpartition("crc ")
+        found = TEXT.fullmatch(lines)
+        if found is None or crc != f"{crc32(raw[: -len(crc) - 4]):08x}\n":
+            raise CorruptError(f"{path}: damaged: {REMEDY}")
+        replid, previous, boot = found.groups()
+        pairs = [line.split()[1:] for line in previous.splitlines()]
+        return cls(replid, [(name, int(good)) for name, good in pairs], "" if boot == "-" else boot)
+
+    def save(self, directory: Path) -> None:
+        """Replace the file, durably, as of this boot of the machine. Raises OSError: then the old one is there."""
+        self.boot = boot_id()
+        lines = [FORMAT, f"id {self.id}", *(f"previous {name} {good}" for name, good in self.previous)]
+        text = "\n".join([*lines, f"boot {self.boot or '-'}", ""])
+        path = directory / NAME
+        temporary = path.with_name(NAME + ".new")
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(f"{text}crc {crc32(text.encode()):08x}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_directory(directory)

@@ -1,0 +1,92 @@
+"""The store on its way to a replica: its entries one after another, in pieces of any size.
+
+    a piece is one entry or more, whole:
+    +-------+----------------+------------------+------------+--------------+
+    | db u8 | key length u16 | value length u32 | key        | value        |      numbers big-endian
+    +-------+----------------+------------------+------------+--------------+
+    db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings: keys and values as they lie in the store (see ``store``)
+
+All entries of all pieces ascend by db, then key: what arrives can be appended to LMDB's pages as it comes, nothing can
+come twice, and a stream's nodes are known before the stream says how many there are."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+import lmdb
+
+from persistence.lmdbfile import reported
+from resp.errors import CorruptError
+
+ENTRY = Struct(">BHI")
+META, NODES, STREAMS, GROUPS, STRINGS = range(5)
+DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings")
+
+Entry = tuple[int, bytes, bytes]  # db, key, value
+
+
+def entries(piece: bytes) -> Iterator[Entry]:
+    """The entries of a piece. Raises CorruptError if it doesn't end with one, or names no database."""
+    at, end = 0, len(piece)
+    while at < end:
+        if at + ENTRY.size > end:
+            raise CorruptError("a piece of a copy that ends inside of an entry")
+        db, key_len, value_len = ENTRY.unpack_from(piece, at)
+        key = at + ENTRY.size
+        value = key + key_len
+        at = value + value_len
+        if at > end or db >= len(DATABASES):
+            raise CorruptError("a piece of a copy that makes no sense")
+        yield db, piece[key:value], piece[value:at]
+
+
+class StoreCopy:
+    """The store as of one moment. One thread at a time takes pieces, any; close() waits for the piece in the making."""
+
+    def __init__(self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int) -> None:
+        self.offset = offset  # log offset of that moment
+        self.entries = 0  # of all databases
+        self.bytes = 0  # of the pages that hold them: about what there is to send
+        self._path = path
+        self._txn = txn
+        self._databases = databases
+        self._lock = threading.Lock()
+        self.closed = False
+        for db in databases:
+            stat = txn.stat(db)
+            self.entries += stat["entries"]
+            self.bytes += (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Pieces of about ``size`` bytes, larger where one entry is. Raises OSError, CorruptError."""
+        source = self._entries()
+        while piece := self._piece(source, size):
+            yield piece
+
+    def _entries(self) -> Iterator[Entry]:
+        for number, db in enumerate(self._databases):
+            for key, value in self._txn.cursor(db=db):
+                yield number, bytes(key), bytes(value)
+
+    def _piece(self, source: Iterator[Entry], size: int) -> bytes:
+        parts: list[bytes] = []
+        with self._lock, reported(self._path):
+            if self.closed:
+                raise OSError(errno.EBADF, "the store was closed while it was copied", str(self._path))
+            for db, key, value in source:
+                parts += (ENTRY.pack(db, len(key), len(value)), key, value)
+                size -= ENTRY.size + len(key) + len(value)
+                if size <= 0:
+                    break
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of the moment: the store may use its pages again."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._txn.abort()

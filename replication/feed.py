@@ -1,0 +1,244 @@
+"""The leader's end of the link to one replica: what it still lacks, sent as fast as it takes it.
+
+    preparing -> copying -> catching up -> live
+                  (only after +FULLRESYNC)
+
+Rule 1: ``position`` is the log offset behind the last batch handed to the socket; batches go out without a gap.
+Rule 2: live means position == the log's end after each tick: new batches are handed over by ``live_batch()``. A replica
+that does not take them falls back to catching up, from the journal: what waits for it is on disk, not in memory.
+Rule 3: nothing is sent that is not in this server's log: a replica never has more than its leader.
+Rule 4: ``needs`` is the log offset from which on the journal must be kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from persistence.log import GoneError, Log
+from persistence.pieces import StoreCopy
+from replication import frames
+from replication.frames import encode, head
+from resp.decode import RequestDecoder
+from resp.errors import CorruptError
+
+AT_ONCE = 1 << 20  # bytes that are read from the log, and may wait in the socket's buffer
+PIECE = 1 << 18  # bytes of a piece of a copy
+LONGEST_REQUEST = 1 << 16  # bytes of what a replica says
+
+T = TypeVar("T")
+
+
+class FeedOwner(Protocol):
+    """What a feed needs of its server."""
+
+    @property
+    def replid(self) -> str: ...
+    @property
+    def disk(self) -> Log: ...
+    def heard(self, feed: Feed) -> None:
+        """It acknowledged."""
+    def moved_on(self) -> None:
+        """``needs`` of a feed has changed."""
+    def lost(self, feed: Feed, why: str) -> None:
+        """The link is gone; called once."""
+    def sent_bytes(self, count: int) -> None: ...
+    def works(self, work: asyncio.Future[Any]) -> None:
+        """A thread works for a feed: the log must not be closed before it has ended."""
+
+
+class Feed(asyncio.Protocol):
+    """Takes the connection over once PSYNC is decided. Times are ms of a clock that is never set."""
+
+    def __init__(self, owner: FeedOwner, host: str, port: int, offset: int, now: int) -> None:
+        self.owner = owner
+        self.host = host  # where clients reach the replica, as it says or as it came
+        self.port = port
+        self.position = offset  # -1: it gets a copy
+        self.needs = offset if offset >= 0 else owner.disk.store.offset
+        self.acknowledged = max(offset, 0)  # log offset that it has
+        self.on_disk = 0  # log offset that it has on disk
+        self.heard_at = now
+        self.state = "wait_bgsave"  # then send_bulk, online: as INFO says it
+        self.live = False
+        self.wanted = False  # somebody waits for it to acknowledge
+        self._transport: asyncio.Transport
+        self._decoder = RequestDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
+        self._decoder.authenticated = True
+        self._room = asyncio.Event()
+        self._room.set()
+        self._work: asyncio.Future[Any] | None = None  # what a thread does, or did last, for it
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+
+    def begin(self, transport: asyncio.Transport, delay: bool) -> None:
+        """The connection is the feed's from now on. ``delay``: the system may gather small packets."""
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if delay and sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        transport.set_write_buffer_limits(high=AT_ONCE)
+        transport.set_protocol(self)
+        transport.resume_reading()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    # -- asyncio's callbacks ---------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Not called: the connection was made before it became a replica's."""
+
+    def data_received(self, data: bytes) -> None:
+        for argv in self._decoder.feed(data):
+            self._said([word.upper() for word in argv])
+        if self._decoder.error is not None:
+            self.cut(f"it broke the protocol: {self._decoder.error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"the connection was lost ({exc})" if exc is not None else "it closed the connection")
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+        if self.live:
+            self.live = False
+            self._catch_up_later()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    # -- what it says ----------------------------------------------------------------------------------------
+    def _said(self, argv: list[bytes]) -> None:
+        """REPLCONF ACK offset FACK offset; everything else is but a sign of life."""
+        owner = self.owner
+        if argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
+            try:
+                has = int(argv[2])
+                on_disk = int(argv[4]) if len(argv) == 5 and argv[3] == b"FACK" else self.on_disk
+            except ValueError:
+                self.cut("it acknowledged what is no offset")
+                return
+            if has > owner.disk.offset or on_disk > has:
+                self.cut(f"it acknowledged log offset {max(has, on_disk)}, which it can't have")
+                return
+            self.acknowledged, self.on_disk = has, on_disk
+            if self.state == "send_bulk" and self.position >= 0:
+                self.state = "online"
+        owner.heard(self)
+
+    # -- what it gets ----------------------------------------------------------------------------------------
+    def live_batch(self, offset: int, batch: bytes) -> None:
+        """A batch that was just logged at ``offset``; to be called for live feeds only."""
+        self._write(head(frames.BATCH, offset, batch))
+        self._write(batch)
+        self.position = self.needs = offset + len(batch)
+
+    def alive(self, wanted: bool = False) -> None:
+        """Say that the leader is there; ``wanted``: the replica shall acknowledge at once, behind all that there is."""
+        if wanted and not self.live:
+            self.wanted = True  # see _catch_up()
+        elif self.state != "wait_bgsave":
+            flags = frames.ACKNOWLEDGE if wanted else 0
+            self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
+
+    def message(self, frame: bytes) -> None:
+        """A MESSAGE frame; one that has no room now is not sent: messages were never promised."""
+        if self.live:
+            self._write(frame)
+
+    async def _run(self) -> None:
+        try:
+            if self.state == "wait_bgsave" and self.position < 0:
+                await self._copy()
+            elif self.state == "wait_bgsave":
+                self._write(b"+CONTINUE %b\r\n" % self.owner.replid.encode())
+                self.state = "online"
+            await self._catch_up()
+        except GoneError:
+            self.cut("the journal no longer holds what it lacks (repl-backlog-size)")
+        except (OSError, CorruptError) as error:
+            self.cut(f"what it lacks can't be read: {error}")
+
+    async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work`` in a thread; it goes on, and the owner knows of it, also where nobody waits for it any more."""
+        self._work = asyncio.get_running_loop().run_in_executor(None, work, *args)
+        self.owner.works(self._work)
+        return await asyncio.shield(self._work)
+
+    async def _copy(self) -> None:
+        """The store as it lies there, inside one read transaction."""
+        owner = self.owner
+        copy: StoreCopy | None = None
+
+        def opened() -> StoreCopy:
+            nonlocal copy
+            copy = owner.disk.store.copy()
+            return copy
+
+        try:
+            pieces = (await self._in_thread(opened)).pieces(PIECE)
+            assert copy is not None  # noqa: S101 - opened() has run
+            self.needs = offset = copy.offset
+            owner.moved_on()
+            self._write(b"+FULLRESYNC %b %d\r\n" % (owner.replid.encode(), offset))
+            self._write(encode(frames.COPY, offset, frames.COPY_BODY.pack(copy.entries, copy.bytes)))
+            self.state = "send_bulk"
+            while True:
+                await self._room.wait()
+                piece = await self._in_thread(next, pieces, b"")
+                if not piece:
+                    break
+                self._write(encode(frames.PIECE, offset, piece))
+            self._write(encode(frames.DONE, offset, frames.DONE_BODY.pack(copy.entries)))
+            self.position = offset
+        finally:
+            # never under a thread that still reads in the transaction
+            if self._work is not None:
+                self._work.add_done_callback(lambda _: copy.close() if copy is not None else None)
+
+    async def _catch_up(self) -> None:
+        """Send from the log until nothing is left to send: then it is live."""
+        disk = self.owner.disk
+        while True:
+            await self._room.wait()
+            batches = disk.recent(self.position, AT_ONCE)
+            if batches is None:
+                batches = await self._in_thread(disk.read, self.position, AT_ONCE)
+            elif not batches:
+                break
+            out: list[bytes] = []
+            for offset, batch in batches:
+                out += (head(frames.BATCH, offset, batch), batch)
+                self.position = offset + len(batch)
+            self._write(b"".join(out))
+            self.needs = self.position
+            await asyncio.sleep(0)  # a tick for the clients
+        self.live = True
+        if self.wanted:
+            self.wanted = False
+            self.alive(wanted=True)
+
+    def _catch_up_later(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _write(self, data: bytes) -> None:
+        if not self._over:
+            self._transport.write(data)
+            self.owner.sent_bytes(len(data))
+
+    # -- end -------------------------------------------------------------------------------------------------
+    def cut(self, why: str) -> None:
+        """Close the link at once; the replica will come again."""
+        self._end(why)
+        with suppress(AttributeError):  # it had not begun
+            self._transport.abort()
+
+    def _end(self, why: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        self.live = False
+        if self._task is not None:
+            self._task.cancel()
+        self.owner.lost(self, why)

@@ -1,0 +1,118 @@
+"""What a leader sends to a replica once PSYNC is answered: frames. Bytes only, no I/O.
+
+    0         1               9             13               17            21
+    +---------+---------------+-------------+----------------+-------------+------------- ... -+
+    | kind u8 | log offset u64| length u32  | crc32 of the   | crc32 of    | payload           |
+    |         |               | of payload  | payload u32    | bytes 0..17 |                   |
+    +---------+---------------+-------------+----------------+-------------+------------- ... -+
+
+Numbers are big-endian. The head has a crc of its own, so that no length is believed, and no memory set aside for it,
+that the leader didn't send.
+
+    kind     log offset               payload
+    BATCH    where the batch begins   records (see storage.records), whole batches only
+    ALIVE    the leader's log offset  flags u8: 1 the replica shall say at once how far it is
+    COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
+    PIECE    the same                 entries of the store (see persistence.store)
+    DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
+    MESSAGE  0                        channel length u32 | channel | message: something was PUBLISHed
+
+Rule 1: whatever is not exactly this is a LinkError, and the link is given up: nothing is skipped or guessed.
+Rule 2: a frame is handed out whole or not at all.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = b"BACPDM"
+ACKNOWLEDGE = 1  # flag of ALIVE
+
+FIRST = Struct(">BQII")
+CRC = Struct(">I")
+HEAD = FIRST.size + CRC.size
+ALIVE_BODY = Struct(">B")
+COPY_BODY = Struct(">QQ")
+DONE_BODY = Struct(">Q")
+LENGTH = Struct(">I")
+
+
+class LinkError(Exception):
+    """The link can't go on: the other end is no tidelog server, broke the protocol, or refused."""
+
+
+class Frame(NamedTuple):
+    """One frame: ``kind`` is one of the numbers above, ``offset`` a log offset."""
+
+    kind: int
+    offset: int
+    payload: bytes
+
+
+def head(kind: int, offset: int, payload: bytes) -> bytes:
+    """What stands before a payload."""
+    first = FIRST.pack(kind, offset, len(payload), crc32(payload))
+    return first + CRC.pack(crc32(first))
+
+
+def encode(kind: int, offset: int, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return head(kind, offset, payload) + payload
+
+
+def message(channel: bytes, text: bytes) -> bytes:
+    """A MESSAGE frame."""
+    return encode(MESSAGE, 0, LENGTH.pack(len(channel)) + channel + text)
+
+
+def read_message(payload: bytes) -> tuple[bytes, bytes]:
+    """Channel and message. Raises LinkError."""
+    if len(payload) >= LENGTH.size:
+        end = LENGTH.size + int(LENGTH.unpack_from(payload)[0])
+        if end <= len(payload):
+            return payload[LENGTH.size : end], payload[end:]
+    raise LinkError("a message that is shorter than its channel")
+
+
+def read_numbers(body: Struct, payload: bytes) -> tuple[int, ...]:
+    """The payload of ALIVE, COPY or DONE. Raises LinkError."""
+    if len(payload) != body.size:
+        raise LinkError(f"a frame of {len(payload)} bytes instead of {body.size}")
+    return tuple(map(int, body.unpack(payload)))
+
+
+class FrameDecoder:
+    """Bytes in, frames out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._need = HEAD  # bytes until something can be said
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete now. Raises LinkError; the decoder is of no use afterwards."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[Frame] = []
+        if len(buffer) < self._need:
+            return frames
+        at, size = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while size - at >= HEAD:
+                kind, offset, length, body = FIRST.unpack_from(view, at)
+                if crc32(view[at : at + FIRST.size]) != CRC.unpack_from(view, at + FIRST.size)[0]:
+                    raise LinkError("what came is not a frame, or it was damaged on the way")
+                if kind not in b"BACPDM":
+                    raise LinkError(f"a frame of unknown kind {kind}: the leader is newer than this server?")
+                stop = at + HEAD + length
+                if stop > size:
+                    break
+                payload = bytes(view[at + HEAD : stop])
+                if crc32(payload) != body:
+                    raise LinkError("a frame was damaged on the way")
+                frames.append(Frame(kind, offset, payload))
+                at = stop
+            self._need = HEAD if size - at < HEAD else HEAD + int(FIRST.unpack_from(view, at)[2])
+        del buffer[:at]
+        return frames

@@ -1,0 +1,252 @@
+"""Leaders and replicas as real processes, and the conditions that tests of replication wait for.
+
+Works with redis-server as well as with tidelog-server, as far as both say the same: so the harness itself can be tried
+on a server that is known to replicate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.replication.proxy import Proxy
+from tests.wire.rawclient import Raw
+from tidelog.testing import Server
+
+T = TypeVar("T")
+Word = bytes | str | int
+PATIENCE = 20.0  # seconds that a condition may take to come true
+POLL = 0.01
+
+# Small and fast. Everything else is as it comes.
+FAST: dict[str, str | int] = {
+    "enable-debug-command": "yes",
+    "repl-ping-replica-period": 1,
+    "repl-timeout": 5,
+    "tail-size": "1mb",
+    "appendfsync": "everysec",  # a process that is killed loses nothing by it, and the disk is not what is tested
+}
+REDIS_FAST: dict[str, str | int] = {
+    "enable-debug-command": "yes",
+    "repl-ping-replica-period": 1,
+    "repl-timeout": 5,
+    "repl-diskless-sync-delay": 0,
+    "appendonly": "yes",
+    "save": "",
+}
+
+_ports = random.Random(os.getpid() ^ time.time_ns())
+
+
+def new_port() -> int:
+    """A port that nobody listens on, from a range out of which the system gives none to others."""
+    while True:
+        port = _ports.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+
+
+def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """The first true value of ``condition``. AssertionError, which says ``what`` was waited for, if none comes.
+
+    A server that can't be reached just now counts as not yet.
+    """
+    deadline = time.monotonic() + patience
+    seen: object = None
+    while True:
+        try:
+            if value := condition():
+                return value
+            seen = value
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            seen = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience:g} s: {what} (last: {seen!r})")
+        time.sleep(POLL)
+
+
+def connect(port: int, **options: Any) -> redis.Redis:
+    """A client that sends every command once."""
+    return redis.Redis(port=port, **{"socket_timeout": 20, "retry": Retry(NoBackoff(), 0), **options})
+
+
+class Node(Server):
+    """One server process of a cluster."""
+
+    def __init__(self, directory: Path, config: dict[str, str | int], command: Sequence[str] | None = None) -> None:
+        super().__init__(directory, config, command)
+        self.port = new_port()
+        self.redis = connect(self.port)
+        self.file = directory.with_suffix(".conf")
+
+    def __repr__(self) -> str:
+        return f"Node({self.port})"
+
+    def __call__(self, *words: Word) -> Any:
+        """The reply to a command. redis.ResponseError for an error reply."""
+        return self.redis.execute_command(*words)
+
+    def say(self, *words: Word) -> Any:
+        """The reply to a command as it came, over a connection of its own; an error reply as its text."""
+        with Raw(self.port) as raw:
+            return raw(*words)
+
+    def info(self, section: str = "replication") -> dict[str, Any]:
+        found: dict[str, Any] = self.redis.info(section)
+        return found
+
+    @property
+    def role(self) -> str:
+        return str(self.info()["role"])
+
+    @property
+    def offset(self) -> int:
+        """How far its log goes."""
+        facts = self.info()
+        return int(facts["slave_repl_offset" if facts["role"] == "slave" else "master_repl_offset"])
+
+    @property
+    def link_up(self) -> bool:
+        facts = self.info()
+        return [facts["role"], facts.get("master_link_status")] == ["slave", "up"]
+
+    @property
+    def syncs(self) -> tuple[int, int]:
+        """Full copies and continuations that it gave since its start."""
+        facts = self.info("stats")
+        return int(facts["sync_full"]), int(facts["sync_partial_ok"])
+
+    def digest(self) -> str:
+        reply = self("DEBUG", "DIGEST")
+        return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+    def follow(self, port: int) -> None:
+        """REPLICAOF, and so it is after a restart."""
+        self("REPLICAOF", "127.0.0.1", port)
+        self.config["replicaof"] = f"127.0.0.1 {port}"
+
+    def lead(self) -> None:
+        """REPLICAOF NO ONE, and so it is after a restart."""
+        self("REPLICAOF", "NO", "ONE")
+        self.config.pop("replicaof", None)
+
+    def freeze(self) -> None:
+        """The process stands still (SIGSTOP): connections stay, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        super().kill()
+        self.redis.connection_pool.disconnect()
+
+    def logged(self, text: str) -> bool:
+        """Whether a line of its log (since its start) has this text."""
+        return any(text in line for line in self.output)
+
+
+def in_sync(leader: Node, *replicas: Node) -> bool:
+    """Links up, and all logs equally long."""
+    end = leader.offset
+    return all(replica.link_up and replica.offset == end for replica in replicas)
+
+
+def assert_same(leader: Node, *replicas: Node) -> None:
+    """Everyone comes to the same offset and has the same content there."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        wait_until(lambda: in_sync(leader, *replicas), f"{replicas} in sync with {leader}")
+        before = leader.offset
+        digests = [node.digest() for node in (leader, *replicas)]
+        if leader.offset == before and all(replica.offset == before for replica in replicas):
+            assert len(set(digests)) == 1, f"at log offset {before} the contents differ"
+            return
+        assert time.monotonic() < deadline, "the leader never comes to rest"
+
+
+class Cluster:
+    """Makes nodes and proxies; all are gone, with their data, when it is closed."""
+
+    def __init__(self, program: str = "tidelog") -> None:
+        self.top = Path(tempfile.mkdtemp(prefix="tidelog-cluster-"))
+        self.program = program
+        self.nodes: list[Node] = []
+        self.proxies: list[Proxy] = []
+
+    def node(self, of: int | None = None, start: bool = True, file: bool = False, **config: Any) -> Node:
+        """A new server, a replica of the one at port ``of`` if that is given; settings with ``_`` for ``-``.
+
+        ``file``: its settings stand in a configuration file, which CONFIG REWRITE can write: ``node.file``.
+        """
+        directory = self.top / f"node{len(self.nodes)}"
+        directory.mkdir()
+        settings = dict(REDIS_FAST if self.program == "redis" else FAST)
+        settings |= {name.replace("_", "-"): value for name, value in config.items()}
+        if of is not None:
+            settings["replicaof"] = f"127.0.0.1 {of}"
+        if file:
+            path = directory.with_suffix(".conf")
+            lines = [f"{name} {value}\n" if value != "" else f'{name} ""\n' for name, value in settings.items()]
+            path.write_text("".join(lines))
+            node = Node(directory, {}, self.command(str(path)))
+        else:
+            node = Node(directory, settings, self.command())
+        self.nodes.append(node)
+        if start:
+            node.start()
+        return node
+
+    def command(self, *arguments: str) -> list[str]:
+        """What starts a server."""
+        if self.program == "redis":
+            return [shutil.which("redis-server") or "redis-server", *arguments]
+        return [sys.executable, "-m", "respserver.program", *arguments]
+
+    def pair(self, **config: Any) -> tuple[Node, Node]:
+        """A leader and its replica, in sync; something was logged, nothing is there."""
+        leader = self.node(**config)
+        leader("MSET", "k", "v", "w", "v")
+        leader("FLUSHALL")
+        replica = self.node(of=leader.port, **config)
+        wait_until(lambda: in_sync(leader, replica), "a first sync")
+        return leader, replica
+
+    def proxy(self, target: Node | int) -> Proxy:
+        port = target if isinstance(target, int) else target.port
+        self.proxies.append(Proxy(new_port(), port))
+        return self.proxies[-1]
+
+    def close(self) -> None:
+        for proxy in self.proxies:
+            proxy.close()
+        for node in self.nodes:
+            node.kill()
+            node.redis.close()
+        shutil.rmtree(self.top, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def cluster(program: str = "tidelog") -> Iterator[Cluster]:
+    made = Cluster(program)
+    try:
+        yield made
+    finally:
+        made.close()

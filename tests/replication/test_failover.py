@@ -1,0 +1,165 @@
+"""FAILOVER: roles are swapped, nothing acknowledged is lost, and what can't be done is given up and said."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import redis
+
+from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
+
+
+class Writers:
+    """Clients that append to whoever leads, following READONLY and lost connections, and note what was confirmed."""
+
+    def __init__(self, *nodes: Node, count: int = 3) -> None:
+        self.nodes = nodes
+        self.confirmed: list[list[bytes]] = [[] for _ in range(count)]  # values, by writer
+        self.longest = 0.0  # seconds that a write took
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, writer: int) -> None:
+        at, number = 0, 0
+        while not self._stop.is_set():
+            try:
+                with connect(self.nodes[at].port) as client:
+                    while not self._stop.is_set():
+                        value = b"%d-%d" % (writer, number)
+                        number += 1
+                        began = time.monotonic()
+                        client.execute_command("TAPPEND", "s", "n", value)
+                        self.longest = max(self.longest, time.monotonic() - began)
+                        self.confirmed[writer].append(value)
+            except (redis.RedisError, OSError):
+                at = (at + 1) % len(self.nodes)
+                time.sleep(0.01)
+
+    def more(self, count: int = 30) -> None:
+        goals = [len(confirmed) + count for confirmed in self.confirmed]
+        wait_until(lambda: all(len(c) >= g for c, g in zip(self.confirmed, goals, strict=True)), "more writes")
+
+    def stop(self) -> set[bytes]:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        return {value for confirmed in self.confirmed for value in confirmed}
+
+
+def failover_state(node: Node) -> str:
+    return str(node.info()["master_failover_state"])
+
+
+def assert_all_there(node: Node, confirmed: set[bytes]) -> None:
+    there = [row[2] for row in node("TRANGE", "s", "-", "+")]
+    assert len(there) == len(set(there)), "an entry is there twice"
+    missing = confirmed - set(there)
+    assert not missing, f"{len(missing)} of {len(confirmed)} acknowledged writes are gone"
+
+
+def test_with_writers(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    writers = Writers(leader, replica)
+    try:
+        writers.more()
+        for old, new in ((leader, replica), (replica, leader), (leader, replica)):
+            assert old.say("FAILOVER", "TO", "127.0.0.1", new.port) == b"OK"
+            wait_until(lambda: new.role == "master" and old.role == "slave", "roles are swapped")  # noqa: B023
+            wait_until(lambda: old.link_up, "the old leader follows")  # noqa: B023
+            assert failover_state(old) == failover_state(new) == "no-failover"
+            writers.more()
+    finally:
+        confirmed = writers.stop()
+    assert_same(replica, leader)
+    assert_all_there(replica, confirmed)
+    assert replica.syncs[0] == 0
+    assert leader.info()["master_port"] == replica.port
+    assert replica.info()["connected_slaves"] == 1
+
+
+def test_without_a_target(servers: Cluster) -> None:
+    leader, first = servers.pair()
+    second = servers.node(of=leader.port)
+    wait_until(lambda: in_sync(leader, first, second), "in sync")
+    writers = Writers(leader, first, second, count=2)
+    try:
+        writers.more()
+        assert leader.say("FAILOVER") == b"OK"
+        wait_until(lambda: leader.role == "slave" and "master" in (first.role, second.role), "it follows one of them")
+        new, other = (first, second) if first.role == "master" else (second, first)
+        other.follow(new.port)
+        writers.more()
+    finally:
+        confirmed = writers.stop()
+    assert_same(new, leader, other)
+    assert_all_there(new, confirmed)
+    assert new.syncs[0] == 0
+
+
+def test_a_frozen_target_times_out(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    leader("SET", "k", "v")
+    replica.freeze()
+    leader("SET", "k", "w")
+    writers = Writers(leader, count=2)
+    try:
+        assert leader.say("FAILOVER", "TO", "127.0.0.1", replica.port, "TIMEOUT", 400) == b"OK"
+        assert failover_state(leader) == "waiting-for-sync"
+        wait_until(lambda: failover_state(leader) == "no-failover", "it is given up")
+        assert leader.role == "master"
+        replica.thaw()
+        writers.more()
+    finally:
+        replica.thaw()
+        confirmed = writers.stop()
+    assert writers.longest >= 0.2, "writes did not wait"
+    assert_same(leader, replica)
+    assert_all_there(leader, confirmed)
+
+
+def test_abort(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    replica.freeze()
+    try:
+        leader("SET", "k", "w")
+        assert leader.say("FAILOVER") == b"OK"
+        assert failover_state(leader) == "waiting-for-sync"
+        assert leader.say("FAILOVER").startswith("ERR FAILOVER already in progress")
+        assert leader.say("FAILOVER", "ABORT") == b"OK"
+        assert failover_state(leader) == "no-failover"
+        assert leader("SET", "k", "x")
+    finally:
+        replica.thaw()
+    assert_same(leader, replica)
+    assert leader.say("FAILOVER", "ABORT").startswith("ERR No failover in progress")
+
+
+def test_force(servers: Cluster) -> None:
+    """A target that is behind is made leader all the same, when the time is over."""
+    leader = servers.node()
+    proxy = servers.proxy(leader)
+    replica = servers.node(of=proxy.port)
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    proxy.down.hold()
+    leader("SET", "behind", "v")
+    assert leader.say("FAILOVER", "TO", "127.0.0.1", replica.port, "FORCE", "TIMEOUT", 300) == b"OK"
+    wait_until(lambda: replica.role == "master", "it leads")
+    proxy.down.release()
+    wait_until(lambda: leader.role == "slave" and leader.link_up, "the old one follows")
+    assert_same(replica, leader)
+
+
+def test_errors(servers: Cluster) -> None:
+    leader = servers.node()
+    assert leader.say("FAILOVER") == "ERR FAILOVER requires connected replicas."
+    replica = servers.node(of=leader.port)
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    assert leader.say("FAILOVER", "TO", "127.0.0.1", 1) == "ERR FAILOVER target HOST and PORT is not a replica."
+    assert leader.say("FAILOVER", "TIMEOUT", 0) == "ERR FAILOVER timeout must be greater than 0"
+    assert "requires both a timeout and target" in leader.say("FAILOVER", "FORCE")
+    assert replica.say("FAILOVER") == "ERR FAILOVER is not valid when server is a replica."
+    assert leader.say("FAILOVER", "ABORT") == "ERR No failover in progress."
+    assert leader.role == "master"

@@ -1,0 +1,111 @@
+"""A replica's introduction: what is asked in which order, fed whole and byte by byte; what each refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from replication.frames import LinkError
+from replication.handshake import LONGEST_LINE, Answer, Handshake, Introduction, RefusedError, request
+
+ID = "0123456789abcdef0123456789abcdef01234567"
+
+# request, reply
+PLAIN = [
+    (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n", b"+OK\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$14\r\nlistening-port\r\n$4\r\n6380\r\n", b"+OK\r\n"),
+    (b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n", b"+FULLRESYNC %b 4711\r\n" % ID.encode()),
+]
+FULL = [
+    (b"*1\r\n$4\r\nPING\r\n", b"-NOAUTH Authentication required.\r\n"),
+    (b"*3\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$6\r\nsecret\r\n", b"+OK\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n", b"+OK\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$14\r\nlistening-port\r\n$4\r\n6380\r\n", b"+OK\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$10\r\nip-address\r\n$8\r\n10.0.0.2\r\n", b"+OK\r\n"),
+    (b"*3\r\n$8\r\nREPLCONF\r\n$7\r\nhistory\r\n$9\r\n4700:1234\r\n", b"+OK\r\n"),
+    (
+        b"*4\r\n$5\r\nPSYNC\r\n$40\r\n%b\r\n$4\r\n4711\r\n$8\r\nFAILOVER\r\n" % ID.encode(),
+        b"\n+CONTINUE %b\r\n" % ID.encode(),
+    ),
+]
+
+
+def plain() -> Handshake:
+    return Handshake(Introduction("?", -1, 6380))
+
+
+def full() -> Handshake:
+    return Handshake(Introduction(ID, 4711, 6380, "10.0.0.2", "ann", b"secret", (4700, 1234), failover=True))
+
+
+@pytest.mark.parametrize("bytewise", [False, True])
+@pytest.mark.parametrize(
+    ("make", "script", "answer"), [(plain, PLAIN, Answer(ID, 4711)), (full, FULL, Answer(ID, -1))]
+)
+def test_golden(
+    make: Callable[[], Handshake], script: list[tuple[bytes, bytes]], answer: Answer, bytewise: bool
+) -> None:
+    handshake = make()
+    sent = handshake.start()
+    for asked, said in script:
+        assert sent == asked
+        assert handshake.answer is None
+        sent = b"".join(handshake.feed(bytes([b])) for b in said) if bytewise else handshake.feed(said)
+    assert sent == b""
+    assert handshake.answer == answer
+    assert handshake.rest == b""
+
+
+def test_frames_behind_the_answer_are_kept() -> None:
+    handshake = plain()
+    handshake.start()
+    for _, said in PLAIN[:-1]:
+        handshake.feed(said)
+    handshake.feed(PLAIN[-1][1] + b"C\n\r\nframe")
+    assert handshake.rest == b"C\n\r\nframe"
+
+
+REFUSALS = [
+    (0, b"-NOAUTH Authentication required.\r\n", "set masterauth"),
+    (0, b"-DENIED protected mode\r\n", "refuses PING .*protected mode"),
+    (1, b"-ERR Unrecognized REPLCONF option: tidelog\r\n", "no tidelog server"),
+    (1, b"-NOAUTH Authentication required.\r\n", "no tidelog server"),
+    (3, b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n", "PSYNC with: NOMASTERLINK"),
+    (3, b"+CONTINUE\r\n", "PSYNC with"),
+    (3, b"+FULLRESYNC %b -5\r\n" % ID.encode(), "PSYNC with"),
+    (3, b"+FULLRESYNC short 5\r\n", "PSYNC with"),
+]
+
+
+@pytest.mark.parametrize(("step", "said", "text"), REFUSALS)
+def test_refusals_say_what_to_do(step: int, said: bytes, text: str) -> None:
+    handshake = plain()
+    handshake.start()
+    for _, fine in PLAIN[:step]:
+        handshake.feed(fine)
+    with pytest.raises(RefusedError, match=text):
+        handshake.feed(said)
+
+
+def test_a_wrong_password_is_named() -> None:
+    handshake = full()
+    handshake.start()
+    handshake.feed(FULL[0][1])
+    with pytest.raises(RefusedError, match="masterauth"):
+        handshake.feed(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
+
+
+@pytest.mark.parametrize(
+    "junk", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x01\x00\x02\x02\n", b"x" * (LONGEST_LINE + 1)]
+)
+def test_other_protocols_are_refused(junk: bytes) -> None:
+    handshake = plain()
+    handshake.start()
+    with pytest.raises(LinkError, match="no tidelog server"):
+        handshake.feed(junk)
+
+
+def test_requests_are_resp() -> None:
+    assert request("REPLCONF", "ACK", 12, b"\xff") == b"*4\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$2\r\n12\r\n$1\r\n\xff\r\n"

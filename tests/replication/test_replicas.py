@@ -1,0 +1,329 @@
+"""What a replica does for clients: refuses writes, serves reads, wakes who waits, passes messages on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, new_port, wait_until
+from tests.replication.proxy import Proxy
+from tests.wire.rawclient import Raw
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """A leader, its replica, and a replica of that."""
+    with cluster() as made:
+        leader, replica = made.pair()
+        made.node(of=replica.port)
+        wait_until(lambda: in_sync(leader, made.nodes[2]), "the chain is in sync")
+        yield made
+
+
+@pytest.fixture
+def leader(shared: Cluster) -> Node:
+    shared.nodes[0]("FLUSHALL")
+    return shared.nodes[0]
+
+
+@pytest.fixture
+def replica(shared: Cluster, leader: Node) -> Node:
+    wait_until(lambda: in_sync(leader, *shared.nodes[1:]), "in sync")
+    return shared.nodes[1]
+
+
+@pytest.fixture
+def last(shared: Cluster, replica: Node) -> Node:
+    """The replica of the replica."""
+    return shared.nodes[2]
+
+
+WRITES: tuple[tuple[str | int, ...], ...] = (
+    ("TAPPEND", "s", "f", "v"),
+    ("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", 1),
+    ("TAPPEV", "s", "COUNT", 0),
+    ("TREAD", "s", "0", 1, "GROUP", "g", 0),
+    ("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "g", 0),
+    ("TACK", "s", "g", "1.1"),
+    ("TNACK", "s", "g", "1.1"),
+    ("TTOUCH", "s", "g", 10, "1.1"),
+    ("TGROUP", "DESTROY", "s", "g"),
+    ("TGROUP", "SETID", "s", "g", 0),
+    ("SET", "k", "v"),
+    ("INCR", "n"),
+    ("DEL", "k"),
+    ("EXPIRE", "k", 10),
+    ("FLUSHALL",),
+)
+
+
+@pytest.mark.parametrize("words", WRITES, ids=lambda words: words[0])
+def test_writes_are_refused(words: tuple[str | int, ...], replica: Node) -> None:
+    assert replica.say(*words) == "READONLY You can't write against a read only replica."
+
+
+def test_so_are_transactions_with_writes(replica: Node) -> None:
+    with Raw(replica.port) as raw:
+        assert raw("MULTI") == b"OK"
+        assert raw("SET", "k", "v").startswith("READONLY")
+        assert raw("EXEC").startswith("EXECABORT")
+        assert raw.pipeline(("MULTI",), ("GET", "k"), ("EXEC",))[2] == [None]
+
+
+def test_reads_are_served(leader: Node, replica: Node, last: Node) -> None:
+    leader("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(10))
+    leader("TREAD", "s", "0", 4, "GROUP", "g", 0, "RETRY", 100_000, 0)
+    leader("SET", "k", "v", "EX", 100)
+    wait_until(lambda: in_sync(leader, replica, last), "in sync")
+    for node in (replica, last):
+        for words in (
+            ("TRANGE", "s", "-", "+"), ("TREAD", "s", "0", 3), ("TLEN", "s"), ("TCOUNT", "s", "-", "+"), ("GET", "k"),
+            ("TPENDING", "s", "g", "-", "+", 10), ("TSEEK", "s", "0", 3), ("TREVRANGE", "s", "+", "-"), ("DBSIZE",),
+            ("EXPIRETIME", "k"), ("TYPE", "s"), ("SCAN", 0),
+        ):  # fmt: skip
+            assert node.say(*words) == leader.say(*words), words
+
+
+def test_who_waits_on_a_replica_wakes_when_the_leader_appends(leader: Node, replica: Node, last: Node) -> None:
+    with Raw(replica.port) as near, Raw(last.port) as far:
+        for raw in (near, far):
+            raw.send("TREAD", "s", "", 10, "BLOCK", 0)
+            assert raw.nothing_yet()
+        entry = leader("TAPPEND", "s", "f", "v")
+        assert near.read() == [[entry, b"f", b"v"]]
+        assert far.read() == [[entry, b"f", b"v"]]
+
+
+def test_one_batch_wakes_with_all_of_it(leader: Node, replica: Node) -> None:
+    with Raw(replica.port) as raw:
+        raw.send("TREAD", "s", "", 10, "BLOCK", 0)
+        assert raw.nothing_yet()
+        pipe = leader.redis.pipeline(transaction=True)
+        for number in range(3):
+            pipe.execute_command("TAPPEND", "s", "n", number)
+        pipe.execute()
+        assert [row[2] for row in raw.read()] == [b"0", b"1", b"2"]
+
+
+def test_an_expired_key_is_hidden_before_the_leader_says_so(leader: Node, replica: Node) -> None:
+    leader("SET", "k", "v", "PX", 150)
+    leader("SET", "other", "v")
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    assert replica("GET", "k") == b"v"
+    leader.freeze()  # it can't expire it meanwhile
+    try:
+        wait_until(lambda: replica("GET", "k") is None, "it is hidden")
+        assert replica("EXISTS", "k") == 0
+        assert replica("TTL", "k") == -2
+        assert replica("GET", "other") == b"v"
+    finally:
+        leader.thaw()
+    assert_same(leader, replica)
+    wait_until(lambda: replica("DBSIZE") == 1, "it is gone")
+
+
+def test_messages_reach_subscribers_everywhere(leader: Node, replica: Node, last: Node) -> None:
+    with Raw(replica.port) as near, Raw(last.port) as far:
+        near("SUBSCRIBE", "news")
+        far("PSUBSCRIBE", "n*")
+        leader("PUBLISH", "news", "hello")
+        assert near.read() == [b"message", b"news", b"hello"]
+        assert far.read() == [b"pmessage", b"n*", b"news", b"hello"]
+        replica("PUBLISH", "news", "only here")  # and behind it, not before it
+        assert near.read() == [b"message", b"news", b"only here"]
+
+
+def test_what_info_and_role_say(leader: Node, replica: Node, last: Node) -> None:
+    ours, theirs = leader.info(), replica.info()
+    assert ours["role"] == "master"
+    assert ours["connected_slaves"] == 1
+    wait_until(lambda: leader.info()["slave0"]["offset"] == leader.offset, "the replica has acknowledged")
+    facts = leader.info()["slave0"]
+    assert facts["ip"] == "127.0.0.1"
+    assert facts["port"] == replica.port
+    assert facts["state"] == "online"
+    assert facts["lag"] in (0, 1, 2)
+    assert theirs["role"] == "slave"
+    assert (theirs["master_host"], theirs["master_port"]) == ("127.0.0.1", leader.port)
+    assert theirs["master_link_status"] == "up"
+    assert theirs["master_sync_in_progress"] == 0
+    assert theirs["slave_read_only"] == 1
+    assert theirs["slave_priority"] == 100
+    assert theirs["connected_slaves"] == 1
+    assert theirs["master_replid"] == ours["master_replid"] == last.info()["master_replid"]
+    role, offset, replicas = leader.say("ROLE")
+    assert (role, offset) == (b"master", leader.offset)
+    assert [row[:2] for row in replicas] == [[b"127.0.0.1", b"%d" % replica.port]]
+    assert replica.say("ROLE") == [b"slave", b"127.0.0.1", leader.port, b"connected", leader.offset]
+
+
+def test_client_lists_show_the_links(leader: Node, replica: Node) -> None:
+    assert " flags=S " in leader.say("CLIENT", "LIST", "TYPE", "replica").decode()
+    assert " flags=M " in replica.say("CLIENT", "LIST", "TYPE", "master").decode()
+    full, partial = leader.syncs
+    assert leader.say("CLIENT", "KILL", "TYPE", "replica") == 1
+    wait_until(lambda: leader.syncs == (full, partial + 1) and replica.link_up, "it comes again")
+    assert replica.say("CLIENT", "KILL", "TYPE", "master") == 1
+    wait_until(lambda: leader.syncs == (full, partial + 2) and replica.link_up, "it comes again")
+
+
+def test_the_same_leader_again(leader: Node, replica: Node) -> None:
+    assert replica.say("REPLICAOF", "127.0.0.1", leader.port) == b"OK Already connected to specified master"
+    assert replica.say("SLAVEOF", "127.0.0.1", leader.port) == b"OK Already connected to specified master"
+    assert replica.say("REPLICAOF", "127.0.0.1", "x") == "ERR Invalid master port"
+    assert leader.say("REPLICAOF", "NO", "ONE") == b"OK"
+
+
+# -- change of role ----------------------------------------------------------------------------------------------
+def test_group_readers_are_sent_away_and_plain_ones_stay(servers: Cluster) -> None:
+    leader, other = servers.node(), servers.node()
+    leader("TAPPEND", "s", "f", "v")
+    with Raw(leader.port) as group, Raw(leader.port) as plain, Raw(leader.port) as waiting:
+        plain.send("TREAD", "s", "", 1, "BLOCK", 0)
+        group.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 0)
+        waiting("SET", "k", "v")
+        waiting.send("WAIT", 1, 0)
+        wait_until(lambda: leader.info("clients")["blocked_clients"] == 3, "all wait")
+        leader.follow(other.port)
+        assert group.read().startswith("UNBLOCKED ")
+        assert waiting.read().startswith("UNBLOCKED ")
+        assert plain.nothing_yet()
+        wait_until(lambda: in_sync(other, leader), "in sync")
+        entry = other("TAPPEND", "s", "f", "w")
+        assert plain.read() == [[entry, b"f", b"w"]]
+
+
+def test_a_queued_transaction_is_discarded(servers: Cluster) -> None:
+    leader, other = servers.node(), servers.node()
+    with Raw(leader.port) as raw:
+        raw.pipeline(("MULTI",), ("SET", "k", "v"))
+        leader.follow(other.port)
+        reply = raw("EXEC")
+        assert isinstance(reply, str)
+        assert "READONLY" in reply
+    assert leader("GET", "k") is None
+
+
+def test_stale_data(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    leader("SET", "k", "v")
+    assert_same(leader, replica)
+    replica("CONFIG", "SET", "replica-serve-stale-data", "no")
+    assert replica("GET", "k") == b"v"
+    leader.kill()
+    text = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+    wait_until(lambda: replica.say("GET", "k") == text, "reads are refused")
+    assert replica.say("INFO", "replication")
+    assert replica.say("PING")
+    assert replica.say("SET", "k", "v") in (text, "READONLY You can't write against a read only replica.")
+    replica("CONFIG", "SET", "replica-serve-stale-data", "yes")
+    assert replica("GET", "k") == b"v"
+    replica("CONFIG", "SET", "replica-serve-stale-data", "no")
+    leader.start()
+    wait_until(lambda: replica.say("GET", "k") == b"v", "the leader is back")
+
+
+def test_a_leader_that_comes_up_later(servers: Cluster) -> None:
+    port = new_port()
+    replica = servers.node(of=port)
+    assert replica.role == "slave"
+    assert not replica.link_up
+    assert replica.say("ROLE")[3] in (b"connect", b"connecting")
+    assert replica.info()["master_link_down_since_seconds"] >= 0
+    leader = servers.node(start=False)
+    leader.port, leader.redis = port, redis.Redis(port=port)
+    leader.start()
+    leader("SET", "k", "v")
+    assert_same(leader, replica)
+
+
+def test_a_name_that_does_not_resolve(servers: Cluster) -> None:
+    node = servers.node()
+    node("SET", "k", "v")
+    node("REPLICAOF", "no.such.host.invalid", 6379)
+    wait_until(lambda: node.logged("no.such.host.invalid:6379: "), "it says so")
+    assert node("GET", "k") == b"v"
+    node.lead()
+    assert node("SET", "k", "w")
+
+
+def test_of_itself(servers: Cluster) -> None:
+    """It can't get a link, and is none the worse for it."""
+    node = servers.node()
+    node("SET", "k", "v")
+    node.follow(node.port)
+    wait_until(lambda: node.logged(f"127.0.0.1:{node.port}: "), "it says so")
+    assert not node.link_up
+    assert node("GET", "k") == b"v"
+    node.lead()
+    assert node("SET", "k", "w")
+
+
+# -- links -------------------------------------------------------------------------------------------------------
+def through_proxy(servers: Cluster, **config: Any) -> tuple[Node, Node, Proxy]:
+    """A leader with something in its log, its replica, and the proxy between them."""
+    leader = servers.node(**config)
+    leader("SET", "k", "v")
+    proxy = servers.proxy(leader)
+    replica = servers.node(of=proxy.port, **config)
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    return leader, replica, proxy
+
+
+def test_a_silent_link_is_noticed_by_both(servers: Cluster) -> None:
+    leader, replica, proxy = through_proxy(servers, repl_timeout=2)
+    proxy.down.hold()
+    proxy.up.hold()
+    began = time.monotonic()
+    wait_until(lambda: not replica.link_up, "the replica gives up")
+    wait_until(lambda: leader.info()["connected_slaves"] == 0, "the leader gives up")
+    assert time.monotonic() - began < 8
+    leader("SET", "k", "v")
+    proxy.cut()
+    proxy.calm()
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 1
+
+
+@pytest.mark.parametrize("by_leader", [True, False], ids=["by the leader", "by the replica"])
+def test_half_a_connection_is_none(servers: Cluster, by_leader: bool) -> None:
+    leader, replica, proxy = through_proxy(servers)
+    made = proxy.connections
+    proxy.half_close(leader=not by_leader)
+    wait_until(lambda: proxy.connections > made and in_sync(leader, replica), "a new link")
+    assert leader.syncs == (1, 1)
+
+
+def test_a_slow_replica_costs_disk_and_not_memory(servers: Cluster) -> None:
+    """What it has not taken is sent from the journal later; the leader goes on."""
+    leader, replica, proxy = through_proxy(servers)
+    proxy.down.hold()
+    before = leader.info("memory")["mem_clients_slaves"]
+    for _ in range(60):
+        leader("TAPPEND", "s", "f", "x" * 1_000_000)
+    assert leader.info("memory")["mem_clients_slaves"] - before < 10_000_000
+    proxy.down.release()
+    wait_until(lambda: in_sync(leader, replica), "in sync again")
+    assert leader.syncs[0] == 1
+    assert_same(leader, replica)
+
+
+def test_what_outran_the_journal_is_copied(servers: Cluster) -> None:
+    """A replica whose link stands still does not hold the journal for ever."""
+    leader, replica, proxy = through_proxy(servers, repl_backlog_size="100kb", checkpoint_size="1mb")
+    proxy.refuse()
+    proxy.cut()
+
+    def gone() -> bool:
+        leader("TAPPEND", "s", "f", "x" * 200_000)
+        leader("SAVE")
+        return int(leader.info()["repl_backlog_first_byte_offset"]) > replica.offset
+
+    wait_until(gone, "the journal is cut")
+    proxy.accept()
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 2

@@ -1,0 +1,210 @@
+"""What a leader answers to replicas, and to whoever pretends to be one: raw sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, FrameDecoder
+from tests.replication.cluster import Cluster, Node, cluster, wait_until
+from tests.wire.rawclient import Raw, pack
+
+Word = bytes | str | int
+OTHER_ID = "a" * 40
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    with cluster() as made:
+        leader = made.node()
+        leader("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(10))
+        leader("SAVE")
+        yield made
+
+
+@pytest.fixture
+def leader(shared: Cluster) -> Node:
+    return shared.nodes[0]
+
+
+class Replica:
+    """A replica's end by hand."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.decoder = FrameDecoder()
+        self.frames: list[Frame] = []
+
+    def __enter__(self) -> Replica:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def ask(self, *words: Word) -> bytes:
+        """A command and the line that answers it; frames behind it are kept."""
+        self.sock.sendall(pack(*words))
+        data = b""
+        while b"\r\n" not in data:
+            more = self.sock.recv(1 << 16)
+            assert more, "the leader closed the connection"
+            data += more
+        line, _, rest = data.partition(b"\r\n")
+        self.frames += self.decoder.feed(rest)
+        return line
+
+    def introduce(self) -> None:
+        assert self.ask("REPLCONF", "tidelog", 1) == b"+OK"
+        assert self.ask("REPLCONF", "listening-port", 1) == b"+OK"
+
+    def frame(self, *kinds: int) -> Frame:
+        """The next frame of one of these kinds."""
+        while True:
+            while self.frames:
+                frame = self.frames.pop(0)
+                if frame.kind in kinds:
+                    return frame
+            data = self.sock.recv(1 << 16)
+            assert data, "the leader closed the connection"
+            self.frames += self.decoder.feed(data)
+
+    def closed(self) -> bool:
+        """Whether the leader closes the connection."""
+        try:
+            while self.sock.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (("REPLCONF", "listening-port", "x"), b"-ERR"),
+        (("REPLCONF", "listening-port"), b"-ERR"),
+        (("REPLCONF", "no-such-thing", 1), b"-ERR"),
+        (("REPLCONF", "tidelog", 999), b"-ERR"),
+        (("REPLCONF", "history", 1), b"-ERR"),
+        (("REPLCONF", "history", "x:y"), b"-ERR"),
+        (("REPLCONF", "history", "5"), b"-ERR"),
+        (("PSYNC",), b"-ERR wrong number of arguments"),
+        (("PSYNC", "?"), b"-ERR wrong number of arguments"),
+        (("PSYNC", "?", "x"), b"-ERR"),
+        (("PSYNC", "?", -1), b"-ERR"),  # has not said that it is a tidelog server
+        (("PSYNC", OTHER_ID, 0, "NOW"), b"-ERR"),
+        (("PSYNC", OTHER_ID, 0, "FAILOVER"), b"-ERR"),
+        (("SYNC",), b"-ERR SYNC is not supported"),
+    ],
+)
+def test_errors(words: tuple[Word, ...], start: bytes, leader: Node) -> None:
+    with Replica(leader.port) as replica:
+        line = replica.ask(*words)
+        assert line.startswith(start), line
+        assert replica.ask("PING") == b"+PONG"  # and it is still an ordinary client
+    assert leader.info()["connected_slaves"] == 0
+
+
+def test_a_password_is_asked_for_first(servers: Cluster) -> None:
+    node = servers.node(requirepass="secret")
+    with Replica(node.port) as replica:
+        for words in (("PING",), ("REPLCONF", "tidelog", 1), ("PSYNC", "?", -1)):
+            assert replica.ask(*words).startswith(b"-NOAUTH")
+
+
+def test_a_full_copy(leader: Node) -> None:
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        word, replid, offset = replica.ask("PSYNC", "?", -1).split()
+        assert word == b"+FULLRESYNC"
+        assert replid.decode() == leader.info()["master_replid"]
+        assert replica.frame(COPY, BATCH).kind == COPY
+        assert replica.frame(PIECE, DONE).kind == PIECE
+        assert replica.frame(DONE).offset == int(offset)
+        leader("SET", "k", "v")
+        batch = replica.frame(BATCH)
+        assert batch.offset == int(offset)
+
+
+def test_going_on(leader: Node) -> None:
+    replid, offset = leader.info()["master_replid"], leader.offset
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        assert replica.ask("PSYNC", replid, offset) == b"+CONTINUE %b" % replid.encode()
+        leader("SET", "k", "v")
+        batch = replica.frame(BATCH)
+        assert batch.offset == offset
+        assert offset + len(batch.payload) == leader.offset
+        assert replica.frame(ALIVE).offset >= offset
+
+
+@pytest.mark.parametrize("what", ["another history", "from the future"])
+def test_not_going_on(what: str, leader: Node) -> None:
+    replid, offset = leader.info()["master_replid"], leader.offset
+    before = leader.info("stats")["sync_partial_err"]
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        asked = (OTHER_ID, offset) if what == "another history" else (replid, offset + 1000)
+        assert replica.ask("PSYNC", *asked).startswith(b"+FULLRESYNC")
+    assert leader.info("stats")["sync_partial_err"] == before + 1
+
+
+def test_an_offset_within_a_record_is_none(leader: Node) -> None:
+    """Nobody has such an offset by right: copy, or refuse, but don't send what can't be applied."""
+    leader("SET", "k", "a long enough value")
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        line = replica.ask("PSYNC", leader.info()["master_replid"], leader.offset - 3)
+        if line.startswith(b"+CONTINUE"):
+            assert replica.closed()
+        else:
+            assert line.startswith(b"+FULLRESYNC")
+    assert leader("SET", "k", "v")
+
+
+def test_another_log_of_the_same_name(leader: Node) -> None:
+    """It says what its last bytes are like, and they are not what this leader has there."""
+    end = leader.offset
+    leader("SET", "k", "v")
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        assert replica.ask("REPLCONF", "history", f"{end}:12345") == b"+OK"
+        assert replica.ask("PSYNC", leader.info()["master_replid"], leader.offset).startswith(b"+FULLRESYNC")
+
+
+@pytest.mark.parametrize("offset", [-5, 1 << 62, "x"])
+def test_an_acknowledgement_of_what_can_not_be(offset: int | str, leader: Node) -> None:
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
+        wait_until(lambda: leader.info()["connected_slaves"] == 1, "it is a replica")
+        replica.sock.sendall(pack("REPLCONF", "ACK", offset, "FACK", 0))
+        wait_until(lambda: leader.info()["connected_slaves"] == 0, "it is sent away")
+        assert replica.closed()
+
+
+def test_a_replica_that_sends_junk(leader: Node) -> None:
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
+        replica.sock.sendall(b"*1\r\n$x\r\n" + b"\0" * 100_000)
+        wait_until(lambda: leader.info()["connected_slaves"] == 0, "it is sent away")
+    assert leader("SET", "k", "v")
+
+
+def test_within_a_transaction(leader: Node) -> None:
+    with Raw(leader.port) as raw:
+        raw("MULTI")
+        assert raw("PSYNC", "?", -1).startswith("ERR")
+        assert raw("EXEC").startswith("EXECABORT")
+
+
+def test_many_come_and_go(leader: Node) -> None:
+    for _ in range(30):
+        with Replica(leader.port) as replica:
+            replica.introduce()
+            replica.ask("PSYNC", "?", -1)
+    wait_until(lambda: leader.info()["connected_slaves"] == 0, "all are gone")
+    assert leader("SET", "k", "v")

@@ -1,0 +1,179 @@
+"""WAIT, WAITAOF and min-replicas-to-write: promises are kept, and what can't be promised is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
+from tests.wire.rawclient import Raw
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """A leader and two replicas."""
+    with cluster() as made:
+        leader, first = made.pair()
+        second = made.node(of=leader.port)
+        wait_until(lambda: in_sync(leader, first, second), "a first sync")
+        yield made
+
+
+@pytest.fixture
+def leader(shared: Cluster) -> Iterator[Node]:
+    leader, first, second = shared.nodes
+    yield leader
+    for replica in (first, second):
+        replica.thaw()
+    wait_until(lambda: in_sync(leader, first, second), "in sync again")
+    wait_until(lambda: leader.info()["connected_slaves"] == 2, "both are there")
+
+
+@pytest.fixture
+def first(shared: Cluster) -> Node:
+    return shared.nodes[1]
+
+
+@pytest.fixture
+def second(shared: Cluster) -> Node:
+    return shared.nodes[2]
+
+
+def test_both_have_it(leader: Node) -> None:
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        assert raw("WAIT", 2, 0) == 2
+        assert raw("WAIT", 1, 0) >= 1
+        assert raw("WAIT", 0, 0) in (0, 1, 2)
+
+
+def test_it_is_there_when_wait_returns(leader: Node, first: Node, second: Node) -> None:
+    with Raw(leader.port) as raw:
+        for number in range(100):
+            raw.send("SET", "n", number)
+            raw.send("WAIT", 2, 0)
+            assert raw.read() == b"OK"
+            assert raw.read() == 2
+            for replica in (first, second):
+                assert int(replica("GET", "n")) == number
+
+
+def test_a_frozen_replica_is_not_counted(leader: Node, first: Node, second: Node) -> None:
+    first.freeze()
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        began = time.monotonic()
+        assert raw("WAIT", 2, 200) == 1
+        assert 0.2 <= time.monotonic() - began < 2
+        second.freeze()
+        raw("TAPPEND", "s", "f", "v")
+        assert raw("WAIT", 1, 100) == 0
+
+
+def test_wait_ends_when_the_replica_is_there_again(leader: Node, first: Node) -> None:
+    first.freeze()
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        raw.send("WAIT", 2, 0)
+        assert raw.nothing_yet()
+        wait_until(lambda: leader.info("clients")["blocked_clients"] == 1, "it waits")
+        first.thaw()
+        assert raw.read() == 2
+
+
+def test_whoever_wrote_nothing_waits_for_nothing(leader: Node, first: Node, second: Node) -> None:
+    first.freeze()
+    second.freeze()
+    leader("TAPPEND", "s", "f", "v")
+    with Raw(leader.port) as raw:
+        assert raw("WAIT", 2, 0) == 2
+
+
+def test_in_a_transaction_nothing_waits(leader: Node, first: Node) -> None:
+    first.freeze()
+    with Raw(leader.port) as raw:
+        raw.pipeline(("MULTI",), ("TAPPEND", "s", "f", "v"), ("WAIT", 2, 0))
+        began = time.monotonic()
+        reply = raw("EXEC")
+        assert reply[1] in (0, 1, 2)
+        assert time.monotonic() - began < 2
+
+
+def test_more_than_there_are(leader: Node) -> None:
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        assert raw("WAIT", 5, 200) == 2
+
+
+def test_on_a_replica(leader: Node, first: Node) -> None:
+    assert first.say("WAIT", 1, 0).startswith("ERR WAIT cannot be used with replica instances")
+    assert first.say("WAITAOF", 0, 1, 0).startswith("ERR WAITAOF cannot be used with replica instances")
+
+
+def test_on_disk_here_and_there(leader: Node) -> None:
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        assert raw("WAITAOF", 1, 2, 0) == [1, 2]
+        assert raw("WAITAOF", 0, 1, 0)[1] >= 1
+
+
+def test_on_disk_but_not_at_a_frozen_one(leader: Node, first: Node) -> None:
+    first.freeze()
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "f", "v")
+        assert raw("WAITAOF", 1, 1, 0) == [1, 1]
+        assert raw("WAITAOF", 1, 2, 300) == [1, 1]
+        raw.send("WAITAOF", 1, 2, 0)
+        assert raw.nothing_yet()
+        first.thaw()
+        assert raw.read() == [1, 2]
+
+
+def test_its_fsync_policy_counts(servers: Cluster) -> None:
+    leader = servers.node(appendfsync="always")
+    replica = servers.node(of=leader.port, appendfsync="always")
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    with Raw(leader.port) as raw:
+        began = time.monotonic()
+        for _ in range(20):
+            raw("TAPPEND", "s", "f", "v")
+            assert raw("WAITAOF", 1, 1, 0) == [1, 1]
+        assert time.monotonic() - began < 5  # no waiting for the next second
+
+
+# -- min-replicas-to-write ---------------------------------------------------------------------------------------
+def test_too_few_replicas(servers: Cluster) -> None:
+    leader, replica = servers.pair(min_replicas_max_lag=2)
+    leader("CONFIG", "SET", "min-replicas-to-write", 1)
+    assert leader("SET", "k", "v")
+    replica.kill()
+    wait_until(lambda: "NOREPLICAS" in str(leader.say("SET", "k", "w")), "writes are refused")
+    assert leader.info()["min_slaves_good_slaves"] == 0
+    assert leader("GET", "k") in (b"v", b"w")
+    with Raw(leader.port) as raw:
+        raw("MULTI")
+        assert raw("SET", "k", "x").startswith("NOREPLICAS")
+        assert raw("EXEC").startswith("EXECABORT")
+    replica.start()
+    wait_until(lambda: leader.say("SET", "k", "z") == b"OK", "writes are taken again")
+    assert leader.info()["min_slaves_good_slaves"] == 1
+
+
+def test_a_silent_replica_is_no_good_one(servers: Cluster) -> None:
+    leader, replica = servers.pair(min_replicas_max_lag=1)
+    leader("CONFIG", "SET", "min-replicas-to-write", 1)
+    replica.freeze()
+    wait_until(lambda: "NOREPLICAS" in str(leader.say("SET", "k", "w")), "writes are refused")
+    replica.thaw()
+    wait_until(lambda: leader.say("SET", "k", "z") == b"OK", "writes are taken again")
+
+
+def test_it_can_be_set_at_run_time(servers: Cluster) -> None:
+    leader = servers.node()
+    assert leader("SET", "k", "v")
+    leader("CONFIG", "SET", "min-replicas-to-write", 1)
+    assert "NOREPLICAS" in str(leader.say("SET", "k", "w"))
+    leader("CONFIG", "SET", "min-replicas-to-write", 0)
+    assert leader("SET", "k", "w")
