@@ -16,6 +16,7 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -36,7 +37,6 @@ from benchmarks.table import HEAD, ROWS, row
 from benchmarks.workloads import SENSOR, Figures, fill
 
 
-
 class Row(NamedTuple):
     """One line of the table."""
 
@@ -55,6 +55,16 @@ def pack(*words: bytes | str | int) -> bytes:
     """A command as RESP."""
     raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in raw)
+
+
+def p99(values: list[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[98]
+
+
+def steps(runs: int, what: str) -> Iterator[int]:
+    """The runs, with a bar that shows them where there is a terminal."""
+    with click.progressbar(range(runs), label=f"  {what}", file=sys.stderr) as bar:
+        yield from bar
 
 
 def append_words(peer: Peer, key: str) -> tuple[str, ...]:
@@ -181,13 +191,14 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
     }
     with leaders("everysec", peer_binary) as peers:
         for peer in peers:
-            with replica_of(peer) as replica, click.progressbar(range(runs), label=f"  lag, {peer.name}") as steps:
-                for run in steps:
+            with replica_of(peer) as replica:
+                for run in steps(runs, f"lag, {peer.name}"):
                     command = pack(*append_words(peer, f"load{run}"), *SENSOR)
                     load = multiprocessing.Process(target=paced_load, args=(peer.port, command, rate, seconds))
                     load.start()
                     time.sleep(0.3)  # it has begun
-                    marks, found = Marks(peer, replica), []
+                    marks = Marks(peer, replica)
+                    found: list[float] = []
                     try:
                         while load.is_alive() and len(found) * MARK_SECONDS < seconds - 0.5:
                             found.append(1000 * marks.lag())
@@ -196,7 +207,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                         marks.close()
                         load.join()
                     in_sync(peer, replica)
-                    for name, value in zip(rows, (median(found), quantiles(found, n=100)[98]), strict=True):
+                    for name, value in zip(rows, (median(found), p99(found)), strict=True):
                         rows[name][peer.name].append(value)
     return rows
 
@@ -225,7 +236,7 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
             both: Figures = defaultdict(list)
             count = requests if pipeline == 1 else requests * 4
             with leaders(fsync, peer_binary) as peers:
-                for run in range(runs + 1):
+                for run in steps(runs + 1, name):
                     for peer in peers:
                         without = appends(peer, f"a{run}", count, pipeline)
                         with replica_of(peer) as replica:
@@ -277,7 +288,7 @@ def copy(runs: int, size: int, peer_binary: str | None) -> Rows:
         for peer in peers:
             fill(peer, size)
             settled(peer)
-            for _ in range(runs):
+            for _ in steps(runs, f"copying, {peer.name}"):
                 with replica_of(peer, follow=False) as replica:
                     seconds, size_in_bytes = copied(peer, replica, size)
                 for name, value in zip(
@@ -322,7 +333,7 @@ def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
         for peer in peers:
             fill(peer, size)
             settled(peer)
-            for _ in range(runs):
+            for _ in steps(runs, f"latency, {peer.name}"):
                 with replica_of(peer, follow=False) as replica:
                     end = time.perf_counter() + 3
                     quiet = paced_latencies(peer, "quiet", lambda end=end: time.perf_counter() > end)  # type: ignore[misc]
@@ -331,7 +342,7 @@ def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
                     busy = paced_latencies(peer, "busy", lambda copying=copying: not copying.is_alive())  # type: ignore[misc]
                     copying.join()
                     in_sync(peer, replica)
-                values = [f(ms) for ms in (quiet, busy) for f in (median, lambda ms: quantiles(ms, n=100)[98], max)]
+                values = [f(ms) for ms in (quiet, busy) for f in (median, p99, max)]
                 for name, value in zip(rows, values, strict=True):
                     rows[name][peer.name].append(value)
     return rows
@@ -362,7 +373,7 @@ def failover(runs: int, peer_binary: str | None) -> Rows:
     """Seconds from the SIGKILL of the leader to the first write that the new one takes; Sentinel waits 1 s of them."""
     name = Row("failover by Sentinel (down-after 1 s), seconds to the first write", True, ".2f")
     found: Figures = defaultdict(list)
-    for _ in range(runs):
+    for _ in steps(runs, "failover"):
         with leaders("everysec", peer_binary) as peers, tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top:
             for peer in peers:
                 directory = Path(top) / peer.name

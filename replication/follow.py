@@ -340,13 +340,22 @@ class Follower:
         self.sync_total = 0
 
     async def _next(self, link: Link) -> Frame:
+        """The next frame that belongs to the copy. However long one takes: only silence is an end."""
         seconds, _ = self.owner.link_options()
-        async with asyncio.timeout(seconds):
-            frame = await link.frame()
-        while frame.kind in (frames.ALIVE, frames.MESSAGE):
-            async with asyncio.timeout(seconds):
-                frame = await link.frame()
-        return frame
+        while True:
+            waiting = asyncio.ensure_future(link.frame())
+            try:
+                done: set[asyncio.Future[Frame]] = set()
+                while not done:
+                    before = self.last_io
+                    done, _ = await asyncio.wait([waiting], timeout=seconds)
+                    if not done and self.last_io == before:
+                        raise LinkError(f"nothing was heard for {seconds:g} seconds (repl-timeout)")
+            finally:
+                waiting.cancel()
+            frame = waiting.result()
+            if frame.kind not in (frames.ALIVE, frames.MESSAGE):
+                return frame
 
     async def _part(self, link: Link, kind: int, offset: int) -> bytes:
         return self._of_copy(await self._next(link), kind, offset)

@@ -265,6 +265,11 @@ class Connection(asyncio.Protocol):
         self.transport.write(data)
 
     @property
+    def streams(self) -> int:
+        """Replies that are being sent piece by piece, or will be."""
+        return self._streams
+
+    @property
     def streaming(self) -> bool:
         return self._chunks is not None
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commands.session import Session
     from respserver.server import Server
 
+COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are read back to be compared
 NOTHING = 1 << 62  # a log offset behind all: the journal need not keep anything
 
 
@@ -146,13 +147,14 @@ class Replicas:
         if not disk.history.covers(replid, offset, disk.offset):
             return False
         disk.retain = min(disk.retain, offset)  # before we look: a checkpoint may be cutting right now
-        if not disk.holds(offset):
-            return False
-        if who.history is None:
-            return True
         try:
+            if not disk.holds(offset):
+                return False
+            if who.history is None or offset - who.history[0] > COMPARED_AT_MOST:
+                return True
             return disk.matches(who.history[0], offset, who.history[1]) is not False
-        except (OSError, CorruptError):
+        except (OSError, CorruptError) as error:
+            self.server.log.warning(f"The log can't be read for a replica: {error}")
             return False
 
     def begin(self) -> None:

@@ -165,6 +165,10 @@ class Server:
         self._hold = False
         old.nodes.cache.clear()
         self.log_figures = self.disk.stats()
+        for session in self.clients.all():
+            conn = session.transport
+            if isinstance(conn, Connection) and conn.streams:
+                conn.cut("its reply came from data that is being replaced")
         self.disk.close()
         self._adopt(*await self.loop.run_in_executor(None, self._load))
         self.log_figures = None

@@ -139,8 +139,16 @@ class TailNode(Node):
         return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
 
 
-def seal(node: Node, compress: bool = True) -> bytes:
-    """The node as a blob: compressed, or raw (a tail that a checkpoint stores and that will change again)."""
+def new_compressor() -> zstandard.ZstdCompressor:
+    """For another thread, see seal()."""
+    return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
+
+
+def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+    """The node as a blob: compressed, or raw (a tail that a checkpoint stores and that will change again).
+
+    ``compressor``: of a thread that isn't the keyspace's.
+    """
     ms, seq, ends, wire = node.ms, node.seq, node.ends, node.wire
     ms_width, ms_column = _narrow([0, *map(sub, islice(ms, 1, None), ms)])
     size_width, size_column = _narrow([ends[0], *map(sub, islice(ends, 1, None), ends)])
@@ -154,7 +162,7 @@ def seal(node: Node, compress: bool = True) -> bytes:
     how |= seq_width << 3
     body = b"".join((_little(ms_column), _little(seq_column), _little(size_column), wire))
     if compress:
-        body = _compressor.compress(body)
+        body = (compressor or _compressor).compress(body)
     head = HEADER.pack(MAGIC, VERSION, how, len(ends), len(wire), node.base + ms[0], seq[0])
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.replication.sentinels import sentinels
 from tidelog.testing import Server, running_server
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXPECTED = re.compile(r"# -> (.*)$", re.MULTILINE)
 
 # What sets up a machine or takes a terminal for itself: scripts/ must exist, the others are what other tests do.
-NOT_HERE = ("scripts/", "python3.11 -m venv ", "pip install ", "tidelog-server ")
+NOT_HERE = ("scripts/", "python3.11 -m venv ", "pip install ", "tidelog-server ", "redis-sentinel ")
 
 
 @dataclass
@@ -49,15 +50,32 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def environment(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The reader's programs, turned to this server."""
+def replica(server: Server) -> Iterator[Server]:
+    """What the README starts on port 6380."""
+    with running_server(replicaof=f"{server.host} {server.port}") as replica:
+        yield replica
+
+
+@pytest.fixture(scope="module")
+def sentinel_port(server: Server, replica: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """What the README starts on port 26379."""
+    with sentinels(tmp_path_factory.mktemp("sentinel"), server.port, 1) as watch:
+        yield watch.ports[0]
+
+
+@pytest.fixture(scope="module")
+def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The reader's programs, turned to these servers."""
     programs = tmp_path_factory.mktemp("programs")
-    shims = {"tidelog": f"{sys.executable} -m tidelog.cli"}
+    shims = {"tidelog": f'{sys.executable} -m tidelog.cli "$@"'}
     if redis_cli := shutil.which("redis-cli"):
-        shims["redis-cli"] = f"{redis_cli} -e -p {server.port}"
+        shims["redis-cli"] = (
+            f'if [ "$1 $2" = "-p 6380" ]; then shift 2; port={replica.port}; else port={server.port}; fi\n'
+            f'exec {redis_cli} -e -p "$port" "$@"'
+        )
     for name, command in shims.items():
         shim = programs / name
-        shim.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        shim.write_text(f"#!/bin/sh\n{command}\n")
         shim.chmod(0o755)
     return os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -67,9 +85,14 @@ def environment(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line-{block.line}")
-def test_block(block: Block, server: Server, environment: dict[str, str], tmp_path: Path) -> None:
+def test_block(
+    block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if block.language == "python":
-        code = block.text.replace("6379", str(server.port))
+        code = block.text
+        if "26379" in code:
+            code = code.replace("26379", str(request.getfixturevalue("sentinel_port")))
+        code = code.replace("6379", str(server.port))
         result = run([sys.executable, "-W", "error", "-c", code], environment, tmp_path)
         assert_printed(result.stdout.splitlines(), EXPECTED.findall(code))
         return

@@ -168,8 +168,9 @@ def running_server(
 ) -> Iterator[Server]:
     """A running server; stopped at the end, its directory removed if none was given.
 
-    ``config`` are its settings with underscores for dashes: ``running_server(appendfsync="everysec")``. ``command``
-    starts another program than the tidelog-server installed beside this package; the flags are added to it.
+    ``config`` are its settings with underscores for dashes: ``running_server(appendfsync="everysec")``; a replica is
+    ``running_server(replicaof=f"{leader.host} {leader.port}")``. ``command`` starts another program than the
+    tidelog-server installed beside this package; the flags are added to it.
     """
     settings = {name.replace("_", "-"): value for name, value in config.items()}
     where = Path(tempfile.mkdtemp(prefix="tidelog-")) if directory is None else Path(directory)

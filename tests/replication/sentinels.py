@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.sentinel import Sentinel
 
-from tests.replication.cluster import Node, connect, new_port, wait_until
+from tests.replication.cluster import connect, new_port, wait_until
 
 SERVICE = "tide"
 
@@ -46,7 +46,7 @@ PERIODS = ("info-period", 500, "publish-period", 300, "ask-period", 300, "ping-p
 class Watch:
     """So many Sentinels that watch one leader."""
 
-    def __init__(self, directory: Path, leader: Node, count: int) -> None:
+    def __init__(self, directory: Path, leader_port: int, count: int) -> None:
         self.ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._directories: list[Path] = []
@@ -57,7 +57,7 @@ class Watch:
             file = where / "sentinel.conf"
             file.write_text(
                 SETTINGS.format(
-                    port=port, directory=where, service=SERVICE, leader=leader.port, quorum=count // 2 + 1
+                    port=port, directory=where, service=SERVICE, leader=leader_port, quorum=count // 2 + 1
                 )
             )  # fmt: skip
             arguments = [*command, str(file), "--sentinel"]
@@ -108,8 +108,8 @@ class Watch:
 
 
 @contextlib.contextmanager
-def sentinels(directory: Path, leader: Node, count: int) -> Iterator[Watch]:
-    watch = Watch(directory, leader, count)
+def sentinels(directory: Path, leader_port: int, count: int) -> Iterator[Watch]:
+    watch = Watch(directory, leader_port, count)
     try:
         yield watch
     finally:

@@ -75,7 +75,7 @@ def test_the_leader_dies(tmp_path: Path, count: int) -> None:
     with cluster(PROGRAM) as made:
         nodes = trio(made)
         old = nodes[0]
-        with sentinels(tmp_path, old, count) as watch:
+        with sentinels(tmp_path, old.port, count) as watch:
             watch.wait_until_they_know(replicas=2)
             writer = Writer(watch)
             try:
