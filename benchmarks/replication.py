@@ -102,7 +102,9 @@ def replica_of(leader: Peer, follow: bool = True) -> Iterator[Peer]:
                 in_sync(leader, made)
             yield made
         finally:
-            made.stop()
+            assert made.process is not None
+            made.process.kill()  # its data is of no use; and a redis-server that rewrites its AOF refuses to stop
+            made.process.wait()
 
 
 def in_sync(leader: Peer, replica: Peer) -> None:

@@ -91,6 +91,8 @@ class Backlog:
             return found
         if 0 <= offset < end:
             found = self.journal.read_some(offset, limit)
+            while found and found[-1][0] >= end:  # in the journal, though it was reported that it isn't
+                found.pop()
         if not found:
             raise GoneError(f"the log does not hold offset {offset}: it goes from {self.first_offset()} to {end}")
         return found
@@ -119,6 +121,25 @@ class Backlog:
     def signature(self) -> tuple[int, int] | None:
         """Where the last batch begins, and its crc32: with ``offset`` it tells divergent logs apart. None: unknown."""
         return self._last
+
+    def piece(self, size: int) -> tuple[int, int] | None:
+        """The same of the last ``size`` bytes, as far as they are held: logs that parted may end with equal batches.
+
+        Raises CorruptError, OSError.
+        """
+        start = at = max(self.first_offset(), self.offset - size)
+        if at >= self.offset:
+            return None
+        crc = 0
+        while at < self.offset:
+            try:
+                batches = self._read(at, size)
+            except GoneError:  # a cut came between
+                return None
+            for offset, batch in batches:
+                crc = crc32(memoryview(batch)[max(0, at - offset) :], crc)
+                at = offset + len(batch)
+        return start, crc
 
     def matches(self, start: int, end: int, crc: int) -> bool | None:
         """Whether the bytes of this log from ``start`` to ``end`` have that crc32; None if it doesn't hold them.

@@ -6,12 +6,13 @@
     | id 8d1c...                       40 hex digits: the ID of what is logged from now on               |
     | previous 03fa... 4711            0 to 8 lines, newest first: an earlier ID, and the log offset     |
     |                                  up to which its history is this log's                             |
-    | boot 1d009446-23f1-...           boot ID of the machine when this was written; - where there is none |
+    | boot 1d009446-23f1-...           boot ID of the machine when a leader wrote this; - is none of it    |
     | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
     +----------------------------------------------------------------------------------------------------+
 
 Rule 1: an ID and an offset name one sequence of bytes. Whoever may have logged bytes that others under the same ID have
-not, or have otherwise, takes a new ID before it logs more.
+not, or have otherwise, takes a new ID before it logs more. So does a start as leader behind another boot ID, or none:
+the end of the log may be lost, or another's.
 Rule 2: a directory without this file is one that never changed its ID: that of tidelog.format."""
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class History:
             self._renew(replid, offset)
 
     def _renew(self, replid: str, offset: int) -> None:
-        kept = [(self.id, offset), *self.previous]
+        kept = [(self.id, offset), *((name, min(good, offset)) for name, good in self.previous)]  # the end may be lost
         self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:KEPT]
 
     def ask(self, offset: int) -> str:
@@ -96,11 +97,14 @@ class History:
         pairs = [line.split()[1:] for line in previous.splitlines()]
         return cls(replid, [(name, int(good)) for name, good in pairs], "" if boot == "-" else boot)
 
-    def save(self, directory: Path) -> None:
-        """Replace the file, durably, as of this boot of the machine. Raises OSError: then the old one is there."""
-        self.boot = boot_id()
+    def save(self, directory: Path, leads: bool = True) -> None:
+        """Replace the file, durably, as of this boot of the machine. Raises OSError: then the old one is there.
+
+        Where it doesn't lead, no boot is noted: should the next start be as leader, it is with a new ID.
+        """
+        boot = boot_id() if leads else ""
         lines = [FORMAT, f"id {self.id}", *(f"previous {name} {good}" for name, good in self.previous)]
-        text = "\n".join([*lines, f"boot {self.boot or '-'}", ""])
+        text = "\n".join([*lines, f"boot {boot or '-'}", ""])
         path = directory / NAME
         temporary = path.with_name(NAME + ".new")
         with temporary.open("w", encoding="ascii") as file:
@@ -108,4 +112,5 @@ class History:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+        self.boot = boot
         sync_directory(directory)

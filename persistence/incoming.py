@@ -143,7 +143,7 @@ class Incoming:
         finally:
             journal.close()
         create_tail(self._path / "tail", self._ring_bytes)
-        history.save(self._path)
+        history.save(self._path, leads=False)
         for place in (self._path / "store", self._path / "journal", self._path, self._directory):
             sync_directory(place)
         with self._deciding:

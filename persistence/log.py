@@ -92,7 +92,7 @@ class Log(Backlog):
         self.path = path
         self.options = options
         self.history = history  # whoever changes it calls save_history()
-        self.rebooted = rebooted  # since it was saved, as far as is known: what was not synced may be lost
+        self.rebooted = rebooted  # perhaps since a leader saved it: what was not synced may be lost
         self._lock_fd = lock
         self.store = Store(path / "store")
         try:
@@ -153,9 +153,9 @@ class Log(Backlog):
         """Of what is logged now: 40 hex digits."""
         return self.history.id
 
-    def save_history(self) -> None:
+    def save_history(self, leads: bool = True) -> None:
         """Write ``history`` down, synced when this returns. Raises OSError."""
-        self.history.save(self.path)
+        self.history.save(self.path, leads)
 
     @property
     def had_replicas(self) -> bool:

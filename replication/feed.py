@@ -91,7 +91,8 @@ class Feed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for argv in self._decoder.feed(data):
-            self._said([word.upper() for word in argv])
+            if not self._over:
+                self._said([word.upper() for word in argv])
         if self._decoder.error is not None:
             self.cut(f"it broke the protocol: {self._decoder.error}")
 
@@ -138,8 +139,10 @@ class Feed(asyncio.Protocol):
         if wanted and not self.live:
             self.wanted = True  # see _catch_up()
         elif self.state != "wait_bgsave":
-            flags = frames.ACKNOWLEDGE if wanted else 0
-            self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
+            self._alive(frames.ACKNOWLEDGE if wanted else 0)
+
+    def _alive(self, flags: int) -> None:
+        self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
 
     def message(self, frame: bytes) -> None:
         """A MESSAGE frame; one that has no room now is not sent: messages were never promised."""
@@ -198,12 +201,16 @@ class Feed(asyncio.Protocol):
 
     async def _catch_up(self) -> None:
         """Send from the log until nothing is left to send: then it is live."""
-        disk = self.owner.disk
         while True:
             await self._room.wait()
+            disk = self.owner.disk  # another one where it was opened again
             batches = disk.recent(self.position, AT_ONCE)
             if batches is None:
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)
+            elif not batches and self.wanted:
+                self.wanted = False
+                self._alive(frames.ACKNOWLEDGE)  # which may have taken the last room
+                continue
             elif not batches:
                 break
             out: list[bytes] = []
@@ -214,9 +221,6 @@ class Feed(asyncio.Protocol):
             self.needs = self.position
             await asyncio.sleep(0)  # a tick for the clients
         self.live = True
-        if self.wanted:
-            self.wanted = False
-            self.alive(wanted=True)
 
     def _catch_up_later(self) -> None:
         if self._task is None or self._task.done():

@@ -32,9 +32,12 @@ class FollowerOwner(Protocol):
 
     def introduction(self) -> Introduction:
         """Who this is and what it has."""
-    def link_options(self) -> tuple[float, SSLContext | None]:
-        """Seconds without a word after which a link is dead; how to speak TLS."""
-    def copy_begins(self) -> None: ...
+    async def settled(self) -> None:
+        """Whatever followers before this one left under way has ended."""
+    def patience(self) -> float:
+        """Seconds without a word after which a link is dead."""
+    def tls(self) -> SSLContext | None:
+        """How to speak TLS, if that is to be spoken. Raises ConfigError."""
     def incoming(self) -> Incoming:
         """A place for a full copy. Raises OSError."""
     def history_of(self, replid: str) -> History:
@@ -120,6 +123,11 @@ class Link(asyncio.Protocol):
             self._news.set()
             self.transport.abort()
 
+    def say(self, data: bytes) -> None:
+        """Send it, if the connection is still there."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
     async def introduce(self, who: Introduction) -> Answer:
         """Run the handshake. Raises LinkError, CorruptError."""
         self.handshake = Handshake(who)
@@ -186,29 +194,37 @@ class Follower:
         return self.state == "connected"
 
     def stop(self) -> asyncio.Task[None]:
-        """End the link, and whatever copy is under way; what a thread does for it has ended with the task."""
+        """End the link, and whatever copy is under way; what a thread does for it has ended with the task.
+
+        Raises OSError: it has ended, but a copy may take the place of the data at the next start.
+        """
         self._over = True
-        if self._place is not None:
-            self._place.revoke()
+        self._task.cancel()
         if self.link is not None:
             self.link.fail(LinkError("stopped"))
-        self._task.cancel()
+        if self._place is not None:
+            self._place.revoke()
         return self._task
 
     def on_time(self) -> None:
         """Once a second: notice a leader that is silent; give it a sign of life while a copy is under way."""
         if self.link is None:
             return
-        seconds, _ = self.owner.link_options()
+        seconds = self.owner.patience()
         if self.up and asyncio.get_running_loop().time() - self.last_io > seconds:
             self.link.fail(LinkError(f"nothing was heard for {seconds:g} seconds (repl-timeout)"))
         elif self.state == "sync":
-            self.link.transport.write(request("PING"))
+            self.link.say(request("PING"))
 
     def acknowledge(self, offset: int, on_disk: int) -> None:
         """Tell the leader what this server has."""
         if self.link is not None and self.up:
-            self.link.transport.write(request("REPLCONF", "ACK", offset, "FACK", on_disk))
+            self.link.say(request("REPLCONF", "ACK", offset, "FACK", on_disk))
+
+    def fail(self, error: Exception) -> None:
+        """End the link for this reason; it is tried again."""
+        if self.link is not None:
+            self.link.fail(error)
 
     def hold(self, stop: bool) -> None:
         """Stop or go on reading what the leader sends: the disk is full."""
@@ -268,16 +284,25 @@ class Follower:
     async def _follow(self) -> None:
         """One link, from connecting to its end, which is always an exception."""
         owner, loop = self.owner, asyncio.get_running_loop()
-        seconds, tls = owner.link_options()
+        await owner.settled()
+        seconds, tls = owner.patience(), owner.tls()
         self._set("connecting")
         async with asyncio.timeout(seconds):
             _, self.link = await loop.create_connection(
                 lambda: Link(self), self.host, self.port, ssl=tls, server_hostname=self.host if tls else None
             )
-            answer = await self.link.introduce(owner.introduction())
+            who = owner.introduction()
+            answer = await self.link.introduce(who)
         if answer.offset >= 0:
+            if who.offset > 0:
+                owner.warn(
+                    f"This server's own data (log offset {who.offset} of ID {who.replid}) will be replaced: the"
+                    " leader's history does not go on from there"
+                )
             self._set("sync")
             await self._copy(self.link, answer)
+        elif who.offset < 0:
+            raise LinkError("the leader goes on from nowhere: a full copy was asked for")
         else:
             owner.continued(answer.replid)
             owner.note(f"Going on from where the log ends: leader {self.host}:{self.port}, ID {answer.replid}")
@@ -303,7 +328,6 @@ class Follower:
         first = await self._part(link, frames.COPY, answer.offset)
         entries, self.sync_total = frames.read_numbers(frames.COPY_BODY, first)
         self.sync_read, self.sync_total = 0, max(self.sync_total, 1)
-        owner.copy_begins()
         owner.note(f"Full copy from {self.host}:{self.port}: entries={entries} bytes={self.sync_total} (estimated)")
         began = said = loop.time()
         self._place = place = owner.incoming()
@@ -326,7 +350,7 @@ class Follower:
             await asyncio.shield(work)
         except BaseException:
             if work is not None:
-                await asyncio.wait([work])
+                await asyncio.gather(work, return_exceptions=True)
             place.abandon()
             raise
         finally:
@@ -341,7 +365,7 @@ class Follower:
 
     async def _next(self, link: Link) -> Frame:
         """The next frame that belongs to the copy. However long one takes: only silence is an end."""
-        seconds, _ = self.owner.link_options()
+        seconds = self.owner.patience()
         while True:
             waiting = asyncio.ensure_future(link.frame())
             try:

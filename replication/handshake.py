@@ -6,7 +6,8 @@
     REPLCONF tidelog 1                        +OK          a redis-server answers with an error: it can't be followed
     REPLCONF listening-port 6380              +OK          what the leader shows in INFO
     REPLCONF ip-address 10.0.0.2              +OK          where replica-announce-ip is set
-    REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from 4711 to where it ends
+    REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from 4711 to where it ends; twice
+                                                           (history 4711:... history 123:...) where more is held
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
 
@@ -43,6 +44,7 @@ class Introduction:
     password: bytes = b""
     history: tuple[int, int] | None = None  # start and crc32 of the last piece of its log
     failover: bool = False
+    longer: tuple[int, int] | None = None  # the same of a longer one
 
 
 @dataclass(slots=True)
@@ -126,7 +128,9 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     if who.announce_ip:
         yield "REPLCONF ip-address", request("REPLCONF", "ip-address", who.announce_ip)
     if who.history is not None:
-        yield "REPLCONF history", request("REPLCONF", "history", "{}:{}".format(*who.history))
+        pieces = [piece for piece in (who.history, who.longer) if piece is not None]
+        words = [word for piece in pieces for word in ("history", "{}:{}".format(*piece))]
+        yield "REPLCONF history", request("REPLCONF", *words)
     yield "PSYNC", request("PSYNC", who.replid, who.offset, *(["FAILOVER"] if who.failover else []))
 
 

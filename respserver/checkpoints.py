@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from respserver.server import Server
 
 RETRY_MS = 5000  # after a failed checkpoint
+DRAFTS = 32 << 20  # bytes of memory that drafts may take before a checkpoint stores them
 
 
 class Checkpoints:
@@ -116,7 +117,8 @@ class Checkpoints:
         if self._task is not None or mono < self._not_before:
             return
         changed = server.ks.dirty_count
-        due = self.wanted or server.disk.wants_checkpoint() or any(
+        full = server.disk.wants_checkpoint() or server.ks.nodes.drafted > DRAFTS
+        due = self.wanted or full or any(
             changed and changed >= changes and now // 1000 - self.saves.last >= seconds
             for seconds, changes in server.config.save_points
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from replication.feed import Feed
 from replication.handshake import RefusedError
+from resp.errors import CommandError
 
 if TYPE_CHECKING:
     from respserver.roles import Roles
@@ -40,7 +41,7 @@ class Failover:
     def heard(self, feed: Feed) -> None:
         """A replica acknowledged."""
         server = self._roles.server
-        if self.state != "waiting-for-sync" or feed.state != "online":
+        if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: nobody can follow it
             return
         if self._target is not None and (feed.host, feed.port) != self._target:
             return
@@ -71,7 +72,10 @@ class Failover:
     def link_failed(self, error: Exception) -> None:
         """The replica that should take over can't be reached (that is tried again), or refuses."""
         if self.state == "failover-in-progress" and isinstance(error, RefusedError):
-            self.abort(str(error))
+            try:
+                self.abort(str(error))
+            except CommandError as failed:
+                self._roles.server.log.warning(f"This server goes on trying to follow: {failed.text}")
 
     def done(self) -> None:
         """The other is the leader, and this server follows it."""
@@ -79,13 +83,15 @@ class Failover:
         self._end()
 
     def abort(self, why: str) -> None:
-        """Give it up; this server leads (again)."""
-        roles = self._roles
-        roles.server.log.warning(f"FAILOVER is given up: {why}")
-        swapped = self.state != "waiting-for-sync"
+        """Give it up; this server leads (again). Raises CommandError if it can't: then it is a replica."""
+        self.end(why)
+        if self.state != "waiting-for-sync":
+            self._roles.become_leader()
+
+    def end(self, why: str) -> None:
+        """Give it up, and stay what this server is now."""
+        self._roles.server.log.warning(f"FAILOVER is given up: {why}")
         self._end()
-        if swapped:
-            roles.become_leader()
 
     def _end(self) -> None:
         self._roles.transition = None

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commands.parse import integer
-from persistence.log import Log
+from persistence.log import GoneError, Log
 from replication import frames
 from replication.feed import Feed
 from replication.handshake import VERSION
@@ -42,6 +42,37 @@ class ReplicaFigures:
     lag: int  # seconds since it last said so
 
 
+@dataclass(slots=True)
+class RoleFigures:
+    """What INFO replication and ROLE tell. Times in seconds, sizes in bytes."""
+
+    leader: bool = True
+    replicas: list[ReplicaFigures] = field(default_factory=list)
+    good_replicas: int = 0  # of those, how many count for min-replicas-to-write
+    failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
+    id: str = ""
+    previous_id: str = "0" * 40
+    previous_offset: int = -1  # log offset up to which the previous ID is good; -1: there is none
+    backlog_active: bool = False
+    backlog_first: int = 0  # oldest log offset from which a replica can go on
+    # of a replica
+    host: str = ""
+    port: int = 0
+    state: str = ""  # connect, connecting, sync, connected: as ROLE says it
+    last_io: int = -1  # since the leader was last heard; -1 never
+    syncing: bool = False
+    sync_total: int = 0  # bytes of the copy under way; an estimate
+    sync_read: int = 0
+    sync_last_io: int = -1
+    down_since: int = -1  # since the link was lost; -1: it is up
+    # totals since start
+    full_syncs: int = 0
+    partial_syncs: int = 0
+    refused_partial: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Introduced:
     """What REPLCONF told of a client that may be a replica."""
 
@@ -51,7 +82,7 @@ class Introduced:
         self.version = 0  # of the link; 0: it is no tidelog server
         self.host = ""  # "": the address it comes from
         self.port = 0
-        self.history: tuple[int, int] | None = None  # start and crc32 of the last piece of its log
+        self.history: list[tuple[int, int]] = []  # start and crc32 of the last pieces of its log, of any length
 
 
 class Replicas:
@@ -102,7 +133,7 @@ class Replicas:
                     raise CommandError(f"ERR this server replicates by version {VERSION} of the link")
             elif name == b"history":
                 start, _, crc = value.partition(b":")
-                who.history = integer(start), integer(crc)
+                who.history = [*who.history[-3:], (integer(start), integer(crc))]
             elif name in (b"ack", b"fack", b"getack"):
                 return b""  # not a replica's connection: Redis doesn't answer either
             elif name not in (b"capa", b"version", b"rdb-only", b"rdb-filter-only"):
@@ -110,15 +141,18 @@ class Replicas:
                 raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
         return reply.OK
 
-    def psync(self, session: Session, argv: list[bytes]) -> None:
-        """The connection is a replica's from now on; what it gets is decided here. Raises CommandError."""
-        conn = session.transport
-        who = self._introduced.get(session)
+    def introduced(self, session: Session) -> tuple[Introduced, Connection]:
+        """What a client told that sends PSYNC. Raises CommandError: it is no replica of ours."""
+        who, conn = self._introduced.get(session), session.transport
         if who is None or not who.version or not isinstance(conn, Connection):
             raise CommandError(
                 "ERR replicas of this server are tidelog servers: 'REPLCONF tidelog 1' comes before PSYNC"
             )
-        replid, offset = argv[1].decode("latin-1"), integer(argv[2])
+        return who, conn
+
+    def psync(self, session: Session, replid: str, offset: int) -> None:
+        """The connection is a replica's from now on; what it gets is decided here. Raises CommandError."""
+        who, conn = self.introduced(session)
         if not self._may_continue(replid, offset, who):
             if offset > 0:
                 self.refused_partial += 1
@@ -150,9 +184,14 @@ class Replicas:
         try:
             if not disk.holds(offset):
                 return False
-            if who.history is None or offset - who.history[0] > COMPARED_AT_MOST:
-                return True
-            return disk.matches(who.history[0], offset, who.history[1]) is not False
+            disk.read(offset, 1)  # is it the border of a record?
+            return all(
+                disk.matches(start, offset, crc) is not False
+                for start, crc in who.history
+                if offset - start <= COMPARED_AT_MOST
+            )
+        except GoneError:
+            return False
         except (OSError, CorruptError) as error:
             self.server.log.warning(f"The log can't be read for a replica: {error}")
             return False
@@ -200,15 +239,21 @@ class Replicas:
         self._seen = self.server.mono_ms()
         conn.session.replica = None
         self.server.drop(conn)
+        conn.transport.abort()  # also where the feed had not begun
         self.server.log.notice(f"Connection with replica {feed.host}:{feed.port} lost: {why}")
-        self.server.roles.replica_lost()
+        self.server.roles.count_replicas()
 
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count
 
     def works(self, work: asyncio.Future[Any]) -> None:
         self._work.add(work)
-        work.add_done_callback(self._work.discard)
+        work.add_done_callback(self._worked)
+
+    def _worked(self, work: asyncio.Future[Any]) -> None:
+        self._work.discard(work)
+        if not work.cancelled():
+            work.exception()  # whoever waited for it has it; a feed that is gone doesn't wait
 
     # -- what goes out -------------------------------------------------------------------------------------------
     def logged(self, offset: int, batch: bytes) -> None:
@@ -259,6 +304,11 @@ class Replicas:
             return True
         ttl = self.server.config.repl_backlog_ttl * 1000
         return bool(self._seen) and (not ttl or self.server.mono_ms() - self._seen < ttl)
+
+    def expected(self) -> None:
+        """This server leads from now on: those that followed its leader, and that one, may come."""
+        self._seen = self.server.mono_ms()
+        self._note(True)
 
     def opened(self) -> None:
         """The data directory is open: replicas of an earlier run may come back."""

@@ -10,12 +10,12 @@ Rule 3: with every change of role the replicas of this server are sent away: the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLContext
 from typing import TYPE_CHECKING
 
 from commands.context import Await
+from commands.parse import integer
 from commands.session import Session
 from persistence.history import History
 from persistence.incoming import Incoming
@@ -23,47 +23,19 @@ from replication.feed import Feed
 from replication.follow import Follower
 from replication.frames import LinkError
 from replication.handshake import Introduction
-from resp.errors import CommandError, CorruptError
+from resp.errors import CommandError
 from respserver.failover import Failover
 from respserver.listen import shown
-from respserver.replicas import ReplicaFigures, Replicas
+from respserver.replicas import Replicas, RoleFigures
 
 if TYPE_CHECKING:
     from respserver.server import Server
 
+__all__ = ["RoleFigures", "Roles"]
+
 UNBLOCKED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+COMPARED = 1 << 20  # bytes of its end by which a replica's log is compared to its leader's
 ACKNOWLEDGE_MS = 1000  # a replica says by itself how far it is
-
-
-@dataclass(slots=True)
-class RoleFigures:
-    """What INFO replication and ROLE tell. Times in seconds, sizes in bytes."""
-
-    leader: bool = True
-    replicas: list[ReplicaFigures] = field(default_factory=list)
-    good_replicas: int = 0  # of those, how many count for min-replicas-to-write
-    failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
-    id: str = ""
-    previous_id: str = "0" * 40
-    previous_offset: int = -1  # log offset up to which the previous ID is good; -1: there is none
-    backlog_active: bool = False
-    backlog_first: int = 0  # oldest log offset from which a replica can go on
-    # of a replica
-    host: str = ""
-    port: int = 0
-    state: str = ""  # connect, connecting, sync, connected: as ROLE says it
-    last_io: int = -1  # since the leader was last heard; -1 never
-    syncing: bool = False
-    sync_total: int = 0  # bytes of the copy under way; an estimate
-    sync_read: int = 0
-    sync_last_io: int = -1
-    down_since: int = -1  # since the link was lost; -1: it is up
-    # totals since start
-    full_syncs: int = 0
-    partial_syncs: int = 0
-    refused_partial: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
 
 
 class Roles:
@@ -96,9 +68,11 @@ class Roles:
         server = self.server
         disk, target = server.disk, server.config.replicaof
         if target:
-            self.follower = server.ks.follower = True
+            self._set_follower(True)
+            self._note_replica()
         elif disk.rebooted:
-            # The machine went down: the end of the log may be lost that replicas have. What follows is a new history.
+            # The machine went down, and with it perhaps an end of the log that replicas have; or this was a replica,
+            # and others may go on under its leader's ID. What follows is a new history.
             disk.history.shift(disk.offset)
             disk.save_history()
         self.replicas.opened()
@@ -121,14 +95,30 @@ class Roles:
     def become_replica(self, host: str, port: int) -> None:
         server = self.server
         self._stop_link()
+        for session in server.clients:
+            session.wrote = 0  # an offset of a log that may be given up
         server.config.replicaof = [host, str(port)]
         if not self.follower:
-            self.follower = server.ks.follower = True
+            self._set_follower(True)
             server.blocking.unblock_groups(UNBLOCKED)
+            self._note_replica()
         self.replicas.drop_all("this server follows another leader now")
         self.link = Follower(self, host, port)
         server.regate()
         server.log.notice(f"This server is a replica of {host}:{port}")
+
+    def _set_follower(self, follower: bool) -> None:
+        self.follower = self.server.ks.follower = follower
+        self.server.log.role = "S" if follower else "M"  # as in redis-server's log lines
+
+    def _note_replica(self) -> None:
+        """Should the next start be as leader, it is with a new ID: others may go on under the one of this log."""
+        disk = self.server.disk
+        try:
+            if disk.history.boot:
+                disk.save_history(leads=False)
+        except OSError as error:
+            self.server.log.warning(f"The next start may not know that this server was a replica: {error}")
 
     def lead(self) -> None:
         """REPLICAOF NO ONE; nothing happens where it leads already. Raises CommandError."""
@@ -152,8 +142,10 @@ class Roles:
             raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
         self._stop_link()
         server.config.replicaof = []
-        self.follower = server.ks.follower = False
+        self._set_follower(False)
+        self._distrust = False
         server.ks.resume(server.now_ms())
+        self.replicas.expected()
         self.replicas.drop_all("this server is the leader now")
         server.regate()
         server.log.notice(f"This server is the leader now, from log offset {disk.offset} on: ID {disk.history.id}")
@@ -162,7 +154,12 @@ class Roles:
         link, self.link = self.link, None
         if link is not None:
             self._show_link(None)
-            task = link.stop()
+            try:
+                task = link.stop()
+            except OSError as error:
+                self.server.log.warning(f"A copy that is not wanted can't be removed, the server ends: {error}")
+                self.server.stop(save=False, now=True)
+                return
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -205,11 +202,10 @@ class Roles:
     async def finish(self) -> None:
         """The server ends: nothing of replication may be under way when the data directory is closed."""
         if self.transition is not None:
-            self.transition.abort("the server stops")
+            self.transition.end("the server stops")
         self._stop_link()
         self.replicas.drop_all("this server stops")
-        while self._ending:
-            await asyncio.wait(set(self._ending))
+        await self.settled()
         await self.replicas.finish()
 
     # -- what replicas say, and get ------------------------------------------------------------------------------
@@ -219,14 +215,16 @@ class Roles:
 
     def psync(self, session: Session, argv: list[bytes]) -> Await:
         """PSYNC: the connection is a replica's from now on, and runs no command more. Raises CommandError."""
+        self.replicas.introduced(session)  # before a word of it makes this server a leader
+        replid, offset = argv[1].decode("latin-1"), integer(argv[2])
         if len(argv) > 3:
             if len(argv) > 4 or argv[3].upper() != b"FAILOVER":
                 raise CommandError("ERR syntax error")
-            self._take_over(argv[1].decode("latin-1"))
+            self._take_over(replid)
         elif self.follower and not self.link_up:
             raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
         self.pending = True
-        self.replicas.psync(session, argv)
+        self.replicas.psync(session, replid, offset)
         return Await(0, lambda: None, lambda: b"")  # until the feed takes the connection over
 
     def _take_over(self, replid: str) -> None:
@@ -269,12 +267,9 @@ class Roles:
         if self.transition is not None:
             self.transition.heard(feed)
         if self.server.dispatcher.refuse_few:
-            self._count()
+            self.count_replicas()
 
-    def replica_lost(self) -> None:
-        self._count()
-
-    def _count(self) -> None:
+    def count_replicas(self) -> None:
         """Are there enough replicas for writes?"""
         dispatcher = self.server.dispatcher
         few = dispatcher.refuse_few
@@ -295,6 +290,10 @@ class Roles:
     def _acknowledge(self) -> None:
         disk = self.server.disk
         if self.link is not None and self.link.up:
+            if disk.offset != self._applied and not self.server.ks.log and not self.server.stalled:
+                self._distrust = True  # what was logged is not what came
+                self.link.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: copied anew"))
+                return
             self._told = disk.offset, disk.synced
             self._told_at = self.server.mono_ms()
             self.link.acknowledge(*self._told)
@@ -306,7 +305,7 @@ class Roles:
         self.server.blocking.acknowledged()  # for those who wait for this server's own disk
         if self.transition is not None:
             self.transition.on_time()
-        self._count()
+        self.count_replicas()
         link = self.link
         if link is None:
             return
@@ -330,26 +329,28 @@ class Roles:
             "?", -1, config.replica_announce_port or port or config.tls_port, config.replica_announce_ip,
             config.masteruser, config.masterauth.encode("utf-8", "surrogateescape"),
         )  # fmt: skip
-        if not self._distrust:
-            who.replid, who.offset, who.history = disk.history.ask(disk.offset), disk.offset, disk.signature()
         who.failover = self.transition is not None
+        if not self._distrust:
+            # whom this hands over to knows it by its present ID
+            who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
+            who.offset, who.history = disk.offset, disk.signature()
+            who.longer = disk.piece(COMPARED) if who.history is not None else None
         return who
 
-    def link_options(self) -> tuple[float, SSLContext | None]:
+    async def settled(self) -> None:
+        while self._ending:
+            await asyncio.wait(set(self._ending))
+
+    def patience(self) -> float:
+        return self.server.config.repl_timeout
+
+    def tls(self) -> SSLContext | None:
         config = self.server.config
         if not config.tls_replication:
-            return config.repl_timeout, None
+            return None
         from respserver.tls import build_client_context
 
-        return config.repl_timeout, build_client_context(config)
-
-    def copy_begins(self) -> None:
-        disk = self.server.disk
-        if disk.offset:
-            self.server.log.warning(
-                f"This server's own data (log offset {disk.offset} of ID {disk.history.id}) will be replaced: the"
-                " leader's history does not go on from there"
-            )
+        return build_client_context(config)
 
     def incoming(self) -> Incoming:
         config = self.server.config
@@ -360,6 +361,8 @@ class Roles:
 
     async def copied(self, replid: str) -> None:
         await asyncio.shield(self._reload("this server's data is replaced by a copy of its leader's"))
+        if self.loading:
+            raise LinkError("the copy can't be opened")
         self._distrust = False
         self.server.log.notice(f"The copy is in use: log offset {self.server.disk.offset}, ID {replid}")
 
@@ -381,8 +384,8 @@ class Roles:
             await server.checkpoints.finish()
             await self.replicas.finish()
             await server.replace_data()
-        except (OSError, CorruptError) as error:
-            server.log.warning(f"The data directory can't be opened again, the server ends: {error}")
+        except Exception as error:  # noqa: BLE001 - a bug, too, must not leave a server that is loading for ever
+            server.log.warning(f"The data directory can't be opened again, the server ends: {error!r}")
             server.stop(save=False)
             return
         self.loading = False
@@ -395,8 +398,13 @@ class Roles:
         disk = self.server.disk
         self._applied = disk.offset
         if replid != disk.history.id:
+            before = disk.history.id, list(disk.history.previous)
             disk.history.follow(replid, disk.offset)
-            disk.save_history()
+            try:
+                disk.save_history(leads=False)
+            except OSError:
+                disk.history.id, disk.history.previous = before
+                raise
             self.replicas.drop_all("the leader has another replication ID")
 
     def batch(self, offset: int, batch: bytes) -> None:
@@ -405,9 +413,9 @@ class Roles:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
         try:
             server.ks.apply(batch)
-        except CorruptError as error:
+        except Exception as error:  # whatever it is: part of the batch must not stay
             self._distrust = True
-            server.log.warning(f"A batch of the leader can't be applied: {error}; everything is copied anew")
+            server.log.warning(f"A batch of the leader can't be applied: {error!r}; everything is copied anew")
             self._reload("this server's data is copied anew")  # part of the batch may be in memory
             raise LinkError("a batch that can't be applied") from error
         self._applied = offset + len(batch)

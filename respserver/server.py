@@ -147,6 +147,8 @@ class Server:
         """Forget everything in memory and read it back from disk (DEBUG RELOAD, DEBUG LOADAOF)."""
         if self.checkpoints.running:
             raise CommandError("ERR Background save already in progress")
+        if self.roles.link is not None and self.roles.link.state == "sync":
+            raise CommandError("ERR a full copy of the leader's data is under way")
         if (self.ks.log or self._stalled) and not self.commit():
             raise CommandError(self.dispatcher.refuse_writes)
         old = self.ks

@@ -69,10 +69,10 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
     for node in cmd.args:
         if not node.optional or there(node):
             argv += words_of(node, data, there)
-    if cmd.name == "tmappend":  # a number that says how many of the words that follow are fields
-        at = argv.index(b"VALUES")
-        argv[3] = b"%d" % (at - 4)
-        argv[at + 1 :] = [b"v"] * (at - 4)
+    if cmd.name in ("tmappend", "tstage"):  # a number that says how many of the words that follow are fields
+        first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
+        argv[first - 1] = b"%d" % (at - first)
+        argv[at + 1 :] = [b"v"] * (at - first)
     if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # Redis's own tree doesn't tell that it stands alone
         argv = [argv[0], b"ABORT"]
     return argv

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
+from tests.replication.cluster import Cluster, cluster
+from tests.replication.trio import Trios
 
 
 @pytest.fixture
@@ -15,67 +15,6 @@ def servers() -> Iterator[Cluster]:
     """A cluster without nodes."""
     with cluster() as made:
         yield made
-
-
-class Trio:
-    """Three servers: ``a`` leads, ``b`` follows it through ``link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
-
-    Who is a, b and c changes with the roles; arrange() makes leader and replicas of them again.
-    """
-
-    def __init__(self, made: Cluster) -> None:
-        self.cluster = made
-        nodes = [made.node(checkpoint_size="1mb", stream_node_max_entries=64) for _ in range(3)]
-        self.a, self.b, self.c = nodes
-        self.link = made.proxy(self.a)
-        self.tail = made.proxy(self.b)  # between c and whom it follows
-
-    @property
-    def nodes(self) -> tuple[Node, Node, Node]:
-        return self.a, self.b, self.c
-
-    def arrange(self, chain: bool) -> None:
-        """Everyone runs, is empty, and follows whom it should; all in sync."""
-        for node in self.nodes:
-            node.start()
-        self.a.lead()
-        for proxy, target in ((self.link, self.a), (self.tail, self.b if chain else self.a)):
-            proxy.calm()
-            if proxy.target != target.port:
-                proxy.target = target.port
-                proxy.cut()
-        self.a("CONFIG", "SET", "repl-backlog-size", "64mb")
-        self.b.follow(self.link.port)
-        self.c.follow(self.tail.port)
-        self.a("FLUSHALL")
-        wait_until(lambda: in_sync(self.a, self.b, self.c), "the trio is in sync")
-
-    def promoted(self) -> None:
-        """b leads now, and a is what b was."""
-        self.a, self.b = self.b, self.a
-
-
-class Trios:
-    """Lends one trio again and again; after a failure the next borrower gets a new one."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._trio: Trio | None = None
-
-    @contextlib.contextmanager
-    def lend(self, chain: bool = True) -> Iterator[Trio]:
-        if self._trio is None:
-            self._trio = Trio(self._stack.enter_context(cluster()))
-        try:
-            self._trio.arrange(chain)
-            yield self._trio
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._trio = None
-        self._stack.close()
 
 
 @pytest.fixture(scope="session")

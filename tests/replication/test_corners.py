@@ -160,14 +160,14 @@ def test_everyone_restarts_and_nothing_is_copied(servers: Cluster) -> None:
 # -- slow and large ----------------------------------------------------------------------------------------------
 def test_a_copy_takes_longer_than_the_timeout(servers: Cluster) -> None:
     leader = servers.node(repl_timeout=2)
-    leader("SET", "k", "x" * 400_000)
+    leader("SET", "k", "x" * 280_000)
     leader("SAVE")
     proxy = servers.proxy(leader)
     proxy.down.rate = 100_000
     replica = servers.node(of=proxy.port, repl_timeout=2)
     assert_same(leader, replica)
     assert leader.syncs[0] == 1
-    leader("SET", "k", "y" * 400_000)  # one batch
+    leader("SET", "k", "y" * 280_000)  # one batch
     assert_same(leader, replica)
     assert leader.syncs == (1, 0)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 import redis
 
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
+from tests.wire.rawclient import Raw
 
 
 class Writers:
@@ -163,3 +165,46 @@ def test_errors(servers: Cluster) -> None:
     assert replica.say("FAILOVER") == "ERR FAILOVER is not valid when server is a replica."
     assert leader.say("FAILOVER", "ABORT") == "ERR No failover in progress."
     assert leader.role == "master"
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed", "cut off"])
+def test_the_target_is_lost_while_it_takes_over(servers: Cluster, how: str) -> None:
+    """It had everything, so the leader hands over, and nobody answers: the leader leads on."""
+    leader = servers.node(repl_timeout=2)
+    leader("SET", "k", "v")
+    replica = servers.node(of=leader.port, repl_timeout=2)
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    wait_until(lambda: leader.info()["slave0"]["offset"] == leader.offset, "acknowledged")
+    replica.freeze()
+    assert leader.say("FAILOVER", "TIMEOUT", 300) == b"OK"
+    if how == "killed":
+        replica.kill()
+    elif how == "cut off":
+        assert leader.say("FAILOVER", "ABORT") == b"OK"
+    wait_until(lambda: failover_state(leader) == "no-failover" and leader.role == "master", "it leads on")
+    assert leader("SET", "k", "w")
+    if how == "killed":
+        replica.start()
+    else:
+        replica.thaw()
+    assert_same(leader, replica)
+    assert [leader.role, replica.role] == ["master", "slave"]
+
+
+def test_group_readers_are_told_and_go_on_at_the_new_leader(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    leader("TAPPEND", "s", "n", 1)
+    with Raw(leader.port) as raw:
+        (message,) = raw("TREAD", "s", "0", 1, "GROUP", "g", 0, "RETRY", 200, 0)
+        raw.send("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "other", 0)
+        assert raw.read()[0][0] == message[0]
+        raw.send("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "other", 0)
+        assert raw.nothing_yet()
+        assert leader.say("FAILOVER") == b"OK"
+        assert raw.read().startswith("UNBLOCKED")
+    wait_until(lambda: replica.role == "master", "it leads")
+    with Raw(replica.port) as raw:
+        raw.send("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "g", 0, "RETRY", 200, 0)
+        assert raw.read()[0][0] == message[0]
+        assert raw("TACK", "s", "g", message[0]) == 1
+    assert_same(replica, leader)

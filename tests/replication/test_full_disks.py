@@ -1,4 +1,4 @@
-"""Full disks: a replica acknowledges nothing and heals, a copy leaves the old data, a leader tells its clients."""
+"""Full disks: a replica acknowledges nothing and heals, a copy leaves the old data, a leader tells its clients.
 
 The disk is "full" for a process whose files may not grow (RLIMIT_FSIZE, set from outside while it runs).
 """

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests.replication.cluster import Node, assert_same, connect, wait_until
-from tests.replication.conftest import Trio, Trios
+from tests.replication.trio import Trio, Trios
 from tests.replication.workloads import WORKLOADS, Load
 
 FEW = 20  # steps of work between two moments

@@ -171,6 +171,34 @@ def test_client_lists_show_the_links(leader: Node, replica: Node) -> None:
     wait_until(lambda: leader.syncs == (full, partial + 2) and replica.link_up, "it comes again")
 
 
+def test_what_is_done_to_clients_is_not_done_to_links(leader: Node, replica: Node) -> None:
+    full, partial = leader.syncs
+    for node in (leader, replica):
+        node("CONFIG", "SET", "timeout", 1)
+        node.say("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        node.say("CLIENT", "KILL", "TYPE", "pubsub")
+        node.say("CLIENT", "PAUSE", 300)
+    with Raw(leader.port) as raw:
+        raw.send("SET", "k", "v")
+        assert raw.nothing_yet()
+        assert raw.read() == b"OK"
+        assert raw("WAIT", 1, 5000) == 1
+    time.sleep(2.2)  # twice the time after which an idle client is cut
+    assert replica.link_up
+    assert leader.syncs == (full, partial)
+    for node in (leader, replica):
+        node("CONFIG", "SET", "timeout", 0)
+
+
+def test_limits_of_clients_do_not_count_links(servers: Cluster) -> None:
+    leader = servers.node()
+    leader("CONFIG", "SET", "client-output-buffer-limit", "normal 1 1 1")
+    replica = servers.node(of=leader.port)
+    leader("SET", "k", "x" * 10_000_000)
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 1
+
+
 def test_the_same_leader_again(leader: Node, replica: Node) -> None:
     assert replica.say("REPLICAOF", "127.0.0.1", leader.port) == b"OK Already connected to specified master"
     assert replica.say("SLAVEOF", "127.0.0.1", leader.port) == b"OK Already connected to specified master"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, FrameDecoder
-from tests.replication.cluster import Cluster, Node, cluster, wait_until
+from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
 from tests.wire.rawclient import Raw, pack
 
 Word = bytes | str | int
@@ -105,6 +105,17 @@ def test_errors(words: tuple[Word, ...], start: bytes, leader: Node) -> None:
         assert line.startswith(start), line
         assert replica.ask("PING") == b"+PONG"  # and it is still an ordinary client
     assert leader.info()["connected_slaves"] == 0
+
+
+def test_nobody_but_a_replica_hands_over(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    with Replica(replica.port) as client:
+        replid = leader.info()["master_replid"]
+        assert client.ask("PSYNC", replid, 0, "FAILOVER").startswith(b"-ERR replicas of this server are tidelog")
+        client.introduce()
+        assert client.ask("PSYNC", replid, "x", "FAILOVER").startswith(b"-ERR")
+    assert replica.role == "slave"
+    assert in_sync(leader, replica)
 
 
 def test_a_password_is_asked_for_first(servers: Cluster) -> None:

@@ -142,16 +142,17 @@ def test_it_is_refused(name: str, shared: Node) -> None:
     shared("TAPPEND", "s", "f", "v")
 
 
-def test_a_silent_one(shared: Node) -> None:
+def test_a_silent_one(servers: Cluster) -> None:
     """It says nothing after the handshake: given up after repl-timeout, and asked again."""
+    node = servers.node(repl_timeout=2)
+    node("SET", "k", "v")
     fake = FakeLeader(lambda _: going_on(), close=False)
     try:
-        shared.follow(fake.port)
-        wait_until(lambda: fake.links == 1 and shared.link_up, "the link is up")
+        node.follow(fake.port)
+        wait_until(lambda: fake.links == 1 and node.link_up, "the link is up")
         wait_until(lambda: fake.links >= 2, "it is given up")
-        assert shared.logged("repl-timeout")
+        assert node.logged("repl-timeout")
     finally:
-        shared.lead()
         fake.close()
 
 

@@ -175,6 +175,50 @@ class Transactions(Workload):
         assert not missing, f"{len(missing)} transactions are gone"
 
 
+class Stages(Workload):
+    """Batches that are staged, and published at once under one fence: each is there once, and all of it, or not at all,
+    whatever happened in between. Facts: epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+        self.attempts = 0
+
+    def step(self, client: redis.Redis) -> None:
+        self.attempts += 1
+        many = 5000 if self.random.random() < 0.05 else 2  # more than are written at once
+        left, right = b"left%d" % self.attempts, b"right%d" % self.attempts
+        for stage, key, count in ((left, "pa", 1), (right, "pa", 2), (left, "pb", 2), (right, "pc", many)):
+            rows = [self.epoch] * count
+            client.execute_command("TSTAGE", stage, 60_000, key, "FIELDS", 1, "epoch", "VALUES", *rows)
+        if self.random.random() < 0.2:
+            client.execute_command("TSTAGE", b"idle%d" % self.attempts, 30, "pa", "FIELDS", 1, "f", "VALUES", "never")
+        if self.random.random() < 0.1:
+            client.execute_command("TDROP", left, right)
+            return
+        client.execute_command("TPUBLISH", "sink", self.epoch, left, right)
+        self.said.add(self.epoch)  # published now, or by the call whose reply was lost
+        self.epoch += 1
+        if self.random.random() < 0.1:
+            client.execute_command("TAPPEV", "pc", "COUNT", 1000)
+
+    def glance(self, client: redis.Redis) -> None:
+        pipe = client.pipeline(transaction=True)
+        for key in ("pa", "pb"):
+            pipe.execute_command("TLEN", key)
+        three, two = pipe.execute()
+        assert three * 2 == two * 3, "a batch was seen in part"
+
+    def check(self, client: redis.Redis, kept: set[Any]) -> None:
+        self.glance(client)
+        for key, times in (("pa", 3), ("pb", 2)):
+            epochs = [int(row[2]) for row in client.execute_command("TRANGE", key, "-", "+")]
+            assert epochs == sorted(epochs)
+            assert epochs == [epoch for epoch in sorted(set(epochs)) for _ in range(times)], "a batch came twice"
+            missing = kept - set(epochs)
+            assert not missing, f"{len(missing)} batches are gone"
+
+
 WORKLOADS = {
     "appends": Appends,
     "groups": Groups,
@@ -182,6 +226,7 @@ WORKLOADS = {
     "eviction": Eviction,
     "expiry": Expiry,
     "transactions": Transactions,
+    "stages": Stages,
 }
 
 
