@@ -9,7 +9,7 @@ from commands.declare import TABLE, all_commands, find, lookup, top_commands
 
 MODULES: Final = (
     "client", "config", "connection", "debug", "expiry", "groups", "introspection", "keys", "memory", "observe",
-    "pubsub", "read", "replication", "server", "streams", "strings", "transactions",
+    "pubsub", "read", "replication", "server", "staging", "streams", "strings", "transactions",
 )  # fmt: skip
 
 for _name in MODULES:

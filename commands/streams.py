@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import TABLE, arg, block, command, key, oneof, opt, repeat
-from commands.entries import COUNTS, entries_reply, entry_wire, id_bulk, reversed_reply
+from commands.entries import entries_reply, entry_wire, id_bulk, reversed_reply
 from commands.parse import integer, positive
+from commands.rows import Rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -113,9 +114,6 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     return result or encode.integer(evicted)
 
 
-MOST_AT_ONCE = 512 << 20  # bytes of entries that one TMAPPEND may make
-
-
 @command(
     "TMAPPEND", key("RW"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
     arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
@@ -124,19 +122,8 @@ MOST_AT_ONCE = 512 << 20  # bytes of entries that one TMAPPEND may make
 def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append many entries with the same fields, all or nothing, and return the first and the last ID."""
     ks, name = ctx.ks, argv[1]
-    if argv[2].upper() != b"FIELDS":
-        raise errors.syntax()
-    width = integer(argv[3])
-    if not 1 <= width <= len(argv):
-        raise CommandError(errors.BAD_FIELDS)
-    if len(argv) <= 4 + width or argv[4 + width].upper() != b"VALUES":
-        raise errors.syntax()
-    fields, values = argv[4 : 4 + width], argv[5 + width :]
-    if not values or len(values) % width:
-        raise errors.arity("tmappend")
-    total = len(values) // width
-    if total * (sum(map(len, fields)) + 16 * width + 64) + sum(map(len, values)) > MOST_AT_ONCE:
-        raise CommandError(errors.TOO_MUCH_AT_ONCE)  # the fields come once and are stored with every entry
+    rows = Rows(argv[2:], "tmappend")
+    head, total = rows.head, rows.total
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)
     if ms == MASK64 and MASK64 - seq < total - 1:
@@ -144,20 +131,11 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     if stream is None:
         stream = ks.create_stream(name)
     first = (ms, seq)
-    # everything of an entry but its ID and values is the same for all: one template
-    head = COUNTS[2 * width + 1] if 2 * width + 1 < 1024 else encode.array_header(2 * width + 1)
-    template = b"".join(b"\r\n$%d\r\n%b\r\n$%%d\r\n%%b" % (len(f), f.replace(b"%", b"%%")) for f in fields) + b"\r\n"
     done = 0
     while done < total:
         part = min(total - done, MASK64 - seq + 1)  # a run ends where the sequence number does
-        wires: list[bytes] = []
-        for i in range(part):
-            at = (done + i) * width
-            sized: list[int | bytes] = []
-            for value in values[at : at + width]:
-                sized += (len(value), value)
-            wires.append(b"".join((head, id_bulk(ms, seq + i), template % tuple(sized))))
-        ks.append_run(name, stream, ms, seq, wires)
+        bodies = rows.bodies(done, done + part)
+        ks.append_run(name, stream, ms, seq, [head + id_bulk(ms, seq + i) + body for i, body in enumerate(bodies)])
         done += part
         last = (ms, seq + part - 1)
         ms, seq = ms + 1, 0

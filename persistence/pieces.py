@@ -4,7 +4,8 @@
     +-------+----------------+------------------+------------+--------------+
     | db u8 | key length u16 | value length u32 | key        | value        |      numbers big-endian
     +-------+----------------+------------------+------------+--------------+
-    db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings: keys and values as they lie in the store (see ``store``)
+    db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences
+    key and value are as they lie in the store (see ``store``)
 
 All entries of all pieces ascend by db, then key: what arrives can be appended to LMDB's pages as it comes, nothing can
 come twice, and a stream's nodes are known before the stream says how many there are."""
@@ -23,8 +24,8 @@ from persistence.lmdbfile import reported
 from resp.errors import CorruptError
 
 ENTRY = Struct(">BHI")
-META, NODES, STREAMS, GROUPS, STRINGS = range(5)
-DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings")
+META, NODES, STREAMS, GROUPS, STRINGS, STAGES, FENCES = range(7)
+DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences")
 
 Entry = tuple[int, bytes, bytes]  # db, key, value
 

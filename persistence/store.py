@@ -5,11 +5,14 @@
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
     db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
+    db "stages"   sid u64 | 0 u32      ->  crc | ttl u64 | deadline u64 | pieces u32 | name
+                  sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
+    db "fences"   short(name)          ->  crc | epoch u64 | name
 
 All big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is 0 and x, or, where that is too long
 for an LMDB key, 1 and the SHA-256 of x. crc is the crc32 of key and (rest of) value, u32. "nodes" and "sum of nodes"
 say how many node keys the stream has and what their crc32's add up to (mod 2**64): so a key that is lost or changed
-shows at the start, which reads keys only.
+shows at the start, which reads keys only. A stage's pieces are numbered from 1. A database that isn't there is empty.
 
 A node's end is the next node's first ordinal, so whatever ends at or before the stream's first_ord is known to be
 evicted without being read. A stream's last node may be a tail, stored raw; a later checkpoint overwrites it."""
@@ -30,19 +33,25 @@ from persistence.lmdbfile import REMEDY, open_env, reported, translated
 from persistence.pieces import DATABASES, StoreCopy
 from resp.errors import CorruptError
 from storage.ids import MASK64
+from storage.node import new_compressor
 from storage.nodes import NodeStore
 from storage.pending import assemble
+from storage.records import pack_sizes, unpack_sizes
 from storage.stream import Stream
 
 if TYPE_CHECKING:
     from storage.capture import Capture, StreamCapture
     from storage.keyspace import Keyspace
+    from storage.stages import Stage
 
 U64 = Struct(">Q")
 CRC = Struct(">I")
 NODE_KEY = Struct(">QQ16s")
 STREAM = Struct(">QQQI")
 STRING = Struct(">QI")
+STAGE_KEY = Struct(">QI")
+STAGE = Struct(">QQI")
+PIECE = Struct(">II")
 GROUP = Struct(">II")
 MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written
 
@@ -107,14 +116,16 @@ class Store:
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
+        self._compressor = new_compressor()  # of whoever writes a checkpoint
         self._copies: list[StoreCopy] = []  # that were made, and perhaps not closed yet
         self.path = directory / "data.mdb"
         # Keys of all nodes, as of now; None once a checkpoint may have changed them.
         self._keys: bytes | None
-        self.env, self._keys = open_env(directory, MAP_SIZE, 5, b"nodes", NODE_KEY.size)
+        self.env, self._keys = open_env(directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size)
         try:
             with reported(self.path):
-                self.meta, self.nodes, self.streams, self.groups, self.strings = map(self.env.open_db, DATABASES)
+                databases = map(self.env.open_db, DATABASES)
+                self.meta, self.nodes, self.streams, self.groups, self.strings, self.stages, self.fences = databases
                 with self.env.begin(db=self.meta) as txn:
                     offset = self._number(txn, b"offset")
                     if offset is None and any(txn.stat(db)["entries"] for db in self._content()):
@@ -126,7 +137,7 @@ class Store:
             raise
 
     def _content(self) -> tuple[lmdb._Database, ...]:
-        return self.nodes, self.streams, self.groups, self.strings
+        return self.nodes, self.streams, self.groups, self.strings, self.stages, self.fences
 
     def _number(self, txn: lmdb.Transaction, name: bytes) -> int | None:
         raw = bytes(txn.get(name, db=self.meta) or b"")
@@ -205,6 +216,7 @@ class Store:
                     at = CRC.size + STRING.size
                     ks.restore_string(value[at : at + length], value[at + length :], expire)
                     strings += 1
+                self._restore_staging(txn, ks)
         except struct.error as error:
             raise CorruptError(f"{self.path}: an entry of the wrong size: {REMEDY}") from error
         except CorruptError as error:
@@ -269,6 +281,37 @@ class Store:
                 raise CorruptError(f"{self.path}: the nodes of stream {sid} are missing: {REMEDY}")
         return nodes
 
+    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace) -> None:
+        stage, left = None, 0  # left: pieces of it to come
+        for key, value in _items(txn, self.stages):
+            self._check(key, value)
+            sid, number = STAGE_KEY.unpack(key)
+            if not number and not left:
+                ttl, deadline, left = STAGE.unpack_from(value, CRC.size)
+                stage = ks.stages.restore(value[CRC.size + STAGE.size :], sid, ttl, deadline)
+                ks.next_sid = max(ks.next_sid, sid + 1)
+            elif left and stage is not None and stage.sid == sid and number == len(stage.pieces) + 1:
+                self._restore_piece(stage, value)
+                left -= 1
+                if not left:
+                    ks.stages.restored(stage)
+            else:
+                left = -1
+                break
+        if left:
+            raise CorruptError(f"{self.path}: pieces of a stage are missing: {REMEDY}")
+        for key, value in _items(txn, self.fences):
+            self._check(key, value)
+            ks.stages.fences[value[CRC.size + U64.size :]] = U64.unpack_from(value, CRC.size)[0]
+
+    def _restore_piece(self, stage: Stage, value: bytes) -> None:
+        length, count = PIECE.unpack_from(value, CRC.size)
+        at = CRC.size + PIECE.size + length
+        sizes, bare = unpack_sizes(value[at : at + 4 * count]), value[at + 4 * count :]
+        if not count or len(sizes) != count or sum(sizes) != len(bare):
+            raise CorruptError(f"{self.path}: a piece of stage {stage.sid} whose sizes don't add up: {REMEDY}")
+        stage.restore_piece(value[at - length : at], sizes, bare)
+
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
         """One transaction with everything of the capture, synced when this returns. Raises OSError, CorruptError."""
@@ -295,9 +338,25 @@ class Store:
                 txn.put(key, signed(key, STRING.pack(expire, len(name)), name, string), db=self.strings)
             for name in capture.dead_strings:
                 txn.delete(short(name), db=self.strings)
+            self._write_staging(txn, capture)
             for name, value in ((b"next_sid", capture.next_sid), (b"offset", offset)):
                 txn.put(name, signed(name, U64.pack(value)), db=self.meta)
         self.offset = offset
+
+    def _write_staging(self, txn: lmdb.Transaction, capture: Capture) -> None:
+        for sid in capture.dead_stages:
+            _delete(txn.cursor(db=self.stages), U64.pack(sid))
+        for stage in capture.stages:
+            key = STAGE_KEY.pack(stage.sid, 0)
+            head = STAGE.pack(stage.ttl, stage.deadline, stage.count)
+            txn.put(key, signed(key, head, stage.name), db=self.stages)
+            for number, piece, bare, sizes in stage.pieces:
+                key = STAGE_KEY.pack(stage.sid, number + 1)
+                head = PIECE.pack(len(piece.key), len(sizes))
+                txn.put(key, signed(key, head, piece.key, pack_sizes(sizes), bare), db=self.stages)
+        for name, epoch in capture.fences:
+            key = short(name)
+            txn.put(key, signed(key, U64.pack(epoch), name), db=self.fences)
 
     def _write_stream(self, txn: lmdb.Transaction, stream: StreamCapture, name: bytes, expire: int) -> None:
         prefix = U64.pack(stream.sid)
@@ -306,7 +365,8 @@ class Store:
         if old:
             self._check(prefix, old)
             _, count, total, _ = STREAM.unpack_from(old, CRC.size)
-        for first_ord, first_id, blob in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
+        for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
+            blob = node if isinstance(node, bytes) else node.seal(self._compressor)
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             if txn.put(key, blob, db=self.nodes, overwrite=False):
                 count += 1

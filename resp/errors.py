@@ -132,6 +132,14 @@ def no_group(key: bytes, group: bytes) -> CommandError:
     return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
 
 
+def no_stage(name: bytes) -> CommandError:
+    return CommandError(f"NOSTAGE No such stage '{show(name)}'")
+
+
+def stale(fence: bytes, epoch: int, done: int) -> CommandError:
+    return CommandError(f"STALE Epoch {epoch} of fence '{show(fence)}' comes after epoch {done} was published")
+
+
 def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
     """A subcommand that exists and can't be called like this, where its arity alone doesn't tell."""
     return CommandError(

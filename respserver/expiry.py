@@ -1,5 +1,5 @@
-"""What ends by time: keys, groups, and pending messages that are given up. Only a leader runs this; it logs explicit
-ends.
+"""What ends by time: keys, groups, stages, and pending messages that are given up. Only a leader runs this; it logs
+explicit ends.
 
 Rule 1: the agenda says when to look; the thing itself says whether its time has come. Rule 2: one run does a bounded
 amount of work, so a million keys that expire together don't stop the server.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from commands.groups import end_group
 from commands.read import drop_overdue
-from storage import agenda
+from storage import agenda, publish
 from storage.keyspace import Keyspace
 from storage.stream import Stream
 
@@ -31,6 +31,11 @@ def run(ks: Keyspace, now: int) -> int:
                 ks.expire_key(key)
             elif at:
                 ks.agenda.file(kind, key, b"", at)
+            continue
+        if kind == agenda.STAGE_EXPIRY:
+            stage = publish.live(ks, key, now)
+            if stage is not None:
+                publish.file_stage(ks, key, stage)
             continue
         stream = ks.keys.get(key)
         group = stream.groups.get(name) if isinstance(stream, Stream) else None

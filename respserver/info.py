@@ -100,7 +100,8 @@ def memory_figures(f: Figures) -> dict[str, int]:
         else:
             replicas += size
     keys = len(f.keyspace.keys)
-    dataset = totals.memory + f.keyspace.string_bytes + 200 * keys  # as Keyspace.memory_bytes()
+    # as Keyspace.memory_bytes()
+    dataset = totals.memory + f.keyspace.string_bytes + f.keyspace.stages.bytes + 200 * keys
     return {
         "used": process.anonymous,
         "resident": process.resident,
@@ -327,6 +328,11 @@ def _streams(f: Figures) -> Fields:
     yield "group_expired", totals.expired
     yield "group_deadlettered", totals.deadlettered
     yield "group_redelivered", totals.redelivered
+    stages = f.keyspace.stages
+    yield "stages", len(stages.by_name)
+    yield "stage_bytes", stages.bytes
+    yield "stages_expired", stages.expired
+    yield "fences", len(stages.fences)
 
 
 _SECTIONS: dict[str, tuple[str, Callable[[Figures], Fields]]] = {

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-Item = tuple[int, bytes, bytes]  # kind, key, group name (b"" where the key itself is meant)
+Item = tuple[int, bytes, bytes]  # kind, key (or a stage's name), group name (b"" where the key itself is meant)
 
 KEY_EXPIRY = 0
 GROUP_EXPIRY = 1
 PENDING_DROP = 2
 PENDING_DUE = 3
+STAGE_EXPIRY = 4
 
 
 class Agenda:

@@ -6,7 +6,13 @@ persistence layer writes it in another thread; the keyspace is told how it ended
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.draft import Draft
+    from storage.stages import StageCapture
 
 
 @dataclass(slots=True)
@@ -17,7 +23,8 @@ class StreamCapture:
     meta: bytes
     first_ord: int  # stored nodes that end at or before it are to be deleted
     next_ord: int  # where the last node ends
-    nodes: list[tuple[int, int, bytes]]  # first ordinal, first ID, blob: sealed since the last completed checkpoint
+    # first ordinal, first ID, blob or draft (which is sealed off the event loop): since the last completed checkpoint
+    nodes: Sequence[tuple[int, int, bytes | Draft]]
     tail: tuple[int, int, bytes] | None  # the same of the tail, uncompressed
 
 
@@ -35,11 +42,14 @@ class Capture:
     dead_streams: list[int] = field(default_factory=list)
     strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0 none)
     dead_strings: list[bytes] = field(default_factory=list)
+    stages: list[StageCapture] = field(default_factory=list)
+    dead_stages: list[int] = field(default_factory=list)
+    fences: list[tuple[bytes, int]] = field(default_factory=list)  # name, epoch
     changes: int = 0  # number of changes it covers (INFO rdb_changes_since_last_save)
 
     @property
     def empty(self) -> bool:
         return not (
             self.flushed or self.streams or self.groups or self.dead_groups or self.dead_streams or self.strings
-            or self.dead_strings
+            or self.dead_strings or self.stages or self.dead_stages or self.fences
         )

@@ -7,7 +7,7 @@ an entry is read, or when a checkpoint stores the node.
 Rule 1: a draft is immutable; any thread may open or seal it.
 Rule 2: a draft answers for a node, it isn't one: ``unpack()`` makes the node, each time anew.
 
-A *bare* entry is one in wire form that lacks its ID, which it is given in the place of an empty one:
+A *bare* entry is one in wire form that lacks its ID, which it is given in the place of nothing:
 
     bare      *5 CRLF                      CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
     written   *5 CRLF $15 CRLF 1486475519747.0 CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
@@ -16,13 +16,14 @@ A *bare* entry is one in wire form that lacks its ID, which it is given in the p
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import zstandard
 
 from storage.ids import MASK64
 from storage.node import Node, TailNode, seal
+from storage.stages import PIECE_BYTES, Piece
 
 OVERHEAD = 250  # bytes of a draft's objects
 LONGEST_ID = 46  # bytes of an ID as a bulk string without its last CRLF: $41 CRLF and twice 20 digits and a dot
@@ -72,26 +73,28 @@ class WrittenDraft(Draft):
 class BareDraft(Draft):
     """Bare entries, with the IDs that they are to have: ms.seq, ms.seq + 1 and so on."""
 
-    __slots__ = ("_bare", "_ms", "_seq", "_sizes")
+    __slots__ = ("_count", "_ms", "_pieces", "_seq")
 
-    def __init__(self, ms: int, seq: int, bare: bytes, sizes: array[int], largest: int) -> None:
-        """``sizes``: bytes of each entry of ``bare``; ``largest`` of them. All IDs must be there below 2**64."""
-        longest = largest + LONGEST_ID
-        super().__init__(len(bare) + 4 * len(sizes) + OVERHEAD, longest, len(bare) + LONGEST_ID * len(sizes))
+    def __init__(self, ms: int, seq: int, pieces: Sequence[Piece]) -> None:
+        """``pieces`` never change from now on. All IDs must be there below 2**64."""
+        count = sum(map(len, pieces))
+        size = sum([len(piece.bare) for piece in pieces])
+        largest = max([piece.largest for piece in pieces]) + LONGEST_ID
+        memory = size + 4 * count + PIECE_BYTES * len(pieces) + OVERHEAD
+        super().__init__(memory, largest, size + LONGEST_ID * count)
+        self._count = count
         self._ms = ms
         self._seq = seq
-        self._bare = bare
-        self._sizes = sizes
+        self._pieces = pieces
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return self._count
 
     def unpack(self) -> Node:
-        count = len(self._sizes)
-        wires = write(self._ms, self._seq, cut(self._bare, self._sizes))
+        wires = write(self._ms, self._seq, [bare for piece in self._pieces for bare in piece.entries()])
         ends = array("I", accumulate(map(len, wires)))
-        seqs = array("Q", range(self._seq, self._seq + count))
-        return Node(self._ms, array("I", bytes(4 * count)), seqs, ends, b"".join(wires))
+        seqs = array("Q", range(self._seq, self._seq + self._count))
+        return Node(self._ms, array("I", bytes(4 * self._count)), seqs, ends, b"".join(wires))
 
 
 def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
@@ -113,17 +116,7 @@ def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
     return ids
 
 
-def cut(bare: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Joined entries one by one."""
-    at, entries = 0, []
-    for size in sizes:
-        entries.append(bare[at : at + size])
-        at += size
-    return entries
-
-
-def write(ms: int, seq: int, entries: Iterable[bytes]) -> list[bytes]:
+def write(ms: int, seq: int, bares: Sequence[bytes]) -> list[bytes]:
     """Bare entries with their IDs: ms.seq, ms.seq + 1 and so on."""
-    bares = list(entries)
     ids = bulk_ids(ms, seq, len(bares))
-    return [bare.replace(b"\r\n", entry_id + b"\r\n", 1) for bare, entry_id in zip(bares, ids, strict=True)]
+    return [bare.replace(b"\r\n", entry_id, 1) for bare, entry_id in zip(bares, ids, strict=True)]

@@ -1,8 +1,8 @@
 """The keyspace: every key, and the only way to change one.
 
-Rule 1: only this file and ``consume`` change a keyspace's content. Each mutator makes one effect and logs its
-record; replay (``replay``)
-calls the same mutators with what the record says, so a log replays to the state that wrote it.
+Rule 1: only this file, ``consume`` and ``publish`` change a keyspace's content. Each mutator makes one effect and logs
+its record; replay (``replay``) calls the same mutators with what the record says, so a log replays to the state that
+wrote it.
 Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only.
 Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires
 nothing, and where ``follower`` is set nothing does: a key whose time is over is hidden until its leader's DELETE comes.
@@ -11,13 +11,13 @@ Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Protocol
 
 from resp import errors
 from resp.errors import CommandError
-from storage import agenda, records
+from storage import agenda, publish, records
 from storage.agenda import Agenda
 from storage.capture import Capture
 from storage.groups import Group
@@ -26,6 +26,7 @@ from storage.keyindex import KeyIndex
 from storage.nodes import Nodes
 from storage.records import append_head
 from storage.replay import replay
+from storage.stages import Stages
 from storage.stream import Stream
 
 
@@ -56,7 +57,8 @@ class Keyspace:
         self.keys: dict[bytes, Value] = {}
         self.index = KeyIndex()  # the same keys, for SCAN and RANDOMKEY
         self.expires: dict[bytes, int] = {}  # ms since epoch
-        self.agenda = Agenda()  # key and group expiry, pending messages that must leave
+        self.stages = Stages()
+        self.agenda = Agenda()  # key, group and stage expiry, pending messages that must leave
         self.log: list[bytes] = []  # record parts of the current tick
         self.ready: list[bytes] = []  # keys whose blocked readers may have news
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
@@ -193,10 +195,19 @@ class Keyspace:
     def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """An entry that another record carries (a dead letter)."""
         stream.append(ms, seq, wire)
+        self.appended(key, stream)
+
+    def appended(self, key: bytes, stream: Stream) -> None:
+        """The stream was given entries that another record carries."""
         self._dirty(key, stream)
         self.signal(key)
         if self.watchers:
             self.touch_watchers(key)
+
+    def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
+        """``record`` in parts: it changed no key but those that appended() was told of."""
+        self.log += record
+        self.dirty_count += changes
 
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
         """Entries before ``ordinal`` go; ``evicted_to`` is the ID of the newest of them. Returns how many went."""
@@ -307,6 +318,7 @@ class Keyspace:
         self.keys.clear()
         self.index.clear()
         self.expires.clear()
+        self.stages.clear()
         self.agenda.clear()
         self.string_bytes = 0
         self._dirty_streams.clear()
@@ -367,6 +379,8 @@ class Keyspace:
             else:
                 capture.dead_strings.append(key)
         self._dirty_strings = set()
+        self.stages.capture(capture)
+        self.nodes.drafted = 0
         return capture
 
     def captured(self, capture: Capture) -> None:
@@ -374,8 +388,8 @@ class Keyspace:
         self.dirty_count -= capture.changes
         for taken in capture.streams:
             stream = self._of_capture(capture, taken.sid)
-            if stream is not None:
-                stream.captured(taken)
+            if stream is not None and stream.captured(taken):
+                self._dirty(capture.stream_keys[taken.sid][0], stream)
 
     def capture_failed(self, capture: Capture) -> None:
         """Nothing of it is on disk: the next capture must hold it all again."""
@@ -394,6 +408,7 @@ class Keyspace:
                 stream.groups[name].dirty = True
         self._dirty_strings.update(key for key, _, _ in capture.strings)
         self._dirty_strings.update(capture.dead_strings)
+        self.stages.capture_failed(capture, self._flushed and not capture.flushed)
 
     def _of_capture(self, capture: Capture, sid: int) -> Stream | None:
         """The stream that was captured, unless it has been deleted since."""
@@ -427,6 +442,9 @@ class Keyspace:
                 for group in value.groups.values():
                     group.resume(now)
                     self.file_group(key, group)
+        for name, stage in self.stages.by_name.items():
+            stage.resume(now)
+            publish.file_stage(self, name, stage)
 
     def apply(self, batch: bytes) -> None:
         """Replay records (see ``replay``). Raises CorruptError."""
@@ -435,7 +453,7 @@ class Keyspace:
     # -- figures ---------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Estimate of what the data takes in memory, the cache of decoded nodes included."""
-        total = self.string_bytes + 200 * len(self.keys) + self.nodes.cache.bytes
+        total = self.string_bytes + 200 * len(self.keys) + self.nodes.cache.bytes + self.stages.bytes
         for value in self.keys.values():
             if isinstance(value, Stream):
                 total += value.memory_bytes()
@@ -453,6 +471,7 @@ class Keyspace:
                 total.update(b"S%d:%b" % (len(value.value), value.value))
             else:
                 digest_stream(value, total.update)
+        self.stages.digest(total.update)
         return total.hexdigest()
 
 

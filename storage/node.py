@@ -48,8 +48,12 @@ ZSTD, SEQ_DELTAS = 0x01, 0x80  # bits of ``how``
 UNSIGNED, SIGNED = "BHIQ", "bhiq"  # array codes of 1, 2, 4, 8 bytes
 OVERHEAD = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
 
-# Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
-_compressor = zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
+def new_compressor() -> zstandard.ZstdCompressor:
+    """It serves one thread at a time."""
+    return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
+
+
+_compressor = new_compressor()  # the keyspace's; reused, for making one costs more than using it
 
 
 class Node:
@@ -137,11 +141,6 @@ class TailNode(Node):
         start = self.ends[lo - 1] if lo else 0
         ends = array("I", [end - start for end in self.ends[lo:hi]])
         return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
-
-
-def new_compressor() -> zstandard.ZstdCompressor:
-    """For another thread, see seal()."""
-    return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
 def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None) -> bytes:

@@ -22,10 +22,12 @@ class NodeStore(Protocol):
 class Nodes:
     """Limits may be set at any time."""
 
-    __slots__ = ("cache", "max_bytes", "max_entries", "store")
+    __slots__ = ("cache", "drafted", "max_bytes", "max_entries", "publish_written", "store")
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
         self.cache = cache
         self.max_entries = 512  # at least 1
         self.max_bytes = 64 * 1024  # of wire; the entry that passes it is the node's last
+        self.publish_written = 4096  # entries of a TPUBLISH that are written at once, like others: some milliseconds
+        self.drafted = 0  # bytes of drafts that streams were given since the last capture

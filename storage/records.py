@@ -26,6 +26,10 @@ A record is
     DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64 | key | group | dead letter
     key | wire
     DESTROY       klen u32 | glen u32 | key | group
+    STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
+    PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
+                  | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
+    UNSTAGE       stages: nlen u32 | name
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from resp.errors import CorruptError
 
 APPEND, RUN, EVICT, DELETE, SET, EXPIRE, FLUSH = 1, 2, 3, 4, 5, 6, 7
 GROUP, DELIVER, ACK, DUE, DROP, DESTROY = 8, 9, 10, 11, 12, 13
+STAGE, PUBLISH, UNSTAGE = 14, 15, 16
 
 HEAD = Struct(">BI")
 APPEND_HEAD = Struct(">BIIQQ")
@@ -50,6 +55,10 @@ DELIVER_HEAD = Struct(">BIIII16sQQQIBIII")
 IDS_HEAD = Struct(">BIII")  # ACK, DESTROY
 DUE_HEAD = Struct(">BIIIQ")
 DROP_HEAD = Struct(">BIIII16sBQQ")
+STAGE_HEAD = Struct(">BIIIQQI")
+PUBLISH_HEAD = Struct(">BIIQII")
+LENGTH = Struct(">I")
+FIRST = Struct(">IQQ")
 
 HAS_RETRY = 1  # DELIVER flags: the reader gave RETRY
 HAS_MAX = 2  # ... and MAXDELIVERIES
@@ -68,10 +77,7 @@ def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
 
 
 def run(key: bytes, ms: int, seq: int, wires: Sequence[bytes]) -> bytes:
-    sizes = array("I", map(len, wires))
-    if byteorder == "little":
-        sizes.byteswap()
-    body = b"".join((key, sizes.tobytes(), *wires))
+    body = b"".join((key, pack_sizes(array("I", map(len, wires))), *wires))
     return RUN_HEAD.pack(RUN, RUN_HEAD.size - 5 + len(body), len(key), ms, seq, len(wires)) + body
 
 
@@ -150,11 +156,72 @@ def destroy(key: bytes, name: bytes) -> bytes:
     return IDS_HEAD.pack(DESTROY, IDS_HEAD.size - 5 + len(key) + len(name), len(key), len(name)) + key + name
 
 
-def run_wires(raw: bytes, count: int) -> list[bytes]:
-    """The ``n sizes | wires`` part of a RUN record as a list."""
-    sizes = array("I", raw[: 4 * count])
+def stage(
+    name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
+) -> tuple[bytes, ...]:  # fmt: skip
+    """In parts: together they are the record."""
+    size = STAGE_HEAD.size - 5 + len(name) + len(key) + 4 * len(sizes) + len(bare)
+    head = STAGE_HEAD.pack(STAGE, size, len(name), len(key), ttl, deadline, len(sizes))
+    return head, name, key, pack_sizes(sizes), bare
+
+
+def publish(fence: bytes, epoch: int, names: Sequence[bytes], firsts: Sequence[tuple[bytes, int, int]]) -> bytes:
+    streams = b"".join([FIRST.pack(len(key), ms, seq) + key for key, ms, seq in firsts])
+    body = b"".join((fence, _packed_names(names), streams))
+    size = PUBLISH_HEAD.size - 5 + len(body)
+    return PUBLISH_HEAD.pack(PUBLISH, size, len(fence), epoch, len(names), len(firsts)) + body
+
+
+def unstage(names: Sequence[bytes]) -> bytes:
+    body = _packed_names(names)
+    return HEAD.pack(UNSTAGE, len(body)) + body
+
+
+def _packed_names(names: Sequence[bytes]) -> bytes:
+    return b"".join([LENGTH.pack(len(name)) + name for name in names])
+
+
+def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """``count`` names from offset ``at`` on (-1: all to the end), and the offset behind them."""
+    names: list[bytes] = []
+    while len(names) != count and (count >= 0 or at < len(raw)):
+        (length,) = LENGTH.unpack_from(raw, at)
+        at += LENGTH.size + length
+        if at > len(raw):
+            raise CorruptError("a record with a name that ends behind it")
+        names.append(raw[at - length : at])
+    return names, at
+
+
+def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
+    """The streams of a PUBLISH record, which end it."""
+    firsts: list[tuple[bytes, int, int]] = []
+    for _ in range(count):
+        length, ms, seq = FIRST.unpack_from(raw, at)
+        at += FIRST.size + length
+        firsts.append((raw[at - length : at], ms, seq))
+    if at != len(raw):
+        raise CorruptError("a PUBLISH record whose streams don't add up")
+    return firsts
+
+
+def pack_sizes(sizes: array[int]) -> bytes:
+    if byteorder == "little":
+        sizes = sizes[:]
+        sizes.byteswap()
+    return sizes.tobytes()
+
+
+def unpack_sizes(raw: bytes) -> array[int]:
+    sizes = array("I", raw)
     if byteorder == "little":
         sizes.byteswap()
+    return sizes
+
+
+def run_wires(raw: bytes, count: int) -> list[bytes]:
+    """The ``n sizes | wires`` part of a RUN record as a list."""
+    sizes = unpack_sizes(raw[: 4 * count])
     wires, at = [], 4 * count
     for size in sizes:
         wires.append(raw[at : at + size])

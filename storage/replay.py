@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from resp.errors import CorruptError
-from storage import consume, records
+from storage import consume, publish, records
 from storage.ids import MASK64
 from storage.records import unpack_ids
 from storage.stream import Stream
@@ -94,6 +94,8 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
             ks.persist(key)
     elif op == records.FLUSH:
         ks.flush()
+    elif op >= records.STAGE:
+        _apply_staging(ks, op, batch, at, stop)
     else:
         _apply_group(ks, op, batch, at, stop)
 
@@ -140,6 +142,38 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         key, name, _ = _split(batch, at + records.IDS_HEAD.size, klen, glen)
         stream, _ = _group(ks, key, name)
         consume.destroy_group(ks, key, stream, name)
+    else:
+        raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+
+
+def _apply_staging(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
+    if op == records.STAGE:
+        _, _, nlen, klen, ttl, deadline, n = records.STAGE_HEAD.unpack_from(batch, at)
+        name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
+        sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), batch[start + 4 * n : stop]
+        if not n or n != len(sizes) or sum(sizes) != len(bare):
+            raise CorruptError("a STAGE record whose sizes don't add up")
+        publish.stage(ks, name, key, ttl, deadline, sizes, bare)
+    elif op == records.PUBLISH:
+        _, _, flen, epoch, stages, streams = records.PUBLISH_HEAD.unpack_from(batch, at)
+        start = at + records.PUBLISH_HEAD.size
+        body = batch[start:stop]
+        names, middle = records.unpack_names(body, flen, stages)
+        firsts = records.unpack_firsts(body, middle, streams)
+        content = ks.stages.gathered(names)
+        if set(content) != {key for key, _, _ in firsts} or len(content) != len(firsts):
+            raise CorruptError("a PUBLISH record for other streams than those that its stages are for")
+        if epoch <= ks.stages.fences.get(body[:flen], -1):
+            raise CorruptError("a PUBLISH record for an epoch that has passed")
+        for key, ms, seq in firsts:
+            stream = _stream(ks, key)
+            if stream is not None and (ms, seq) <= (stream.last_ms, stream.last_seq):
+                raise _not_above(ms, seq)
+        publish.publish(ks, body[:flen], epoch, names, content, firsts)
+    elif op == records.UNSTAGE:
+        names, _ = records.unpack_names(batch[at + 5 : stop], 0, -1)
+        if publish.unstage(ks, names) != len(names):
+            raise CorruptError("an UNSTAGE record for a stage that isn't there")
     else:
         raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
 

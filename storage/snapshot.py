@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 
 from storage.cache import NodeCache
+from storage.draft import Draft
 from storage.node import Node
 from storage.nodes import NodeStore
 from storage.packed import AnyNode, open_stored
@@ -23,7 +24,7 @@ class Snapshot:
 
     def __init__(
         self, sid: int, lo: int, hi: int, cache: NodeCache, view: NodeStore, borders: array[int],
-        ids: tuple[array[int], array[int]], blobs: dict[int, bytes], tail: Node | None,
+        ids: tuple[array[int], array[int]], blobs: dict[int, bytes | Draft], tail: Node | None,
     ) -> None:  # fmt: skip
         self._sid = sid
         self._lo = lo
@@ -32,7 +33,7 @@ class Snapshot:
         self._view: NodeStore | None = view
         self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
         self._ms, self._seq = ids  # their first IDs
-        self._blobs = blobs  # first ordinal -> blob, of those that the store didn't have
+        self._blobs = blobs  # first ordinal -> blob or draft, of those that the store didn't have
         self._tail = tail  # the tail's part of the range, None if it has none
 
     def close(self) -> None:
@@ -72,6 +73,9 @@ class Snapshot:
         node = self._cache.get(self._sid, first)
         if node is None or len(node) < stop:  # a stream reloaded with other limits may have cut it elsewhere since
             first_id = self._ms[number] << 64 | self._seq[number]
-            blob = self._blobs.get(first) or self._view.load(self._sid, first, first_id)
+            blob = self._blobs.get(first)
+            if isinstance(blob, Draft):
+                return blob.unpack(), start, stop
+            blob = blob or self._view.load(self._sid, first, first_id)
             node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first)
         return node, start, stop

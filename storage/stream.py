@@ -1,10 +1,11 @@
 """One stream: an interval of ordinals [first_ord, next_ord), kept as macro nodes.
 
 Rule 1: an entry's ordinal never changes. Appending moves next_ord up, eviction first_ord; counts are differences.
-Rule 2: sealed nodes are immutable. Until a checkpoint has stored one its blob is in ``_blobs``; after, it is read back
-through ``nodes.store``, and kept open in ``nodes.cache`` as far as that has room.
-Rule 3: the tail is the only mutable node. A stream just restored has none: the first append pulls its last stored node
-back. Where nodes end depends on the limits at the time and on restarts; nothing may rely on it.
+Rule 2: sealed nodes are immutable. Until a checkpoint has stored one its blob is in ``_blobs``, or a draft of it (see
+``draft``); after, it is read back through ``nodes.store``, and kept open in ``nodes.cache`` as far as that has room.
+Rule 3: the tail is the only mutable node. A stream just restored has none, nor has one that drafts were added to: the
+next append pulls the last node back. Where nodes end depends on the limits at the time and on restarts; nothing may
+rely on it.
 Rule 4: nothing reads a stream whole: what is long comes in pieces, from a snapshot.
 
     ordinals   first_ord                                    _tail_ord       next_ord
@@ -23,6 +24,7 @@ from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
+from storage.draft import Draft, WrittenDraft
 from storage.groups import Group
 from storage.index import NodeIndex
 from storage.node import TailNode, seal
@@ -45,7 +47,7 @@ CRC = Struct(">I")
 
 # What streams without sealed nodes share, so that 100,000 small ones stay cheap. Never written to.
 _NO_INDEX = NodeIndex()
-_NO_BLOBS: dict[int, bytes] = {}
+_NO_BLOBS: dict[int, bytes | Draft] = {}
 
 
 class Stream:
@@ -69,11 +71,11 @@ class Stream:
         self.dirty = False  # changed since the last capture; kept by the keyspace
         self.used = 0  # ms since epoch of the last command that looked at it, 0 if none did yet; kept by the keyspace
         self._index = _NO_INDEX
-        self._blobs = _NO_BLOBS  # first ordinal -> blob not yet stored, ascending
-        self._blob_bytes = 0  # of those
+        self._blobs = _NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
+        self._blob_bytes = 0  # of those, in memory
         self._tail: TailNode | None = None  # never empty
         self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
-        self._reopen = False  # restored: the last stored node may become the tail again
+        self._reopen = False  # the last node in the index may become the tail again
         # of all nodes ever sealed, those gone included
         self._sealed_entries = 0
         self._sealed_bytes = 0  # of blobs
@@ -148,8 +150,31 @@ class Stream:
             return TailNode()
         return self._tail
 
+    def adopt(self, draft: Draft, ms: int, seq: int) -> None:
+        """Add a draft's entries, which have the IDs ms.seq, ms.seq + 1 ..., all above last_id."""
+        tail = self._tail
+        if tail is not None:
+            self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
+            self._tail = None
+        self._adopt(draft, self.next_ord, ms << 64 | seq)
+        self.next_ord += len(draft)
+        self.last_ms, self.last_seq = ms, seq + len(draft) - 1
+        self._tail_ord = self.next_ord
+        self._reopen = True
+
+    def _adopt(self, draft: Draft, first: int, first_id: int) -> None:
+        if self._index is _NO_INDEX:
+            self._index = NodeIndex()
+        if self._blobs is _NO_BLOBS:
+            self._blobs = {}
+        self._blobs[first] = draft
+        self._blob_bytes += draft.size
+        self._index.push(first, first_id)
+        self._largest_entry = max(self._largest_entry, draft.largest)
+        self._largest_node = max(self._largest_node, draft.wire_bytes)
+
     def _reopen_last(self) -> TailNode | None:
-        """The last stored node as the tail, if it has room."""
+        """The last node of the index as the tail, if it has room."""
         index, nodes = self._index, self.nodes
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= nodes.max_entries:
@@ -158,6 +183,7 @@ class Stream:
         if len(node.wire) >= nodes.max_bytes:
             return None
         nodes.cache.drop(self.sid, index.ords[last])
+        self._drop_blob(index.ords[last])
         self._tail_ord = index.pop()
         return TailNode.of(node)
 
@@ -187,8 +213,12 @@ class Stream:
         node = nodes.cache.get(self.sid, first)
         if node is None:
             first_id = index.first_id(position)
-            blob = self._blobs.get(first) or nodes.store.load(self.sid, first, first_id)
-            node = open_stored(blob, self.sid, first, first_id, end - first)
+            blob = self._blobs.get(first)
+            if isinstance(blob, Draft):
+                node = blob.unpack()
+            else:
+                blob = blob or nodes.store.load(self.sid, first, first_id)
+                node = open_stored(blob, self.sid, first, first_id, end - first)
             nodes.cache.put(self.sid, first, node)
         nodes.cache.recent = (self.sid, first, end, node)
         return node
@@ -363,7 +393,7 @@ class Stream:
     def _drop_blob(self, first_ord: int) -> None:
         blob = self._blobs.pop(first_ord, None)
         if blob is not None:
-            self._blob_bytes -= len(blob)
+            self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
 
     # -- figures ---------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
@@ -391,10 +421,20 @@ class Stream:
             tail = (self._tail_ord, self._tail.id_at(0), seal(self._tail, compress=False))
         return StreamCapture(self.sid, self.meta(), self.first_ord, self.next_ord, nodes, tail)
 
-    def captured(self, capture: StreamCapture) -> None:
-        """The capture is stored, and ``nodes.store`` reads from there: its blobs leave memory."""
-        for first, _, _ in capture.nodes:
-            self._drop_blob(first)
+    def captured(self, capture: StreamCapture) -> bool:
+        """The capture is stored, and ``nodes.store`` reads from there: its blobs leave memory.
+
+        True if that changed what meta() says: now it is known how far drafts are compressed.
+        """
+        drafts = False
+        for first, _, blob in capture.nodes:
+            if isinstance(blob, Draft):
+                drafts = True
+                self._sealed_entries += len(blob)
+                self._sealed_bytes += blob.sealed
+            if self._blobs.get(first) is blob:  # a draft may have become the tail since, and a longer node
+                self._drop_blob(first)
+        return drafts
 
     def meta(self) -> bytes:
         """All but nodes and groups, as drawn above. The tail counts among the largest: it is stored as a node."""

@@ -5,7 +5,7 @@ a server for your tests, and the ``tidelog`` program loads, tails and dumps stre
 """
 
 from tidelog.aio import AsyncClient
-from tidelog.client import Client, NoGroupError
+from tidelog.client import Client, NoGroupError, NoStageError, StaleEpochError
 from tidelog.entries import (
     MISSING,
     Batch,
@@ -15,6 +15,7 @@ from tidelog.entries import (
     Missing,
     Pending,
     PendingSummary,
+    Published,
     Span,
     StreamId,
 )
@@ -34,6 +35,9 @@ __all__ = [
     "GroupInfo",
     "Pending",
     "PendingSummary",
+    "Published",
     "NoGroupError",
+    "NoStageError",
+    "StaleEpochError",
     "__version__",
 ]

@@ -24,6 +24,7 @@ from tidelog.entries import (
     Missing,
     Pending,
     PendingSummary,
+    Published,
     Span,
     StreamId,
 )
@@ -127,6 +128,10 @@ def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]])
 
     ValueError where a row has more or fewer values than there are fields, or where there is no row.
     """
+    return Call(("TMAPPEND", key, *_rows(fields, rows)), _span)
+
+
+def _rows(fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> tuple[Value, ...]:
     values: list[Value] = []
     for number, row in enumerate(rows):
         if len(row) != len(fields):
@@ -134,7 +139,37 @@ def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]])
         values += row
     if not values:
         raise ValueError("nothing to append")
-    return Call(("TMAPPEND", key, "FIELDS", len(fields), *fields, "VALUES", *values), _span)
+    return "FIELDS", len(fields), *fields, "VALUES", *values
+
+
+# -- all or nothing, once --------------------------------------------------------------------------------------
+def tstage(stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[int]:
+    """Keep entries for a stream aside until ``tpublish`` appends them, or ``ttl`` ms have passed since the last call
+    with this stage, 0 = for ever. Returns how many entries the stage holds now, in all.
+
+    A stage may take entries for several streams, from many calls. A call that was sent twice because its reply was lost
+    stages its rows twice, and the count tells: then ``tdrop`` the stage and begin again.
+
+    ValueError where a row has more or fewer values than there are fields, or where there is no row.
+    """
+    return Call(("TSTAGE", stage, ttl, key, *_rows(fields, rows)), int)
+
+
+def tpublish(fence: Name, epoch: int, *stages: Name) -> Call[Published]:
+    """Append all that is staged, in the order of the stages, in one step, and drop the stages: once for each epoch.
+
+    The server remembers the last epoch of each fence. The same again appends nothing (``now`` is False), so a call
+    whose reply was lost may be sent again; StaleEpochError for a lower one. NoStageError where a stage isn't there:
+    then nothing has changed.
+    """
+    if not stages:
+        raise ValueError("nothing to publish")
+    return Call(("TPUBLISH", fence, epoch, *stages), lambda reply: Published(reply[0] == b"published", reply[1]))
+
+
+def tdrop(*stages: Name) -> Call[int]:
+    """Forget stages and what they hold. Returns how many there were; asks nothing without stages."""
+    return Call(("TDROP", *stages), int) if stages else Call((), lambda _: 0)
 
 
 # -- reading -------------------------------------------------------------------------------------------------

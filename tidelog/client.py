@@ -36,9 +36,21 @@ class NoGroupError(redis.ResponseError):
     """The group that was read from, or was to be changed, is not there (any more)."""
 
 
+class NoStageError(redis.ResponseError):
+    """A stage that was to be published is not there: it never was, its time was over, or it was published."""
+
+
+class StaleEpochError(redis.ResponseError):
+    """An epoch above the one that was to be published has been published under this fence."""
+
+
+_CLASSES = {"NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError}
+
+
 def translated(error: redis.ResponseError) -> redis.ResponseError:
     """The error under its own class, where it has one here."""
-    return NoGroupError(str(error)) if str(error).startswith("NOGROUP ") else error
+    known = _CLASSES.get(str(error).partition(" ")[0])
+    return known(str(error)) if known is not None else error
 
 
 def with_self(method: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -175,6 +187,9 @@ class Client:
     tappev = sent(calls.tappev)
     ttrim = sent(calls.ttrim)
     tmappend = sent(calls.tmappend)
+    tstage = sent(calls.tstage)
+    tpublish = sent(calls.tpublish)
+    tdrop = sent(calls.tdrop)
     tread = sent(calls.tread)
     trange = sent(calls.trange)
     trevrange = sent(calls.trevrange)

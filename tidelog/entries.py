@@ -121,6 +121,13 @@ class Span(NamedTuple):
     last: StreamId
 
 
+class Published(NamedTuple):
+    """What ``tpublish`` did."""
+
+    now: bool  # False: this epoch had been published before, so it was skipped
+    entries: int  # appended by this call; 0 where it was skipped
+
+
 @final
 class Batch(list[Entry | Missing]):
     """What one ``tread`` returned: a list of entries and ``MISSING`` markers, and what was said about them."""

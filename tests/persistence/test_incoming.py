@@ -66,7 +66,7 @@ def is_new(path: Path, sent: tuple[list[Entry], int, str]) -> None:
         assert ks.digest() == digest
         assert (log.offset, log.store.offset, log.first_offset()) == (offset, offset, offset)
         assert (log.history.id, log.history.previous) == (OURS.id, OURS.previous)
-        assert not log.rebooted
+        assert log.rebooted, "a copy is no leader's: whoever leads with it takes a new ID"
         assert log.signature() is None
     assert not list(path.glob("incoming*"))
 

@@ -110,7 +110,7 @@ def test_what_is_no_piece() -> None:
             with pytest.raises(CorruptError, match="piece of a copy"):
                 list(entries(GOLDEN[:at]))
     with pytest.raises(CorruptError, match="makes no sense"):
-        list(entries(b"\5" + GOLDEN[1:]))
+        list(entries(b"\7" + GOLDEN[1:]))
 
 
 # -- one moment ----------------------------------------------------------------------------------------------

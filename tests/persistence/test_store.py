@@ -48,7 +48,7 @@ def raw(path: Path) -> dict[bytes, dict[bytes, bytes]]:
 
 
 def change(path: Path, db: bytes, key: bytes, value: bytes | None) -> None:
-    with lmdb.open(str(path), max_dbs=5) as env, env.begin(db=env.open_db(db), write=True) as txn:
+    with lmdb.open(str(path), max_dbs=7) as env, env.begin(db=env.open_db(db), write=True) as txn:
         if value is None:
             assert txn.delete(key)
         else:

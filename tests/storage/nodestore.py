@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
+from storage.node import new_compressor
 
 
 class View:
@@ -47,7 +48,8 @@ class MemoryStore:
     def write(self, capture: StreamCapture) -> None:
         """A checkpoint. Of the nodes that begin before the stream does the last one stays: its end isn't known here."""
         self.metas[capture.sid] = capture.meta
-        for first, first_id, blob in capture.nodes + ([capture.tail] if capture.tail else []):
+        for first, first_id, node in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
+            blob = node if isinstance(node, bytes) else node.seal(new_compressor())
             self.blobs[capture.sid, first] = first_id, blob
         dead = [first for first in self.firsts(capture.sid) if first <= capture.first_ord]
         for first in dead[:-1]:

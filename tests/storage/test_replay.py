@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,7 @@ from commands.session import Session
 from persistence.store import Store
 from resp.errors import CommandError, CorruptError
 from respserver import expiry
-from storage import consume, records
+from storage import consume, publish, records
 from storage.cache import NodeCache
 from storage.capture import Capture
 from storage.consume import Reader
@@ -38,6 +39,7 @@ ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
 def empty(store: NodeStore | None = None) -> Keyspace:
     nodes = Nodes(store or MemoryStore(), NodeCache(4096))
     nodes.max_entries = 3
+    nodes.publish_written = 2
     return Keyspace(nodes)
 
 
@@ -110,6 +112,15 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("SET")
     live.remove(b"s")
     yield logged("DELETE")
+    bare = b"*3\r\n\r\n$1\r\nf\r\n$1\r\nv\r\n"
+    for name, key, count in ((b"one", b"s", 2), (b"two", b"s", 5), (b"two", b"new", 2), (b"three", b"s", 1)):
+        publish.stage(live, name, key, 500, NOW + 500, array("I", [len(bare)] * count), bare * count)
+        yield logged("STAGE")
+    names = [b"two", b"one"]
+    publish.publish(live, b"fence", 7, names, live.stages.gathered(names), [(b"s", NOW, 5), (b"new", NOW, 0)])
+    yield logged("PUBLISH")
+    publish.unstage(live, [b"three"])
+    yield logged("UNSTAGE")
     live.flush()
     yield logged("FLUSH")
 
@@ -123,7 +134,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    assert seen == set(range(records.APPEND, records.DESTROY + 1))
+    assert seen == set(range(records.APPEND, records.UNSTAGE + 1))
 
 
 def log_of_everything() -> bytes:
@@ -172,6 +183,7 @@ def test_a_dead_letter_over_a_string_is_damage() -> None:
 KEYS = st.sampled_from(["a", "dead", "k" * 600])
 NAMES = st.sampled_from(["g", "h" * 500])
 TTLS = st.sampled_from([0, 40])
+STAGES = st.sampled_from(["s1", "s2", "s" * 600])
 
 
 class Checkpoints(RuleBasedStateMachine):
@@ -251,6 +263,18 @@ class Checkpoints(RuleBasedStateMachine):
     def expire(self, key: str, what: list[Any]) -> None:
         self.run(what[0], key, *what[1:])
 
+    @rule(stage=STAGES, key=KEYS, ttl=TTLS, count=st.integers(1, 8))
+    def stage(self, stage: str, key: str, ttl: int, count: int) -> None:
+        self.run("TSTAGE", stage, ttl, key, "FIELDS", 1, "f", "VALUES", *range(count))
+
+    @rule(stages=st.lists(STAGES, min_size=1, max_size=3), fence=NAMES, epoch=st.integers(0, 5))
+    def publish(self, stages: list[str], fence: str, epoch: int) -> None:
+        self.run("TPUBLISH", fence, epoch, *stages)
+
+    @rule(stage=STAGES)
+    def drop(self, stage: str) -> None:
+        self.run("TDROP", stage)
+
     @rule()
     def flush(self) -> None:
         self.run("FLUSHALL")
@@ -317,6 +341,9 @@ class Checkpoints(RuleBasedStateMachine):
         assert counters(found) == counters(self.ks)
         assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
         assert found.string_bytes == self.ks.string_bytes
+        assert len(found.stages.by_name) == len(self.ks.stages.by_name)
+        assert (found.stages.bytes > 0) == bool(found.stages.by_name)
+        assert (self.ks.stages.bytes > 0) == bool(self.ks.stages.by_name)
 
 
 TestCheckpoints = Checkpoints.TestCase
@@ -330,6 +357,12 @@ MEANWHILE: dict[str, list[tuple[Any, ...]]] = {
         ("TAPPEND", "b", "f", "anew"), ("TREAD", "b", 0, 1, "GROUP", "g", 0, "RETRY", 5, 0), ("SET", "gone", "back"),
         ("TREAD", "c", "", 0, "GROUP", "ends", 0), ("SET", "a", "a string"),
     ],
+    "stages come and go": [
+        ("TSTAGE", "kept", 0, "c", "FIELDS", 1, "f", "VALUES", 6), ("TPUBLISH", "q", 2, "new", "put"),
+        ("TSTAGE", "left", 0, "c", "FIELDS", 1, "f", "VALUES", 6), ("TDROP", "left"), ("TPUBLISH", "q", 3, "new"),
+        ("TAPPEND", "a", "f", "v"),
+    ],
+    "stages are published": [("TPUBLISH", "q", 4, "kept"), ("TPUBLISH", "r", 4, "new"), ("TAPPEND", "a", "f", "v")],
     "and goes again": [("SET", "gone", "back"), ("DEL", "gone", "text"), ("TGROUP", "DESTROY", "d", "g"), ("DEL", "d")],
 }  # fmt: skip
 
@@ -347,6 +380,8 @@ def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: boo
                 world.run("TREAD", key, 0, 2, "GROUP", group, 0, "RETRY", 5, 0)
         for key in ("text", "gone"):
             world.run("SET", key, "v")
+        for stage in ("kept", "put", "left"):
+            world.run("TSTAGE", stage, 0, "a", "FIELDS", 1, "f", "VALUES", *range(5))
         world.nothing_is_lost()
         world.whole(True)
         if flush:
@@ -356,6 +391,8 @@ def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: boo
         for words in (
             ("DEL", "b", "gone"), ("TGROUP", "DESTROY", "c", "ends"), ("SET", "text", "w"), ("PEXPIRE", "a", 50),
             ("TREAD", "d", "", 1, "GROUP", "g", 0, "RETRY", 5, 0), ("TAPPEV", "a", "COUNT", 2),
+            ("TSTAGE", "kept", 0, "b", "FIELDS", 1, "f", "VALUES", *range(5)), ("TPUBLISH", "q", 1, "put"),
+            ("TSTAGE", "new", 0, "a", "FIELDS", 1, "f", "VALUES", 1), ("TDROP", "left"),
         ):  # fmt: skip
             world.run(*words)
         world.nothing_is_lost()
@@ -376,3 +413,52 @@ def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: boo
         assert world.store.offset == len(world.log)  # so the store alone is what was compared
     finally:
         world.teardown()
+
+
+def test_golden_records_of_stages() -> None:
+    ks = empty()
+    bare = b"*3\r\n\r\n$1\r\nf\r\n$0\r\n\r\n"
+    publish.stage(ks, b"st", b"key", 7, NOW + 7, array("I", [len(bare)]), bare)
+    publish.publish(ks, b"q", 5, [b"st"], ks.stages.gathered([b"st"]), [(b"key", NOW, 3)])
+    publish.stage(ks, b"su", b"key", 0, 0, array("I", [len(bare)]), bare)
+    publish.unstage(ks, [b"su", b"none"])
+    golden = bytes.fromhex(
+        f"0e 00000038 00000002 00000003 0000000000000007 {NOW + 7:016x} 00000001 {b'stkey'.hex()} 00000013 {bare.hex()}"
+        f"0f 00000032 00000001 0000000000000005 00000001 00000001 {b'q'.hex()} 00000002 {b'st'.hex()}"
+        f"00000003 {NOW:016x} 0000000000000003 {b'key'.hex()}"
+        f"0e 00000038 00000002 00000003 {0:016x} {0:016x} 00000001 {b'sukey'.hex()} 00000013 {bare.hex()}"
+        f"10 00000006 00000002 {b'su'.hex()}"
+    )
+    assert ks.take_batch() == golden
+    again = empty()
+    again.apply(golden)
+    assert again.digest() == ks.digest()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        records.publish(b"q", 5, [b"none"], []),
+        records.publish(b"q", 5, [b"st"], []),
+        records.publish(b"q", 5, [b"st"], [(b"other", NOW, 0)]),
+        records.publish(b"q", 5, [b"st"], [(b"s", NOW, 1), (b"s", NOW, 1)]),
+        records.publish(b"q", 5, [b"st"], [(b"s", NOW, 0)]),
+        records.publish(b"q", 4, [b"st"], [(b"s", NOW, 1)]),
+        records.unstage([b"none"]),
+        b"".join(records.stage(b"st", b"s", 0, 0, array("I", [3]), b"four")),
+        b"".join(records.stage(b"st", b"s", 0, 0, array("I"), b"")),
+    ],
+)
+def test_records_of_stages_that_do_not_fit_are_damage(batch: bytes) -> None:
+    ks = empty()
+    call(ks, NOW, "TAPPEND", "s", "f", "v")
+    for epoch in (3, 4):
+        call(ks, NOW, "TSTAGE", "st", 0, "t" if epoch == 4 else "s", "FIELDS", 1, "f", "VALUES", 1)
+        if epoch == 4:
+            call(ks, NOW, "TPUBLISH", "q", 4, "st")
+    call(ks, NOW, "TSTAGE", "st", 0, "s", "FIELDS", 1, "f", "VALUES", 1)
+    ks.take_batch()
+    before = ks.digest()
+    with pytest.raises(CorruptError):
+        ks.apply(batch)
+    assert ks.digest() == before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Span, StreamId, calls
+from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId, calls
 from tidelog.calls import Call
 
 A, B = StreamId(5, 0), StreamId(5, 1)
@@ -41,6 +41,17 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         "TMAPPEND k FIELDS 2 a b VALUES 1 2 x y",
         [([b"5.0", b"5.1"], Span(A, B))],
     ),
+    (
+        calls.tstage("st", 500, "k", ["a", "b"], [(1, 2), ("x", b"y")]),
+        "TSTAGE st 500 k FIELDS 2 a b VALUES 1 2 x y",
+        [(4, 4)],
+    ),
+    (
+        calls.tpublish("q", 7, "st", b"su"),
+        "TPUBLISH q 7 st su",
+        [([b"published", 4], Published(True, 4)), ([b"skipped", 0], Published(False, 0))],
+    ),
+    (calls.tdrop("st", b"su"), "TDROP st su", [(2, 2)]),
     (
         calls.tread("k"),
         "TREAD k _ 100",
@@ -129,7 +140,7 @@ def test_only_blocking_reads_ask_for_patience() -> None:
 
 
 def test_nothing_to_acknowledge_asks_nothing() -> None:
-    for call in (calls.tack("k", "g"), calls.tnack("k", "g", delay=5), calls.ttouch("k", "g", 5)):
+    for call in (calls.tdrop(), calls.tack("k", "g"), calls.tnack("k", "g", delay=5), calls.ttouch("k", "g", 5)):
         assert call.args == ()
         assert call.read(None) == 0
 
@@ -140,6 +151,9 @@ def test_nothing_to_acknowledge_asks_nothing() -> None:
         (lambda: calls.tappend("k", {}), ValueError),
         (lambda: calls.tmappend("k", ["a", "b"], [(1, 2), (3,)]), ValueError),
         (lambda: calls.tmappend("k", ["a"], []), ValueError),
+        (lambda: calls.tstage("s", 0, "k", ["a", "b"], [(1, 2), (3,)]), ValueError),
+        (lambda: calls.tstage("s", 0, "k", ["a"], []), ValueError),
+        (lambda: calls.tpublish("q", 1), ValueError),
         (lambda: calls.tappev("k", {"a": 1}), TypeError),
         (lambda: calls.ttrim("k", count=1, ms=1), TypeError),
         (lambda: calls.tread("k", group="g", expire=5), TypeError),

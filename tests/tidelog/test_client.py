@@ -17,7 +17,17 @@ import pytest
 import redis
 import redis.asyncio
 
-from tidelog import MISSING, AsyncClient, Client, NoGroupError, StreamId, calls
+from tidelog import (
+    MISSING,
+    AsyncClient,
+    Client,
+    NoGroupError,
+    NoStageError,
+    Published,
+    StaleEpochError,
+    StreamId,
+    calls,
+)
 from tidelog.testing import Server
 
 
@@ -103,6 +113,24 @@ def test_many_at_once(client: Any) -> None:
     entries = client.trange("k")
     assert (entries[0].id, entries[1].id) == span
     assert entries[1].pairs == [(b"n", b"1"), (b"x", b"\xff")]
+
+
+def test_all_or_nothing_once(client: Any) -> None:
+    assert client.tstage("task-1", 60_000, "k", ["n"], [(0,), (1,)]) == 2
+    assert client.tstage("task-1", 60_000, "k", ["n"], [(2,)]) == 3
+    assert client.tstage("task-2", 60_000, "other", ["n"], [(9,)]) == 1
+    assert client.trange("k") == []
+    assert client.tpublish("query", 7, "task-1", "task-2") == Published(True, 4)
+    assert client.tpublish("query", 7, "task-1", "task-2") == Published(False, 0)
+    assert numbers(client.trange("k")) == [0, 1, 2]
+    assert numbers(client.trange("other")) == [9]
+    with pytest.raises(StaleEpochError, match="Epoch 6 of fence 'query'"):
+        client.tpublish("query", 6, "task-3")
+    with pytest.raises(NoStageError, match="No such stage 'task-3'"):
+        client.tpublish("query", 8, "task-3")
+    assert client.tstage("task-3", 0, "k", ["n"], [(3,)]) == 1
+    assert client.tdrop("task-3", "task-4") == 1
+    assert client.tdrop() == 0
 
 
 def test_eviction(client: Any) -> None:
@@ -346,7 +374,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 21
+    assert len(built) == 24
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)

@@ -1,0 +1,236 @@
+"""Stages: entries that are kept aside until a TPUBLISH appends all of them at once; and fences, which tell a TPUBLISH
+that comes twice from a new one. Semantics [32].
+
+Rule 1: a stage's entries are bare (see ``draft``): they get their IDs when they are published. They stay in memory
+until then, also when the store has them.
+Rule 2: entries for one key keep the order in which they were staged. A piece is full or the last of its key; a full one
+is never changed again, so that publishing moves it as it is.
+Rule 3: what changes a stage, and how that is logged, stands in ``publish``; here is what a checkpoint must know of it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.capture import Capture
+
+PIECE_BYTES = 300  # a piece's objects in memory
+STAGE_BYTES = 700  # a stage's
+
+
+class Piece:
+    """Bare entries for one key."""
+
+    __slots__ = ("bare", "dirty", "key", "largest", "sizes")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.bare: bytes | bytearray = bytearray()  # bytes as soon as nothing more comes to it
+        self.sizes = array("I")  # bytes of each entry
+        self.largest = 0  # of those
+        self.dirty = True  # changed since the last capture
+
+    @classmethod
+    def of(cls, key: bytes, sizes: array[int], bare: bytes) -> Piece:
+        """One that nothing more comes to; at least one entry."""
+        piece = cls(key)
+        piece.bare, piece.sizes, piece.largest = bare, sizes, max(sizes)
+        return piece
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def entries(self) -> list[bytes]:
+        """One by one."""
+        at, found, bare = 0, [], bytes(self.bare)
+        for size in self.sizes:
+            found.append(bare[at : at + size])
+            at += size
+        return found
+
+
+@dataclass(slots=True)
+class StageCapture:
+    """What a checkpoint must write of one stage."""
+
+    sid: int
+    name: bytes
+    ttl: int
+    deadline: int
+    count: int  # pieces in all
+    pieces: list[tuple[int, Piece, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
+
+
+class Stage:
+    """One stage. ``sid`` names it in the store and is never used twice."""
+
+    __slots__ = ("_open", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
+
+    def __init__(self, sid: int, ttl: int, deadline: int) -> None:
+        self.sid = sid
+        self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0 never
+        self.deadline = deadline  # ms since epoch at which that will be; 0 never
+        self.pieces: list[Piece] = []
+        self.entries = 0
+        self.bytes = STAGE_BYTES  # of memory, roughly
+        self.stored = False  # the store may have something of it
+        self._open: dict[bytes, Piece] = {}  # key -> its piece that isn't full
+
+    def resume(self, now: int) -> None:
+        """The server was down until ``now``, or led by another: that was not the clients' silence."""
+        if self.ttl:
+            self.deadline = max(self.deadline, now + self.ttl)
+
+    def add(self, key: bytes, sizes: Sequence[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
+        """Entries behind those that are there. A piece is full with ``max_entries``, or as it passes ``max_bytes``."""
+        ends = list(accumulate(sizes))
+        piece = self._open.get(key)
+        at = start = 0
+        while at < len(ends):
+            if piece is None:
+                piece = self._open[key] = Piece(key)
+                self.pieces.append(piece)
+                self.bytes += PIECE_BYTES + len(key)
+            limit = start + max_bytes - len(piece.bare)
+            stop = min(at + max(1, max_entries - len(piece)), bisect_left(ends, limit, at) + 1, len(ends))
+            piece.bare += bare[start : ends[stop - 1]]
+            part = array("I", sizes[at:stop])
+            piece.sizes.extend(part)
+            piece.largest = max(piece.largest, max(part))
+            piece.dirty = True
+            at, start = stop, ends[stop - 1]
+            if len(piece) >= max_entries or len(piece.bare) >= max_bytes:
+                piece.bare = bytes(piece.bare)
+                del self._open[key]
+                piece = None
+        self.entries += len(ends)
+        self.bytes += len(bare) + 4 * len(ends)
+
+    def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
+        """The next piece, as a checkpoint stored it."""
+        piece = Piece.of(key, sizes, bare)
+        piece.dirty = False
+        self.pieces.append(piece)
+        self.entries += len(sizes)
+        self.bytes += PIECE_BYTES + len(key) + len(bare) + 4 * len(sizes)
+
+    def capture(self, name: bytes) -> StageCapture:
+        """What the store lacks, as of now."""
+        self.stored = True
+        new = [(n, p, bytes(p.bare), p.sizes[:]) for n, p in enumerate(self.pieces) if p.dirty]
+        for _, piece, _, _ in new:
+            piece.dirty = False
+        return StageCapture(self.sid, name, self.ttl, self.deadline, len(self.pieces), new)
+
+
+class Stages:
+    """All stages and fences of a keyspace."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, Stage] = {}
+        self.fences: dict[bytes, int] = {}  # name -> the epoch that was published last
+        self.bytes = 0  # of memory, of all stages, roughly
+        self.expired = 0  # stages whose time was over, since start
+        # what the next checkpoint must write
+        self._dirty: dict[bytes, Stage] = {}
+        self._dead: list[int] = []
+        self._dirty_fences: set[bytes] = set()
+
+    def changed(self, name: bytes, stage: Stage, grown: int) -> None:
+        """The stage is new, or something came to it: ``grown`` bytes of memory."""
+        self.by_name[name] = self._dirty[name] = stage
+        self.bytes += grown
+
+    def forget(self, name: bytes) -> None:
+        """It was published, or dropped."""
+        stage = self.by_name.pop(name)
+        self.bytes -= stage.bytes
+        self._dirty.pop(name, None)
+        if stage.stored:
+            self._dead.append(stage.sid)
+
+    def set_fence(self, fence: bytes, epoch: int) -> None:
+        self.fences[fence] = epoch
+        self._dirty_fences.add(fence)
+
+    def gathered(self, names: Iterable[bytes]) -> dict[bytes, list[Piece]]:
+        """What the stages hold for each key, in the order of the stages. KeyError if one isn't there."""
+        found: dict[bytes, list[Piece]] = {}
+        for name in names:
+            for piece in self.by_name[name].pieces:
+                found.setdefault(piece.key, []).append(piece)
+        return found
+
+    def clear(self) -> None:
+        """FLUSHALL: the store drops everything as well."""
+        self.by_name.clear()
+        self.fences.clear()
+        self._dirty.clear()
+        self._dead.clear()
+        self._dirty_fences.clear()
+        self.bytes = 0
+
+    # -- checkpoints and start-up ----------------------------------------------------------------------------
+    def capture(self, capture: Capture) -> None:
+        """Add what changed since the last capture."""
+        capture.stages = [stage.capture(name) for name, stage in self._dirty.items()]
+        capture.dead_stages = self._dead
+        capture.fences = [(fence, self.fences[fence]) for fence in self._dirty_fences]
+        self._dirty, self._dead, self._dirty_fences = {}, [], set()
+
+    def capture_failed(self, capture: Capture, flushed: bool) -> None:
+        """The next one must hold it again. ``flushed``: all that was captured has been flushed since."""
+        if flushed:
+            return
+        self._dead += capture.dead_stages
+        self._dirty_fences.update(fence for fence, _ in capture.fences)
+        for taken in capture.stages:
+            stage = self.by_name.get(taken.name)
+            if stage is not None and stage.sid == taken.sid:
+                self._dirty[taken.name] = stage
+                for _, piece, _, _ in taken.pieces:
+                    piece.dirty = True
+
+    def restore(self, name: bytes, sid: int, ttl: int, deadline: int) -> Stage:
+        """A stage as a checkpoint wrote it; its pieces follow by restore_piece(), then restored()."""
+        stage = self.by_name[name] = Stage(sid, ttl, deadline)
+        stage.stored = True
+        return stage
+
+    def restored(self, stage: Stage) -> None:
+        self.bytes += stage.bytes
+
+    # -- figures ---------------------------------------------------------------------------------------------
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        """Feed the content to a hash. Deadlines, which a start moves, are left out, and so is where pieces end."""
+        for name in sorted(self.by_name):
+            stage = self.by_name[name]
+            update(b"H%d:%b %d" % (len(name), name, stage.ttl))
+            content = self.gathered([name])
+            for key in sorted(content):
+                update(b"K%d:%b %d;" % (len(key), key, sum(map(len, content[key]))))
+                for piece in content[key]:
+                    update(bytes(piece.bare))
+        for fence in sorted(self.fences):
+            update(b"F%d:%b %d;" % (len(fence), fence, self.fences[fence]))
+
+
+def grouped(pieces: Iterable[Piece], max_entries: int, max_bytes: int) -> Iterator[list[Piece]]:
+    """The same pieces in order, small ones together as far as the limits go."""
+    held: list[Piece] = []
+    entries = size = 0
+    for piece in pieces:
+        entries += len(piece.sizes)
+        size += len(piece.bare)
+        if held and (entries > max_entries or size > max_bytes):
+            yield held
+            held, entries, size = [], len(piece.sizes), len(piece.bare)
+        held.append(piece)
+    if held:
+        yield held
