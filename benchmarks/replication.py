@@ -91,10 +91,11 @@ def options(peer: Peer) -> list[str]:
 
 
 @contextlib.contextmanager
-def replica_of(leader: Peer, follow: bool = True) -> Iterator[Peer]:
-    """A replica (in sync) of a leader, or a server that may become one."""
+def replica_of(leader: Peer, follow: bool = True, gives_way: bool = False) -> Iterator[Peer]:
+    """A replica (in sync) of a leader, or a server that may become one. ``gives_way``: to the load on its core."""
+    command = ["chrt", "--idle", "0", *leader.command] if gives_way else leader.command
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
-        made = Peer(leader.name, leader.command, Path(directory), leader.fsync, max(os.sched_getaffinity(0)))
+        made = Peer(leader.name, command, Path(directory), leader.fsync, max(os.sched_getaffinity(0)))
         more = ["--replicaof", f"127.0.0.1 {leader.port}"] if follow else []
         made.start(*options(leader), *more)
         try:
@@ -336,7 +337,8 @@ def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
             fill(peer, size)
             settled(peer)
             for _ in steps(runs, f"latency, {peer.name}"):
-                with replica_of(peer, follow=False) as replica:
+                # It is the leader's latency that is measured, not the turns that the load gets beside a replica.
+                with replica_of(peer, follow=False, gives_way=True) as replica:
                     end = time.perf_counter() + 3
                     quiet = paced_latencies(peer, "quiet", lambda end=end: time.perf_counter() > end)  # type: ignore[misc]
                     copying = multiprocessing.Process(target=follow_and_wait, args=(peer, replica))

@@ -26,7 +26,7 @@ from resp.decode import RequestDecoder
 from resp.errors import CorruptError
 
 AT_ONCE = 1 << 20  # bytes that are read from the log, and may wait in the socket's buffer
-PIECE = 1 << 18  # bytes of a piece of a copy
+PIECE = 1 << 16  # bytes of a piece of a copy: what a tick of the leader may have to wait for
 LONGEST_REQUEST = 1 << 16  # bytes of what a replica says
 
 T = TypeVar("T")
