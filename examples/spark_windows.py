@@ -1,0 +1,103 @@
+"""Two streaming jobs on tidelog streams: windows over event time, results into other streams, exactly once.
+
+    pip install 'tidelog[spark]'
+    tidelog-server --port 6379 &
+    tidelog load sf_temps sf-temps.csv             # fields: temp, date (2010/01/01 00:00:00)
+    python examples/spark_windows.py redis://localhost:6379 /tmp/checkpoints
+
+``sf_temps`` has its time in a field, as text; ``machine`` (fields: cpu, memory) is timed by the entries' own IDs. Run
+it again after appending more: each job goes on where it was, and a window's result is in its stream once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def session() -> SparkSession:
+    """A local session. Python workers must be of the Python that has tidelog."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.Builder().master("local[2]").appName("tidelog windows")
+    for name, value in {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    import tidelog.spark
+
+    tidelog.spark.register(spark)
+    return spark
+
+
+def weeks(spark: SparkSession, url: str) -> DataFrame:
+    """Lowest, mean and highest temperature of each week; rows may be up to two days late."""
+    temps = (
+        spark.readStream.format("tidelog")
+        .schema("temp double, date string")
+        .option("url", url)
+        .option("subscribe", "sf_temps")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 2000)
+        .load()
+    )
+    timed = temps.select("temp", F.to_timestamp("date", "yyyy/MM/dd HH:mm:ss").alias("at"))
+    windows = timed.withWatermark("at", "2 days").groupBy(F.window("at", "7 days"))
+    return windows.agg(
+        F.min("temp").alias("low"), F.round(F.avg("temp"), 2).alias("mean"), F.max("temp").alias("high"),
+        F.count("*").alias("rows"),
+    ).select(F.col("window.start").alias("week"), "low", "mean", "high", "rows")  # fmt: skip
+
+
+def seconds(spark: SparkSession, url: str) -> DataFrame:
+    """Mean load of this machine for every two seconds."""
+    machine = (
+        spark.readStream.format("tidelog")
+        .schema("_ts timestamp, cpu double, memory double")
+        .option("url", url)
+        .option("subscribe", "machine")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    windows = machine.withWatermark("_ts", "500 milliseconds").groupBy(F.window("_ts", "2 seconds"))
+    return windows.agg(F.round(F.avg("cpu"), 2).alias("cpu"), F.count("*").alias("rows")).select(
+        F.col("window.start").alias("at"), "cpu", "rows"
+    )
+
+
+def into(frame: DataFrame, url: str, key: str, checkpoints: str, until_read: bool) -> StreamingQuery:
+    """Write finished windows to a stream, exactly once. ``until_read``: end when all was read that is there."""
+    writer = (
+        frame.writeStream.format("tidelog")
+        .outputMode("append")
+        .option("url", url)
+        .option("key", key)
+        .option("checkpointLocation", f"{checkpoints}/{key}")
+    )
+    return (writer.trigger(availableNow=True) if until_read else writer.trigger(processingTime="1 second")).start()
+
+
+def main(url: str, checkpoints: str) -> None:
+    spark = session()
+    for query in (
+        into(weeks(spark, url), url, "sf_temps:weeks", checkpoints, until_read=True),
+        into(seconds(spark, url), url, "machine:seconds", checkpoints, until_read=True),
+    ):
+        query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+"""The sink with accidents: a task that fails when it has staged, a driver that stops in the middle of a commit.
+
+Workers import this module, so what they need to know comes by environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from tidelog.spark.options import STREAM, for_sink
+from tidelog.spark.sink import Messages, Staged, TidelogStreamWriter
+from tidelog.spark.source import TidelogDataSource
+
+PAUSE = "TIDELOG_TEST_PAUSE"  # "before:7:/path": touch the path and stop before batch 7 is published; or "after:..."
+LONGEST = 60.0  # seconds a pause lasts if nobody kills the process
+
+
+class FailingWriter(TidelogStreamWriter):
+    """The first attempt at partition 0 stages all rows, and fails."""
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        message = super().write(iterator)
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 0 and context.attemptNumber() == 0:
+            raise RuntimeError("as asked for")
+        return message
+
+
+class PausingWriter(TidelogStreamWriter):
+    """Stops before or after it has published one batch."""
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
+        when, batch, path = os.environ[PAUSE].split(":", 2)
+        if when == "after":
+            super().commit(messages, batchId)
+        if batchId == int(batch):
+            Path(path).touch()
+            time.sleep(LONGEST)
+        if when == "before":
+            super().commit(messages, batchId)
+
+
+class FailingSource(TidelogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_failing"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802
+        return FailingWriter(for_sink(self.given, STREAM), schema)
+
+
+class PausingSource(TidelogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_pausing"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802
+        return PausingWriter(for_sink(self.given, STREAM), schema)

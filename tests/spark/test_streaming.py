@@ -1,0 +1,276 @@
+"""Reading on and on: triggers, limits, restarts, new keys, losses."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tidelog import Client
+from tidelog.testing import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE = 25.0  # seconds
+
+
+def until(met: Callable[[], Any], what: str = "") -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline, what or "it did not happen"
+        time.sleep(0.02)
+
+
+class Job:
+    """A query that keeps what it is given, across restarts."""
+
+    def __init__(self, spark: SparkSession, url: str, checkpoint: str) -> None:
+        self.spark = spark
+        self.url = url
+        self.checkpoint = checkpoint
+        self.got: list[int] = []
+        self.batches: dict[int, list[int]] = {}  # by batch ID
+        self.fails: list[int] = []  # batch IDs that shall fail once, when all was read
+        self.query: StreamingQuery | None = None
+
+    def start(self, now: bool = False, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        """``now``: end when all was read that was there; None for an option leaves out one of ours."""
+        defaults = {"url": self.url, "subscribe": "a", "startingOffsets": "earliest"}
+        if "subscribePattern" in options:
+            del defaults["subscribe"]
+        options = {name: str(value) for name, value in (defaults | options).items() if value is not None}
+        frame = self.spark.readStream.format("tidelog").schema("_key string, n int").options(**options).load()
+        writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self.checkpoint)
+        trigger = {"availableNow": True} if now else trigger
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self.query
+
+    def run(self, **options: Any) -> list[int]:
+        """Read what is there; returns what came in this run, by batch the number of rows."""
+        before = len(self.got)
+        self.start(now=True, **options).awaitTermination(int(PATIENCE))
+        return self.got[before:]
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        numbers = [row["n"] for row in frame.collect()]
+        if batch in self.fails:
+            self.fails.remove(batch)
+            raise RuntimeError("as asked for")
+        self.batches[batch] = numbers
+        self.got += numbers
+
+    def sizes(self) -> list[int]:
+        return [len(numbers) for numbers in self.batches.values() if numbers]
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+
+@pytest.fixture
+def job(spark: SparkSession, tidelog_server: Server, checkpoint: str) -> Iterator[Job]:
+    job = Job(spark, tidelog_server.url, checkpoint)
+    yield job
+    job.stop()
+
+
+def append(client: Client, key: str, *numbers: int) -> str:
+    """Append one entry a number; returns the last ID."""
+    return str(client.tmappend(key, ["n"], [(number,) for number in numbers]).last)
+
+
+def test_following(job: Job, client: Client) -> None:
+    append(client, "a", 1, 2, 3)
+    job.start()
+    until(lambda: job.got == [1, 2, 3])
+    append(client, "a", 4)
+    until(lambda: job.got == [1, 2, 3, 4])
+    append(client, "a", 5, 6)
+    until(lambda: job.got == [1, 2, 3, 4, 5, 6])
+    assert job.query is not None
+    until(lambda: job.query and job.query.lastProgress and job.query.lastProgress.sources[0].latestOffset)
+
+
+def test_latest_is_the_default(spark: SparkSession, job: Job, client: Client) -> None:
+    append(client, "a", 1, 2, 3)
+    job.start(startingOffsets=None)
+    until(lambda: job.query and job.query.lastProgress)
+    append(client, "a", 4)
+    until(lambda: job.got == [4])
+
+
+def test_available_now_ends_and_goes_on_where_it_was(job: Job, client: Client) -> None:
+    append(client, "a", *range(5))
+    assert job.run() == [0, 1, 2, 3, 4]
+    assert job.run() == []
+    append(client, "a", 5, 6)
+    assert job.run() == [5, 6]
+
+
+def test_once_and_processing_time(job: Job, client: Client) -> None:
+    append(client, "a", *range(5))
+    job.start(trigger={"once": True}, maxOffsetsPerTrigger=2).awaitTermination(int(PATIENCE))
+    assert job.sizes() == [5]  # once takes all there is, whatever the limit
+    append(client, "a", *range(5, 8))
+    job.start(trigger={"processingTime": "100 milliseconds"}, maxOffsetsPerTrigger=2)
+    until(lambda: job.got == list(range(8)))
+    assert job.sizes() == [5, 2, 1]
+
+
+def test_at_most_so_many_a_batch(job: Job, client: Client) -> None:
+    append(client, "a", *range(100))
+    append(client, "b", *range(1000, 1010))
+    append(client, "c", 2000)
+    got = job.run(subscribe="a,b,c", maxOffsetsPerTrigger=30)
+    assert Counter(got) == Counter([*range(100), *range(1000, 1010), 2000])
+    assert job.sizes() == [30, 30, 30, 21]
+    assert 2000 in job.batches[0]  # every stream gets at least one
+    assert any(number in job.batches[0] for number in range(1000, 1010))
+
+
+def test_fewer_a_batch_than_streams(job: Job, client: Client) -> None:
+    for number in range(6):
+        append(client, f"s{number}", number, number + 10)
+    got = job.run(subscribePattern="s.", maxOffsetsPerTrigger=2)
+    assert Counter(got) == Counter([*range(6), *range(10, 16)])
+    assert set(job.sizes()) == {2}
+
+
+def test_at_least_so_many_a_batch_or_it_took_too_long(job: Job, client: Client) -> None:
+    append(client, "a", 1)
+    job.start(minOffsetsPerTrigger=5, maxTriggerDelay="3s")
+    until(lambda: job.got == [1])  # the first batch does not wait, as with Kafka's source
+    append(client, "a", 2)
+    asked = time.monotonic()
+    append(client, "a", 3, 4, 5, 6)
+    until(lambda: len(job.got) == 6)
+    assert time.monotonic() - asked < 2.5
+    append(client, "a", 7)
+    until(lambda: len(job.got) == 7)
+    assert 7 in list(job.batches.values())[-1]
+    assert time.monotonic() - asked > 2.5
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(job: Job, client: Client) -> None:
+    append(client, "a", *range(10))
+    job.fails = [1]
+    query = job.start(now=True, maxOffsetsPerTrigger=4, minPartitions=3)
+    with pytest.raises(Exception, match="as asked for"):
+        query.awaitTermination(int(PATIENCE))
+    append(client, "a", *range(10, 20))
+    job.run(maxOffsetsPerTrigger=100)
+    assert job.batches == {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: list(range(8, 20))}
+
+
+def test_new_keys_of_a_pattern_from_their_beginning(job: Job, client: Client) -> None:
+    append(client, "t:1", 1, 2)
+    query = job.start(subscribePattern="t:.*", startingOffsets="latest")
+    until(lambda: query.lastProgress)
+    append(client, "t:2", 3, 4)
+    append(client, "u:2", 99)
+    until(lambda: Counter(job.got) == Counter([3, 4]))
+    append(client, "t:1", 5)
+    until(lambda: Counter(job.got) == Counter([3, 4, 5]))
+    query.processAllAvailable()  # returns when the batch is in the checkpoint: else it would be read again
+    job.stop()
+    append(client, "t:3", 6)
+    assert job.run(subscribePattern="t:.*", startingOffsets="latest") == [6]
+
+
+def test_a_key_that_is_subscribed_to_later_and_no_more(job: Job, client: Client) -> None:
+    append(client, "a", 1)
+    append(client, "b", 2)
+    assert job.run(subscribe="a") == [1]
+    assert job.run(subscribe="a,b") == [2]
+    append(client, "a", 3)
+    append(client, "b", 4)
+    assert job.run(subscribe="b") == [4]
+    assert job.run(subscribe="a,b") == [3]
+
+
+def test_the_server_is_killed_under_a_running_query(job: Job, client: Client, tidelog_server: Server) -> None:
+    append(client, "a", *range(1000))
+    options: dict[str, Any] = {"fetchOffset.numRetries": 40, "fetchOffset.retryIntervalMs": 250}
+    query = job.start(maxOffsetsPerTrigger=100, **options)
+    until(lambda: len(job.got) >= 200)
+    tidelog_server.kill()
+    time.sleep(0.3)
+    tidelog_server.start()
+    with tidelog_server.client() as again:
+        append(again, "a", *range(1000, 1500))
+    until(lambda: len(job.got) >= 1500)
+    assert query.isActive
+    assert job.got == list(range(1500))
+
+
+# -- losses -------------------------------------------------------------------------------------------------------
+def lose(client: Client, how: str) -> None:
+    """Make what the job would read next impossible to read."""
+    match how:
+        case "evicted":
+            append(client, "a", *range(10, 20))
+            client.ttrim("a", count=5)
+        case "deleted":
+            client.redis.delete("a")
+        case "deleted and filled again":
+            client.redis.delete("a")
+            append(client, "a", *range(15, 20))
+        case "shorter than before":
+            client.redis.delete("a")
+            client.tread("a", "0", 0, group="g")  # an empty stream, whose last ID is 0.0
+
+
+LOSSES = ["evicted", "deleted", "deleted and filled again", "shorter than before"]
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_data_loss_fails_the_query(job: Job, client: Client, how: str) -> None:
+    last = append(client, "a", *range(10))
+    job.run()
+    lose(client, how)
+    query = job.start(now=True)
+    with pytest.raises(Exception, match="data loss in stream 'a'") as error:
+        query.awaitTermination(int(PATIENCE))
+    text = str(error.value)
+    assert how in text
+    assert f"what follows ID {last} was wanted" in text
+    assert "failOnDataLoss=false" in text
+    if how == "evicted":
+        assert f"the first ID there is {client.trange('a', count=1)[0].id}" in text
+    assert job.got == list(range(10))
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_data_loss_is_skipped_where_that_is_wanted(job: Job, client: Client, how: str) -> None:
+    append(client, "a", *range(10))
+    job.run()
+    lose(client, how)
+    there = [int(entry["n"]) for entry in client.trange("a")]
+    assert job.run(failOnDataLoss="false") == there
+    append(client, "a", 30)
+    assert job.run(failOnDataLoss="false") == [30]
+
+
+def test_a_key_of_a_pattern_is_deleted(job: Job, client: Client) -> None:
+    append(client, "t:1", 1)
+    append(client, "t:2", 2)
+    job.run(subscribePattern="t:.*")
+    client.redis.delete("t:1")
+    query = job.start(now=True, subscribePattern="t:.*")
+    with pytest.raises(Exception, match="data loss in stream 't:1': it was deleted"):
+        query.awaitTermination(int(PATIENCE))
+    append(client, "t:2", 3)
+    assert job.run(subscribePattern="t:.*", failOnDataLoss="false") == [3]
+
+
+def test_what_the_checkpoint_holds(job: Job, client: Client, checkpoint: str) -> None:
+    last = append(client, "a", 1, 2)
+    job.run()
+    with open(f"{checkpoint}/offsets/0") as file:
+        assert json.loads(file.read().splitlines()[-1]) == {"a": last}

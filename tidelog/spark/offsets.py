@@ -1,0 +1,280 @@
+"""Where a query stands in each stream, where it may go next, and what is gone in between.
+
+An offset, as Spark keeps it in the checkpoint, is ``{"key": "ms.seq", ...}``: everything up to that ID, itself
+included, was read.
+
+Rule 1: an ID in an offset is ``0.0``, or that of an entry which was there when it was written down. So if it is neither
+        there nor evicted later on, the stream is not the one that was read before.
+Rule 2: offsets never go back, whatever happens to a stream.
+Rule 3: a key that is not in an offset is new, and is read from its beginning.
+Rule 4: a key that is subscribed to no more keeps its place in the offset.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog import calls
+from tidelog.calls import Call
+from tidelog.entries import SEQ_MAX, Info, StreamId
+from tidelog.spark.options import EARLIEST, Places, Source, Where
+from tidelog.spark.servers import Servers
+from tidelog.spark.wire import ReplyError
+
+ZERO: Final = StreamId(0, 0)
+TAILS_FOR: Final = 0.02  # seconds for which a look at the tails is good: Spark asks about 90 times a second
+KEYS_FOR: Final = 1.0  # seconds until the keys of a pattern are looked for again
+SCAN_COUNT: Final = 1000
+NO_KEY: Final = "ERR no such key"
+
+Ids = dict[str, StreamId]
+
+
+class DataLossError(Exception):
+    """Entries that should have been read are gone."""
+
+
+def data_loss(key: str, wanted: StreamId, info: Info | None, what: str) -> DataLossError:
+    """The error for entries after ``wanted`` that are gone; ``info`` is None where the key is gone."""
+    if info is None:
+        there = "there is no such key"
+    elif info.first is None:
+        there = f"it is empty, its last ID was {info.last}"
+    else:
+        there = f"the first ID there is {info.first}, the last {info.last}"
+    return DataLossError(
+        f"data loss in stream {key!r}: {what}; what follows ID {wanted} was wanted, {there}. With the option "
+        "failOnDataLoss=false the query goes on with what is there."
+    )
+
+
+def lost(key: str, after: StreamId, info: Info | None) -> DataLossError | None:
+    """The error if not everything after ``after`` is there any more, or the stream does not reach that far."""
+    if info is None:
+        return data_loss(key, after, None, "it was deleted") if after > ZERO else None
+    if info.evicted_to > after:
+        return data_loss(key, after, info, f"entries up to {info.evicted_to} were evicted")
+    if info.last < after:
+        return data_loss(key, after, info, "it is shorter than before")
+    return None
+
+
+def before(wanted: StreamId) -> StreamId:
+    """The ID in front of this one; 0.0 has none and is returned."""
+    if wanted.seq:
+        return StreamId(wanted.ms, wanted.seq - 1)
+    return StreamId(wanted.ms - 1, SEQ_MAX) if wanted.ms else wanted
+
+
+def is_text(key: bytes) -> bool:
+    """Whether a key can stand in an offset, which is JSON."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def found(key: str, reply: Any) -> Any:
+    """A reply about a key. ReplyError, with the key's name, if it is one."""
+    if isinstance(reply, ReplyError):
+        raise ReplyError(f"{reply} (stream {key!r})")
+    return reply
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a batch reads of one stream."""
+
+    key: str
+    after: StreamId  # not included
+    end: StreamId  # included
+
+
+class Offsets:
+    """What a query knows of its streams. One connection to the leader; nothing is kept that can't be asked again."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.servers = Servers(source.access, f"{source.name}-driver")
+        self._tails: Ids = {}
+        self._tails_until = 0.0
+        self._keys: tuple[str, ...] = ()
+        self._keys_until = 0.0
+
+    def close(self) -> None:
+        self.servers.close()
+
+    # -- what is there ------------------------------------------------------------------------------------------
+    def keys(self) -> tuple[str, ...]:
+        """The keys subscribed to; for a pattern, of the streams there are. Names that are not UTF-8 can't match."""
+        subscription = self.source.subscription
+        if not subscription.pattern:
+            return subscription.keys
+        if time.monotonic() >= self._keys_until:
+            matches = re.compile(subscription.pattern).fullmatch
+            names = [key.decode() for key in self._scan() if is_text(key)]
+            self._keys = tuple(sorted(name for name in names if matches(name)))
+            self._keys_until = time.monotonic() + KEYS_FOR
+        return self._keys
+
+    def _scan(self) -> set[bytes]:
+        found: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            scan: Call[Any] = Call(("SCAN", cursor, "COUNT", SCAN_COUNT, "TYPE", "stream"), lambda reply: reply)
+            (reply,) = self.servers.ask(scan)
+            if isinstance(reply, ReplyError):
+                raise reply
+            cursor, page = reply
+            found.update(page)
+            if cursor == b"0":
+                return found
+
+    def tails(self, fresh: bool = False) -> Ids:
+        """The last ID of each stream, 0.0 where there is none. At most ``TAILS_FOR`` old, or asked for now."""
+        if fresh or time.monotonic() >= self._tails_until:
+            keys = self.keys()
+            replies = self.servers.ask(*[calls.tread(key, "0", 0, with_info=True) for key in keys])
+            infos = [found(key, reply).info for key, reply in zip(keys, replies, strict=True)]
+            self._tails = {key: info.last for key, info in zip(keys, infos, strict=True)}
+            self._tails_until = time.monotonic() + TAILS_FOR
+        return dict(self._tails)
+
+    def infos(self, keys: Iterable[str]) -> dict[str, Info | None]:
+        """TINFO of each key, None where there is none."""
+        names = list(keys)
+        replies = self.servers.ask(*map(calls.tinfo, names))
+        return {
+            key: None if isinstance(reply, ReplyError) and str(reply).startswith(NO_KEY) else found(key, reply)
+            for key, reply in zip(names, replies, strict=True)
+        }
+
+    # -- from options to IDs ------------------------------------------------------------------------------------
+    def start(self) -> Ids:
+        """The IDs after which to begin, as the options say."""
+        infos = self.infos(self.keys())
+        places = {key: self.source.starting.named(key) or EARLIEST for key in infos}
+        return self._looked_up(infos, places, self.source.starting, first=True)
+
+    def end(self, start: Ids) -> Ids:
+        """The last IDs to read in a batch, as the options say; keys that have nothing to read are left out."""
+        infos = self.infos(start)
+        places = {key: self.source.ending.named(key) or Where("latest") for key in infos}
+        ends = self._looked_up(infos, places, self.source.ending, first=False)
+        return {key: end for key, end in ends.items() if end > start[key]}
+
+    def _looked_up(
+        self, infos: Mapping[str, Info | None], places: Mapping[str, Where], option: Places, first: bool
+    ) -> Ids:
+        """Each place as an ID after which to read (``first``), or up to which. Rule 1 holds for what is returned."""
+        bounded = [key for key, where in places.items() if where.kind in ("id", "time") and infos[key] is not None]
+        replies = self.servers.ask(*[calls.trevrange(key, f"({places[key].id}", "-", 1) for key in bounded])
+        newest = {key: found(key, reply) for key, reply in zip(bounded, replies, strict=True)}
+        ids: Ids = {}
+        for key, where in places.items():
+            info = infos[key]
+            if info is None:
+                ids[key] = ZERO
+            elif where.kind == "latest":
+                ids[key] = info.last
+            elif where.kind == "earliest":
+                ids[key] = info.evicted_to
+            else:
+                entries = newest[key]
+                ids[key] = entries[0].id if entries else info.evicted_to
+                if first and where.kind == "id":
+                    ids[key] = self._exactly(key, where.id, ids[key], info, option)
+        return ids
+
+    def _exactly(self, key: str, wanted: StreamId, nearest: StreamId, info: Info, option: Places) -> StreamId:
+        """Where to begin for an entry that was named by its ID: it, or an entry before it, may be gone."""
+        beyond = wanted > StreamId(info.last.ms, min(info.last.seq + 1, SEQ_MAX))
+        if beyond and self.source.fail_on_loss:
+            raise data_loss(key, wanted, info, f"{option.option} names ID {wanted}, which the stream never reached")
+        return before(wanted) if wanted <= info.evicted_to else nearest
+
+    # -- what was lost ------------------------------------------------------------------------------------------
+    def verify(self, starts: Ids) -> list[DataLossError]:
+        """What can't be read any more of what follows these IDs."""
+        infos = self.infos(starts)
+        errors = {key: lost(key, after, infos[key]) for key, after in starts.items()}
+        asked = [
+            key
+            for key, after in starts.items()
+            if errors[key] is None and (info := infos[key]) is not None and after > info.evicted_to
+        ]
+        replies = self.servers.ask(*[calls.tcount(key, starts[key], starts[key]) for key in asked])
+        for key, number in zip(asked, replies, strict=True):
+            if not found(key, number):  # Rule 1
+                errors[key] = data_loss(key, starts[key], infos[key], "it was deleted and filled again")
+        return [error for error in errors.values() if error is not None]
+
+    # -- how much -----------------------------------------------------------------------------------------------
+    def counts(self, spans: list[Span]) -> list[int]:
+        """How many entries each has now."""
+        replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
+        return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
+
+    def limited(self, spans: list[Span], most: int) -> list[Span]:
+        """The spans cut so that they have ``most`` entries together; each stream has its share by what it has to give.
+
+        Every stream gets at least one entry, unless there are more streams than that: then those go first that are
+        furthest behind.
+        """
+        have = self.counts(spans)
+        total = sum(have)
+        if total <= most:
+            return spans
+        order = sorted((i for i, number in enumerate(have) if number), key=lambda i: spans[i].after)[:most]
+        shares = dict.fromkeys(order, 1)
+        spare, rest = most - len(order), sum(have[i] - 1 for i in order)
+        for i in order:
+            share = spare * (have[i] - 1) // rest if rest else 0
+            shares[i] += share
+        left = most - sum(shares.values())  # what rounding left over: fewer than there are streams
+        for i in order:
+            more = min(left, have[i] - shares[i])
+            shares[i] += more
+            left -= more
+        asked = [(spans[i], shares[i], have[i]) for i in sorted(order)]
+        replies = self.servers.ask(*[calls.tseek(span.key, span.after, share) for span, share, _ in asked])
+        cut = []
+        for (span, _, _), reply in zip(asked, replies, strict=True):
+            end = found(span.key, reply)
+            if end is not None:
+                cut.append(Span(span.key, span.after, min(end, span.end)))
+        return cut
+
+    def split(self, spans: list[Span], least: int | None) -> list[tuple[Span, int]]:
+        """The spans in at least ``least`` pieces (where there are as many entries), each with the entries it has.
+
+        Without ``least`` a span is a piece, and nothing is counted (-1).
+        """
+        if least is None or least <= len(spans):
+            return [(span, -1) for span in spans]
+        have = self.counts(spans)
+        total = sum(have)
+        wanted = [
+            max(1, min(number, -(-least * number // total) if total else 1)) for number in have
+        ]  # rounded up: at least as many as asked for
+        borders = [
+            (span, [number * i // pieces for i in range(1, pieces)])
+            for span, number, pieces in zip(spans, have, wanted, strict=True)
+        ]
+        seeks = [calls.tseek(span.key, span.after, n) for span, places in borders for n in places]
+        replies = iter(self.servers.ask(*seeks))
+        pieces: list[tuple[Span, int]] = []
+        for (span, places), number in zip(borders, have, strict=True):
+            after, done = span.after, 0
+            for n in places:
+                end = found(span.key, next(replies))
+                if end is not None and after < end < span.end:
+                    pieces.append((Span(span.key, after, end), n - done))
+                    after, done = end, n
+            pieces.append((Span(span.key, after, span.end), number - done))
+        return pieces

@@ -1,0 +1,141 @@
+"""Reading one range of one stream: what a Spark task does.
+
+Rule 1: a range is (after, end], and it is the same entries each time it is read, or an error: never through a group,
+        and no entry is missing unless ``failOnDataLoss=false`` allows it.
+Rule 2: what was handed on is not read again: after a lost connection it goes on behind the last entry.
+
+How Rule 1 is kept while others may evict: first TCOUNT, then TINFO, then TRANGE. If nothing of the range was evicted at
+the moment of TINFO, the count before it was the whole; and if TRANGE, which is answered as of one moment, announces as
+many, it has them all.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from tidelog import calls
+from tidelog.entries import Info, StreamId
+from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
+from tidelog.spark.options import Source
+from tidelog.spark.servers import Servers, UnreachableError
+from tidelog.spark.wire import PASSING, ReplyError, Wire
+
+Rows = list[list[bytes]]
+
+CATCH_UP: Final = 2.0  # seconds a replica has to catch up before the leader is asked
+LOOK_AGAIN: Final = 0.02  # seconds between two looks at how far it is
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Range(InputPartition):
+    """The entries of ``key`` after one ID up to another, that one included."""
+
+    key: str
+    after: str
+    end: str
+    replica: str = ""  # URL of the replica to read from; "": the leader
+
+    @classmethod
+    def of(cls, span: Span, replica: str = "") -> Range:
+        return cls(span.key, str(span.after), str(span.end), replica)
+
+
+class Lagging(Exception):  # noqa: N818 - no error: the leader is asked instead
+    """A replica is not as far as the range's end."""
+
+
+def read_rows(source: Source, piece: Range, size: int) -> Iterator[Rows]:
+    """The entries of a range as ``[id, field, value, ...]``, at most ``size`` at a time.
+
+    DataLossError where some are gone and ``fail_on_loss``; UnreachableError where nobody answers.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # ten thousand lists a page, none in a cycle: looking for some costs twice as much as reading
+    try:
+        yield from _pages(source, piece, size)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _pages(source: Source, piece: Range, size: int) -> Iterator[Rows]:
+    servers = Servers(source.access, f"{source.name}-task")
+    after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
+    replica, failures = piece.replica, 0
+    while True:
+        wire: Wire | None = None
+        try:
+            wire = Wire(source.access, replica, servers.name) if replica else servers.attempts(servers.leader)
+            number, first = begin(wire, source, piece.key, after, end, bool(replica))
+            for rows in wire.rows(number, first, size):
+                yield rows
+                after, failures = StreamId.parse(rows[-1][0]), 0
+            return
+        except UnreachableError:
+            raise
+        except Lagging:
+            log.warning("replica %s has not got as far as %s of %r; the leader is asked", replica, end, piece.key)
+            replica = ""
+        except (OSError, ReplyError) as error:
+            if isinstance(error, ReplyError) and error.code not in PASSING:
+                raise
+            failures += 1
+            if replica:
+                log.warning("replica %s: %s; the leader is asked", replica.rpartition("@")[2], error)
+                replica = ""
+            elif failures > source.access.retries:
+                raise
+            else:
+                time.sleep(source.access.retry_ms / 1000)
+        finally:
+            if wire is not None:
+                wire.close()
+            servers.close()
+
+
+def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool) -> tuple[int, bytes]:
+    """Ask for the range; returns how many entries come, and the first bytes of them."""
+    counted, info = _look(wire, key, after, end)
+    if is_replica:
+        patience = time.monotonic() + CATCH_UP
+        while info is None or info.last < end:
+            if time.monotonic() > patience:
+                raise Lagging
+            time.sleep(LOOK_AGAIN)
+            counted, info = _look(wire, key, after, end)
+    loss = lost(key, after, info)
+    if loss is None and (info is None or info.last < end):
+        loss = data_loss(key, after, info, f"it does not reach ID {end} any more")
+    if info is not None:
+        wire.send(calls.trange(key, f"({after}", end).args)
+        number, first = wire.header()
+    else:
+        number, first = 0, b""
+    if loss is None and number < counted:
+        loss = data_loss(key, after, info, f"{counted - number} entries were evicted as it was read")
+    if loss is not None:
+        report([loss], source.fail_on_loss)
+    return number, first
+
+
+def _look(wire: Wire, key: str, after: StreamId, end: StreamId) -> tuple[int, Info | None]:
+    counted, info = wire.run(calls.tcount(key, f"({after}", end), calls.tinfo(key))
+    missing = isinstance(info, ReplyError) and str(info).startswith(NO_KEY)
+    return found(key, counted), None if missing else found(key, info)
+
+
+def report(losses: list[DataLossError], fail: bool) -> None:
+    """Raise the first, or log them all."""
+    if losses and fail:
+        raise losses[0]
+    for loss in losses:
+        log.warning("%s", loss)
