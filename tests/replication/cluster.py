@@ -164,9 +164,11 @@ class Node(Server):
 
 
 def in_sync(leader: Node, *replicas: Node) -> bool:
-    """Links up, and all logs equally long."""
+    """Links up, all logs equally long, and the leader has heard so of those that are connected to it."""
     end = leader.offset
-    return all(replica.link_up and replica.offset == end for replica in replicas)
+    if not all(replica.link_up and replica.offset == end for replica in replicas):
+        return False
+    return all(fact["state"] == "online" for fact in leader.info().values() if isinstance(fact, dict))
 
 
 def assert_same(leader: Node, *replicas: Node) -> None:
