@@ -302,7 +302,6 @@ class Roles:
         """Some ten times a second."""
         server = self.server
         self.replicas.on_time(mono)
-        self.server.blocking.acknowledged()  # for those who wait for this server's own disk
         if self.transition is not None:
             self.transition.on_time()
         self.count_replicas()
