@@ -1,7 +1,8 @@
 """The Spark source and sink: ``python -m benchmarks.spark``. Rows a second on one core, latency, what a limit costs.
 
 Everything in one run on one machine: the source beside Spark's rate for a source that only makes rows up (the
-ceiling), and beside one with redis-py; the sink beside redis-py in foreachBatch. Spark runs one task at a time.
+ceiling), with and without its compiled part, and beside one with redis-py; the sink beside redis-py in foreachBatch.
+Spark runs one task at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.sparksources import SCHEMA, Synthetic, WithRedisPy, append_with_redis_py
+from benchmarks.sparksources import SCHEMA, ByHiredis, Compiled, Synthetic, WithRedisPy, append_with_redis_py
 from tidelog import Client
 from tidelog.testing import running_server
 
@@ -42,7 +43,7 @@ def session() -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    for source in (Synthetic, WithRedisPy):
+    for source in (Synthetic, ByHiredis, Compiled, WithRedisPy):
         spark.dataSource.register(source)
     return spark
 
@@ -119,13 +120,12 @@ def main(rows: int, runs: int, seconds: int, json_file: Path | None) -> None:
         click.echo("| what | median (min-max) | |\n|---|---|---|")
         made_up = spark.read.format("synthetic").option("rows", rows).load()
         say("source: made up (the ceiling)", rates(partial(drain, made_up), rows, runs))
-        read = spark.read.option("url", server.url).option("subscribe", "rows")
-        say(
-            "source: tidelog, two typed columns",
-            rates(partial(drain, read.format("tidelog").schema(SCHEMA).load()), rows, runs),
-        )
-        default = SparkSession.builder.getOrCreate().read.option("url", server.url).option("subscribe", "rows")
-        say("source: tidelog, default row", rates(partial(drain, default.format("tidelog").load()), rows, runs))
+        ways = {"compiled": "tidelog_compiled", "by hiredis": "tidelog_by_hiredis"}
+        for columns, schema in (("two typed columns", SCHEMA), ("default row", "")):
+            for way, name in ways.items():
+                reader = spark.read.format(name).option("url", server.url).option("subscribe", "rows")
+                frame = (reader.schema(schema) if schema else reader).load()
+                say(f"source: tidelog, {columns}, {way}", rates(partial(drain, frame), rows, runs))
         by_hand = spark.read.format("with_redis_py").option("url", server.url).option("subscribe", "rows").load()
         say("source: redis-py", rates(partial(drain, by_hand), rows, runs))
 

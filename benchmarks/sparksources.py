@@ -1,10 +1,11 @@
-"""What the Spark source is measured against: a source that makes its rows up, and one that reads with redis-py.
+"""What the Spark source is measured against: a source that makes its rows up, itself by hiredis, one with redis-py.
 
 In a module of their own because Spark's workers import it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+
+from tidelog.spark.options import BATCH as READ_ONCE
+from tidelog.spark.options import for_source
+from tidelog.spark.pages import SWITCH, native
+from tidelog.spark.source import TidelogDataSource, TidelogReader
 
 SCHEMA = "n long, s string"
 BATCH = 10_000
@@ -41,6 +47,44 @@ class SyntheticReader(DataSourceReader):
         batch = pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(self.schema, timezone="UTC"))
         for _number in range(self.rows // BATCH):
             yield batch
+
+
+class ByHiredis(TidelogDataSource):
+    """tidelog's own source, as it reads where nothing could be compiled."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_by_hiredis"
+
+    def reader(self, schema: StructType) -> TidelogReader:
+        return ByHiredisReader(for_source(self.given, READ_ONCE), schema)
+
+
+class ByHiredisReader(TidelogReader):
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        os.environ[SWITCH] = "0"  # of this worker, which reads for others too
+        try:
+            yield from super().read(partition)
+        finally:
+            del os.environ[SWITCH]
+
+
+class Compiled(TidelogDataSource):
+    """The same, compiled: fails where it isn't, so that no figure is of something else."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_compiled"
+
+    def reader(self, schema: StructType) -> TidelogReader:
+        return CompiledReader(for_source(self.given, READ_ONCE), schema)
+
+
+class CompiledReader(TidelogReader):
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not native():
+            raise AssertionError("tidelog.spark._rows is not built here")
+        return super().read(partition)
 
 
 class WithRedisPy(DataSource):

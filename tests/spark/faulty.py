@@ -1,4 +1,5 @@
-"""The sink with accidents: a task that fails when it has staged, a driver that stops in the middle of a commit.
+"""The sink with accidents: a task that fails when it has staged, a driver that stops in the middle of a commit. And the
+source as it reads one way only: compiled, or by hiredis.
 
 Workers import this module, so what they need to know comes by environment variables.
 """
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from tidelog.spark.options import STREAM, for_sink
+from tidelog.spark.options import BATCH, STREAM, for_sink, for_source
+from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.sink import Messages, Staged, TidelogStreamWriter
-from tidelog.spark.source import TidelogDataSource
+from tidelog.spark.source import TidelogDataSource, TidelogReader
 
 PAUSE = "TIDELOG_TEST_PAUSE"  # "before:7:/path": touch the path and stop before batch 7 is published; or "after:..."
 LONGEST = 60.0  # seconds a pause lasts if nobody kills the process
@@ -63,3 +66,40 @@ class PausingSource(TidelogDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802
         return PausingWriter(for_sink(self.given, STREAM), schema)
+
+
+class OneWayReader(TidelogReader):
+    """Reads by hiredis, or compiled; the task fails where it isn't so."""
+
+    compiled = True
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        os.environ[SWITCH] = "1" if self.compiled else "0"
+        if native() != self.compiled:
+            raise AssertionError(f"native() is {native()}")
+        try:
+            yield from super().read(partition)
+        finally:
+            del os.environ[SWITCH]
+
+
+class HiredisReader(OneWayReader):
+    compiled = False
+
+
+class CompiledSource(TidelogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_compiled"
+
+    def reader(self, schema: StructType) -> TidelogReader:
+        return OneWayReader(for_source(self.given, BATCH), schema)
+
+
+class HiredisSource(TidelogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog_hiredis"
+
+    def reader(self, schema: StructType) -> TidelogReader:
+        return HiredisReader(for_source(self.given, BATCH), schema)

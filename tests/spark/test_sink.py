@@ -163,3 +163,21 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, client
     to(spark.range(10), key="a", txnAppId="other", txnVersion=1).save()
     assert client.tlen("a") == 30
     assert stages(client) == 0
+
+
+def test_two_jobs_in_one_nanosecond(
+    client: Client, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
+    from tidelog.spark import stage
+    from tidelog.spark.options import BATCH, Given, for_sink
+
+    sink = for_sink(Given({"url": tidelog_server.url, "key": "a"}), BATCH)
+    moments = iter([1_700_000_000_000_000_000] * 3 + [1_700_000_000_000_000_001])
+    monkeypatch.setattr("tidelog.spark.stage.time.time_ns", lambda: next(moments))
+    for number in (1, 2):
+        client.redis.execute_command("TSTAGE", f"s{number}", 60_000, "a", "FIELDS", 1, "n", "VALUES", number)
+    for number in (1, 2):
+        stage.publish_once(sink, [f"s{number}"])
+    assert entries(client, "a") == [{"n": "1"}, {"n": "2"}]
+    assert next(moments, None) is None, "the second job read the clock until it had a moment of its own"

@@ -42,13 +42,13 @@ CASES: list[tuple[Any, dict[bytes, Any]]] = [
 )
 def test_each_value_alone_and_among_others(wanted: Any, examples: dict[bytes, Any]) -> None:
     for raw, expected in examples.items():
-        array, wrong = convert([raw], wanted)
+        array, wrong = convert(pa.array([raw], pa.binary()), wanted)
         assert array.type == wanted
         assert array.to_pylist() == [expected]
         assert wrong == ([0] if expected is None else [])
     mixed = [*examples, None] * 50
     random.Random(5).shuffle(mixed)
-    array, wrong = convert(mixed, wanted)
+    array, wrong = convert(pa.array(mixed, pa.binary()), wanted)
     assert array.to_pylist() == [None if raw is None else examples[raw] for raw in mixed]
     assert wrong == [i for i, raw in enumerate(mixed) if raw is not None and examples[raw] is None]
 
@@ -57,11 +57,11 @@ def test_each_value_alone_and_among_others(wanted: Any, examples: dict[bytes, An
     "wanted", [pa.int32(), pa.float64(), pa.decimal128(5, 2), pa.bool_(), pa.date32(), pa.timestamp("us")]
 )
 def test_an_empty_value_is_null_and_not_wrong(wanted: Any) -> None:
-    array, wrong = convert([b"", None], wanted)
+    array, wrong = convert(pa.array([b"", None], pa.binary()), wanted)
     assert (array.to_pylist(), wrong) == ([None, None], [])
 
 
 def test_nothing() -> None:
     for wanted, _ in CASES:
-        array, wrong = convert([], wanted)
+        array, wrong = convert(pa.array([], pa.binary()), wanted)
         assert (len(array), array.type, wrong) == (0, wanted, [])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["native", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -19,3 +19,10 @@ def register(spark: SparkSession) -> None:
     from tidelog.spark.source import TidelogDataSource  # here: options and wire need no pyspark
 
     spark.dataSource.register(TidelogDataSource)
+
+
+def native() -> bool:
+    """Whether reads go through the compiled helper here; if not, through hiredis: slower, with the same results."""
+    from tidelog.spark.pages import native  # here: it needs pyarrow
+
+    return native()

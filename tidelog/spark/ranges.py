@@ -24,10 +24,9 @@ from tidelog import calls
 from tidelog.entries import Info, StreamId
 from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
 from tidelog.spark.options import Source
+from tidelog.spark.pages import Page, Wanted, gather
 from tidelog.spark.servers import Servers, UnreachableError
 from tidelog.spark.wire import PASSING, ReplyError, Wire
-
-Rows = list[list[bytes]]
 
 CATCH_UP: Final = 2.0  # seconds a replica has to catch up before the leader is asked
 LOOK_AGAIN: Final = 0.02  # seconds between two looks at how far it is
@@ -53,21 +52,21 @@ class Lagging(Exception):  # noqa: N818 - no error: the leader is asked instead
     """A replica is not as far as the range's end."""
 
 
-def read_rows(source: Source, piece: Range, size: int) -> Iterator[Rows]:
-    """The entries of a range as ``[id, field, value, ...]``, at most ``size`` at a time.
+def read_pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+    """The entries of a range, at most ``size`` at a time.
 
     DataLossError where some are gone and ``fail_on_loss``; UnreachableError where nobody answers.
     """
     collecting = gc.isenabled()
-    gc.disable()  # ten thousand lists a page, none in a cycle: looking for some costs twice as much as reading
+    gc.disable()  # hiredis: ten thousand lists a page, none in a cycle; looking for some costs twice as much as reading
     try:
-        yield from _pages(source, piece, size)
+        yield from _pages(source, piece, wanted, size)
     finally:
         if collecting:
             gc.enable()
 
 
-def _pages(source: Source, piece: Range, size: int) -> Iterator[Rows]:
+def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
     servers = Servers(source.access, f"{source.name}-task")
     after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
     replica, failures = piece.replica, 0
@@ -76,9 +75,9 @@ def _pages(source: Source, piece: Range, size: int) -> Iterator[Rows]:
         try:
             wire = Wire(source.access, replica, servers.name) if replica else servers.attempts(servers.leader)
             number, first = begin(wire, source, piece.key, after, end, bool(replica))
-            for rows in wire.rows(number, first, size):
-                yield rows
-                after, failures = StreamId.parse(rows[-1][0]), 0
+            for page in wire.pages(number, first, gather(wanted), size):
+                yield page
+                after, failures = StreamId.parse(page.last), 0
             return
         except UnreachableError:
             raise

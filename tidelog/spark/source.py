@@ -32,7 +32,7 @@ from tidelog.entries import StreamId
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, Columns
 from tidelog.spark.offsets import ZERO, Ids, Offsets, Span, data_loss
 from tidelog.spark.options import BATCH, STREAM, Given, Source, for_sink, for_source, is_source
-from tidelog.spark.ranges import Range, read_rows, report
+from tidelog.spark.ranges import Range, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 
 
@@ -82,8 +82,8 @@ def planned(offsets: Offsets, spans: list[Span]) -> list[Range]:
 def batches(source: Source, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task hands to Spark for its partition."""
     if isinstance(partition, Range):  # Spark makes up a partition of its own where there is none
-        for rows in read_rows(source, partition, BATCH_ROWS):
-            yield made.batch(partition.key, rows)
+        for page in read_pages(source, partition, made.wanted, BATCH_ROWS):
+            yield made.batch(partition.key, page)
 
 
 class TidelogReader(DataSourceReader):

@@ -30,6 +30,7 @@ from tidelog.spark.wire import PASSING, ReplyError
 AHEAD: Final = 3  # chunks sent whose replies are awaited: the server works while the next one is made
 CHUNK: Final = 500  # commands a chunk: replies that nobody reads yet must fit into the sockets, or both ends would wait
 NAME: Final = "spark-tidelog-sink"
+CLAIM_MS: Final = 600_000  # how long an epoch is nobody else's; by then the fence is beyond it, or its job has failed
 
 log = logging.getLogger(__name__)
 
@@ -129,16 +130,17 @@ def publish(sink: Sink, fence: str, epoch: int, stages: Sequence[str]) -> Publis
 def publish_once(sink: Sink, stages: Sequence[str]) -> None:
     """Publish stages of a job that no other job repeats: it needs no fence, but TPUBLISH does.
 
-    The fence is this machine's, its epochs are the time: so fences don't pile up on the server. A job that was
-    overtaken by another one takes a new epoch; if its stages are gone by then, the attempt before had got through.
+    The fence is this machine's, its epochs are the time: so fences don't pile up on the server. Two jobs must not have
+    one epoch, or the server would take the second for a repetition and drop its rows: each claims its own first. A job
+    that was overtaken by another one takes a new epoch; if its stages are gone by then, the attempt before had got
+    through.
     """
     fence = f"{NAME}:jobs:{socket.gethostname()}"
     for attempt in range(5):
         try:
-            epoch = time.time_ns()
+            epoch = _claimed(sink, fence)
             if not publish(sink, fence, epoch, stages).now:
-                # Our own first attempt, whose reply was lost; or another job at this very nanosecond.
-                log.debug("epoch %d had been published", epoch)
+                log.debug("epoch %d had been published: by us, and the reply was lost", epoch)
             return
         except StaleError:
             if attempt == 3:
@@ -148,6 +150,27 @@ def publish_once(sink: Sink, stages: Sequence[str]) -> None:
                 return
             raise
     raise AssertionError("a fence that is new has no epoch")
+
+
+def _claimed(sink: Sink, fence: str) -> int:
+    """A nanosecond that no other job has: a key says whose it is, for as long as others could read the same time."""
+    token = uuid4().hex.encode()
+    servers = Servers(sink.access, f"{NAME}-driver")
+    try:
+        while True:
+            epoch = time.time_ns()
+            claim = f"{fence}:{epoch}"
+
+            def claimed(claim: str = claim) -> bool:
+                wire = servers.leader()
+                wire.send(("SET", claim, token, "NX", "PX", CLAIM_MS), ("GET", claim))
+                wire.reply()
+                return bool(wire.reply() == token)  # ours too if the reply to an earlier attempt was lost
+
+            if servers.attempts(claimed):
+                return epoch
+    finally:
+        servers.close()
 
 
 def drop(sink: Sink, stages: Sequence[str]) -> None:

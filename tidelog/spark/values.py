@@ -7,7 +7,6 @@ Rule 2: a batch in which all fit is one cast. Where one doesn't, the batch is ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,8 +16,6 @@ POSSIBLE: Final = (
     "byte", "short", "int", "long", "float", "double", "decimal", "boolean", "string", "binary", "date",
     "timestamp", "timestamp_ntz",
 )  # fmt: skip
-
-Raw = Sequence[bytes | None]
 
 
 def fits(wanted: pa.DataType) -> bool:
@@ -30,9 +27,8 @@ def fits(wanted: pa.DataType) -> bool:
     return any(is_kind(wanted) for is_kind in known)
 
 
-def convert(raw: Raw, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """The values as ``wanted``, null where they are missing or did not fit; and the places of the latter, ascending."""
-    array = pa.array(raw, pa.binary())
+def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """A binary column as ``wanted``, null where a value is missing or did not fit; places of the latter, ascending."""
     if wanted == pa.binary():
         return array, []
     fitting = _all_fit(array, wanted)
@@ -67,6 +63,9 @@ def _all_fit(array: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 def _refuse(text: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     """Where a text is one that Arrow would take, and that is no number to anybody else: hexadecimal integers."""
     if not pa.types.is_integer(wanted):
+        return None
+    letters = text.buffers()[2]  # of all values, one behind the other: a look at them costs next to nothing
+    if letters is None or not any(letter in letters.to_pybytes() for letter in (b"x", b"X")):
         return None
     mask = pc.fill_null(pc.match_substring(text, "x", ignore_case=True), False)
     return mask if pc.any(mask).as_py() else None
@@ -112,10 +111,9 @@ def _decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pc.round(wide, wanted.scale, "half_towards_infinity").cast(wanted)
 
 
-def text_or_replaced(words: Sequence[bytes]) -> pa.Array:
-    """UTF-8 text; what isn't, with replacement characters."""
-    array = pa.array(words, pa.binary())
+def text_or_replaced(words: pa.Array) -> pa.Array:
+    """A binary column as text; what isn't UTF-8, with replacement characters."""
     try:
-        return array.cast(pa.string())
+        return words.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([word.decode("utf-8", "replace") for word in words], pa.string())
+        return pa.array([word.decode("utf-8", "replace") for word in words.to_pylist()], pa.string())

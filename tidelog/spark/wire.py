@@ -1,10 +1,10 @@
 """One connection to a server: requests out, replies in; a long range comes in pieces of bounded size.
 
 redis-py reads a reply as a whole. A TRANGE of a million entries must not be in memory as a whole, so its header is read
-here, and then hiredis is fed with what follows: each entry is a reply of its own to it.
+here, and what follows goes, as it comes, to somebody who gathers entries to pages (pages.py).
 
     *3\\r\\n                               read here: so many entries follow
-    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    hiredis: one reply
+    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    gathered: the first
     *3\\r\\n...                              the next
 
 Rule 1: RESP2 only. Rule 2: after any OSError the connection is of no further use.
@@ -16,7 +16,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
@@ -25,7 +25,9 @@ from tidelog.calls import Call, Value
 from tidelog.spark.options import Access
 
 CHUNK: Final = 1 << 18  # bytes asked of the socket at a time
-PAGE_BYTES: Final = 1 << 24  # a list of rows ends where so many were received for it
+PAGE_BYTES: Final = 1 << 24  # a page ends where so many were received for it
+#: An entry may have so many bytes: with those of a page and a chunk below 2^31, which a column of Arrow holds.
+ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
 PORT: Final = 6379
 
 #: What a server says while it starts, or has lost its leader: worth another attempt.
@@ -39,6 +41,25 @@ class ReplyError(Exception):
     def code(self) -> str:
         """Its first word: ERR, WRONGTYPE, ..."""
         return str(self).partition(" ")[0]
+
+
+class StrangeError(Exception):
+    """Something came that is no entry; the text says what."""
+
+
+P_co = TypeVar("P_co", covariant=True)
+
+
+class Gather(Protocol[P_co]):
+    """What makes pages of the bytes of a range."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def parse(self, limit: int) -> int:
+        """Fill the page up to ``limit`` entries; how many it has. StrangeError, and ReplyError for an error's text."""
+
+    def page(self) -> P_co:
+        """The page, which has at least one entry; the next one begins."""
 
 
 class Wire:
@@ -121,32 +142,30 @@ class Wire:
             raise ConnectionError(f"{self.place}: an array was expected, not {self.reply()!r}")
         return int(line[1:]), rest
 
-    def rows(self, number: int, first: bytes, size: int) -> Iterator[list[list[bytes]]]:
-        """``number`` arrays of bytes as they come, in lists of at most ``size`` and of bounded bytes.
+    def pages(self, number: int, first: bytes, gather: Gather[P_co], size: int) -> Iterator[P_co]:
+        """``number`` entries as they come, in pages of at most ``size`` and of bounded bytes.
 
-        ``first`` as header() returned it. Whoever stops halfway must close the connection.
+        ``first`` as header() returned it. Whoever stops halfway must close the connection. ConnectionError where
+        something else comes than entries, OverflowError for an entry of more than ENTRY_BYTES.
         """
-        gets, feed = self._reader.gets, self._reader.feed
-        rows: list[list[bytes]] = []
         received, left = len(first), number
-        feed(first)
+        gather.feed(first)
         while left:
-            row = gets()
-            if row is False:
-                if received > PAGE_BYTES and rows:
-                    yield rows
-                    rows, received = [], 0
-                data = self._receive()
-                received += len(data)
-                feed(data)
+            limit = min(size, left)
+            try:
+                there = gather.parse(limit)
+            except StrangeError as error:
+                raise ConnectionError(f"{self.place} does not speak RESP: {error}") from None
+            if there == limit or (there and received > PAGE_BYTES):
+                yield gather.page()
+                received = 0
+                left -= there
                 continue
-            rows.append(row)
-            left -= 1
-            if len(rows) == size:
-                yield rows
-                rows, received = [], 0
-        if rows:
-            yield rows
+            if received > ENTRY_BYTES:
+                raise OverflowError(f"{self.place}: an entry of more than {ENTRY_BYTES} bytes")
+            data = self._receive()
+            received += len(data)
+            gather.feed(data)
 
     def _receive(self) -> bytes:
         data = self._sock.recv(CHUNK)
