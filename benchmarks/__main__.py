@@ -1,71 +1,160 @@
-"""``scripts/bench``: run workloads, print medians with their spread and the ratio, optionally write JSON."""
+"""``scripts/bench``: run workloads on tidelog and redis-server in turn; print medians, ratios, and what is asked."""
 
 from __future__ import annotations
 
 import json
-import platform
+import os
+import re
 import sys
 from pathlib import Path
 
 import click
 
-from benchmarks import replication, workloads
-from benchmarks.servers import on_load_core
-from benchmarks.table import HEAD, ROWS, row
+from benchmarks import append, facts, fanout, groups, plot, polling, ranges, space
+from benchmarks.registry import WORKLOADS, Bench, counted
+from benchmarks.servers import installations, on_load_core
+from benchmarks.table import Table
+
+MODULES = (append, ranges, polling, groups, fanout, space)  # importing a module of workloads declares them
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(sorted(workloads.WORKLOADS)))
-@click.option("--runs", default=3, show_default=True, help="Counted runs of each workload and server.")
-@click.option("--requests", default=200_000, show_default=True, help="Appends a run.")
-@click.option("--size", default=1_000_000, show_default=True, help="Entries in the stream for range, space.")
-@click.option("--restart-size", default=5_000_000, show_default=True, help="Entries for restart.")
-@click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write them there too.")
+class Counts(click.ParamType[tuple[int, ...]]):
+    """``1M,10M``, ``200k``, ``5000``."""
+
+    name = "numbers"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(counted(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of counts like 1M,10M or 200k", param, ctx)
+
+
+class Also(click.ParamType[tuple[str, str]]):
+    """``NAME=COMMAND``."""
+
+    name = "name=command"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, command = str(value).partition("=")
+        if not equals or not re.fullmatch(r"[\w.-]+", name) or not command.strip() or name in ("tidelog", "redis"):
+            self.fail(f'{value!r} is not NAME="COMMAND" (a name other than tidelog and redis)', param, ctx)
+        return name, command
+
+
+def listing(quick: bool = False) -> str:
+    """Every workload: its name, what it measures, its sizes."""
+    width = max(map(len, WORKLOADS))
+    made = []
+    for one in WORKLOADS.values():
+        defaults = one.defaults(quick)
+        made.append(f"{one.name:<{width}}  {one.help}" + (f" ({defaults})" if defaults else ""))
+    return "\n".join(made)
+
+
+HELP = f"""Measure tidelog beside redis-server: the workloads named, or all of them.
+
+\b
+Workloads (in brackets: entries in the stream, requests a run):
+{listing()}
+\b
+replication   a program of its own: lag of replicas, what they cost, copies, failover; replication --help
+--long        a program of its own: very long histories; --long --help
+
+The servers run on one core, the load on another; rounds go A B A B and the first one doesn't count. Figures are medians
+(min-max). A ratio above 1 means that tidelog is better, also where less is better. Then comes what is asked of the row
+(floor / goal) and whether it is there. How to read all that: benchmarks/README.md.
+
+\b
+Examples:
+  scripts/bench --quick                               a look at everything, minutes
+  scripts/bench append --only "always, 50 clients"    some rows of a workload
+  scripts/bench restart --size 1M,10M
+  scripts/bench range --json range.json --plot range.svg
+  scripts/bench append --also compiled="/other/.venv/bin/tidelog-server"
+"""
+
+
+@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.argument("names", nargs=-1, type=click.Choice(list(WORKLOADS)), metavar="[WORKLOAD]...")
+@click.option("--list", "list_only", is_flag=True, help="Print the workloads and what they measure.")
+@click.option("--quick", is_flag=True, help="One run of small sizes: whether it works, not how fast it is.")
+@click.option("--only", metavar="REGEX", help="Only rows whose title this is found in.")
+@click.option("--runs", type=click.IntRange(1), help="Counted runs of each row and server.  [default: 3]")
+@click.option("--requests", type=Counts(), metavar="N", help="Requests a run, for all workloads that have them.")
+@click.option(
+    "--size", type=Counts(), metavar="N[,N...]",
+    help="Entries in the stream. Several, in turn, for range, seek, pending, space, restart; others take the first.",
+)
+@click.option("--tidelog", metavar="COMMAND", help="Start tidelog by this instead of from this checkout.")
+@click.option("--also", multiple=True, type=Also(), help="One more tidelog in the same run, in a column of its own.")
+@click.option("--peer-binary", metavar="FILE", help="Another redis-server to compare with.")
+@click.option("--peer/--no-peer", default=True, help="Whether redis-server takes part.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
-    names: tuple[str, ...], runs: int, requests: int, size: int, restart_size: int, peer_binary: str | None,
-    json_file: Path | None,
+    names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
+    requests: tuple[int, ...] | None, size: tuple[int, ...] | None, tidelog: str | None,
+    also: tuple[tuple[str, str], ...], peer_binary: str | None, peer: bool, json_file: Path | None,
+    plot_file: Path | None,
 ) -> None:  # fmt: skip
-    """Measure tidelog beside redis-server: the workloads named, or all of them.
-
-    \b
-    append   redis-benchmark, 50 clients, the RCP's sensor entry; appendfsync always and everysec; pipelines 1, 16, 64
-    range    reads at random places, COUNT 1000, 100, 10; nodes cached and cold
-    space    bytes an entry, memory and disk
-    restart  seconds until the first reply
-
-    The servers run on one core, the load on another. Figures are medians (min-max) of the runs.
-
-    What replicas cost and bring is measured by a program of its own: replication --help
-    """
+    if list_only:
+        click.echo(listing(quick))
+        return
+    if plot_file is not None:
+        plot.check()
+    try:
+        pattern = re.compile(only) if only else None
+    except re.error as e:
+        raise click.BadParameter(f"{only!r}: {e}", param_hint="--only") from None
+    installed = installations(tidelog, also, peer_binary, peer)
+    if peer and not installed[-1].redis:
+        click.echo("NOTE: no redis-server here to compare with (Debian: apt-get install redis-server)", err=True)
     on_load_core()
-    wanted = names or tuple(workloads.WORKLOADS)
-    click.echo(f"Python {platform.python_version()}, {platform.machine()}, {runs} runs each, medians (min-max)\n")
-    click.echo(HEAD)
-    if "append" in wanted:
-        for fsync in ("always", "everysec"):
-            for pipeline in (1, 16, 64):
-                count = requests if pipeline == 1 else requests * 4
-                figures = workloads.append(fsync, pipeline, 50, runs, count, peer_binary)
-                row(f"append, {fsync}, 50 clients, P {pipeline}, a second", figures)
-    if "range" in wanted:
-        for cold in (False, True):
-            for count in (1000, 100, 10):
-                figures = workloads.ranges(count, size, runs, peer_binary, cold)
-                row(f"range, COUNT {count}, {'cold' if cold else 'cached'}, entries a second", figures)
-    if "space" in wanted:
-        for name, figures in workloads.space(size, peer_binary).items():
-            row(f"bytes an entry, {name}", figures, less_is_better=True, form=".1f")
-    if "restart" in wanted:
-        row(
-            f"restart with {restart_size:,} entries, seconds", workloads.restart(restart_size, runs, peer_binary),
-            less_is_better=True, form=".3f",
-        )  # fmt: skip
-    if json_file is not None:
-        json_file.write_text(json.dumps(ROWS, indent=1) + "\n")
+    machine, says = facts.machine(), facts.described(installed)
+    caption = facts.summary(machine, says)
+    if (busy := os.getloadavg()[0]) > 0.5:
+        click.echo(f"NOTE: load average {busy:.1f}: others are at work here, which shows in the figures", err=True)
+    table = Table([one.name for one in installed])
+    bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, only=pattern)
+    click.echo(f"{caption}\n{bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
+    others, disturbed = facts.Others(), dict[str, float]()
+    try:
+        for one in WORKLOADS.values():
+            if not names or one.name in names:
+                bench.sizes = size or (one.quick_sizes if quick else one.sizes)
+                bench.requests = (requests or (one.quick_requests if quick else one.requests,))[0]
+                one.run(bench)
+                disturbed[one.name] = round(others.share(), 2)
+                click.echo(f"  others on this machine meanwhile: {disturbed[one.name]:.2f} of a core", err=True)
+    finally:  # what was measured before an interruption is kept
+        if json_file is not None:
+            kept = {"machine": machine, "servers": says, "names": table.names, "runs": bench.runs, "quick": quick}
+            kept |= {"others": disturbed, "rows": table.rows}
+            json_file.write_text(json.dumps(kept, indent=1) + "\n")
+    if not table.rows:
+        titles = "\n".join(sorted(bench.begun))
+        raise click.ClickException(f"--only {only!r} leaves no row. There are:\n{titles}")
+    if plot_file is not None:
+        plot.draw(table.rows, table.names, plot_file, caption)
+
+
+def run() -> None:
+    """One of three programs."""
+    if sys.argv[1:2] == ["replication"]:
+        from benchmarks import replication
+
+        replication.main(sys.argv[2:], prog_name="scripts/bench replication")
+    elif sys.argv[1:2] == ["--long"]:
+        from benchmarks import scale
+
+        scale.main(sys.argv[2:], prog_name="scripts/bench --long")
+    main(prog_name="scripts/bench")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["replication"]:
-        replication.main(sys.argv[2:], prog_name="scripts/bench replication")
-    main(prog_name="scripts/bench")
+    run()

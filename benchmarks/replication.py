@@ -32,9 +32,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from benchmarks.entries import SENSOR, fill
 from benchmarks.servers import Peer, free_port, on_load_core, servers
-from benchmarks.table import HEAD, ROWS, row
-from benchmarks.workloads import SENSOR, Figures, fill
+from benchmarks.table import HEAD, ROWS, Figures, row
 
 
 class Row(NamedTuple):

@@ -1,9 +1,15 @@
-"""The two servers under measurement, as processes on free ports with empty directories."""
+"""The servers under measurement, as processes on free ports with empty directories.
+
+Rule 1: servers run on the first core, the load on the last; where there is one core only, nothing is pinned.
+Rule 2: a server is started with an environment and a folder of its own, so another installation (``--tidelog``) never
+imports this checkout by accident.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -11,10 +17,45 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import redis
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 600.0  # seconds until a server must have answered
+
+
+class Installation(NamedTuple):
+    """A server that can be started."""
+
+    name: str  # of its column
+    command: tuple[str, ...]
+    redis: bool = False  # it speaks Redis's commands, not tidelog's
+    checkout: bool = False  # it imports this checkout; any other installation must not
+
+
+OURS = (sys.executable, "-m", "respserver.program")
+THIS = Installation("tidelog", OURS, checkout=True)
+
+
+def installations(
+    tidelog: str | None = None, also: Sequence[tuple[str, str]] = (), peer_binary: str | None = None, peer: bool = True
+) -> list[Installation]:
+    """What is compared: this checkout (or the command ``tidelog``), those of ``also``, and the redis-server here."""
+    made = [Installation("tidelog", tuple(shlex.split(tidelog))) if tidelog else THIS]
+    made += [Installation(name, tuple(shlex.split(command))) for name, command in also]
+    binary = peer_binary or shutil.which("redis-server")
+    if peer and binary:
+        made.append(Installation("redis", (binary,), redis=True))
+    return made
+
+
+def environment(checkout: bool) -> dict[str, str]:
+    """What a server finds: this checkout or nothing of it. A start compiles nothing anew, as where it is installed."""
+    made = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    return made | {"PYTHONPATH": str(ROOT)} if checkout else made
 
 
 def free_port() -> int:
@@ -24,11 +65,16 @@ def free_port() -> int:
 
 
 class Peer:
-    """A running server: ``name`` is ``tidelog`` or ``redis``."""
+    """A server with a directory of its own, running between ``start`` and ``stop``."""
 
-    def __init__(self, name: str, command: list[str], directory: Path, fsync: str, core: int | None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], directory: Path, fsync: str, core: int | None,
+        redis: bool | None = None, checkout: bool = True,
+    ) -> None:  # fmt: skip
         self.name = name
-        self.command = command
+        self.checkout = checkout
+        self.redis = name == "redis" if redis is None else redis
+        self.command = list(command)
         self.directory = directory
         self.fsync = fsync
         self.core = core
@@ -38,38 +84,62 @@ class Peer:
     def start(self, *more: str) -> float:
         """Start and wait for the first reply; returns the seconds that took."""
         options = ["--port", str(self.port), "--dir", str(self.directory), "--appendfsync", self.fsync, "--save", ""]
-        if self.name == "redis":
+        if self.redis:
             options += ["--appendonly", "yes"]
         began = time.perf_counter()
         self.process = subprocess.Popen(
-            [*self.command, *options, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.directory
-        )
+            [*self.command, *options, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.directory,
+            env=environment(self.checkout),
+        )  # fmt: skip
         if self.core is not None:
             os.sched_setaffinity(self.process.pid, {self.core})
-        while time.perf_counter() - began < 120:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=120) as sock:
-                    sock.sendall(b"PING\r\n")
-                    if sock.recv(64).startswith(b"+PONG"):
-                        return time.perf_counter() - began
-            except OSError:
-                pass
+        while time.perf_counter() - began < PATIENCE:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), PATIENCE) as sock:
+                sock.sendall(b"PING\r\n")
+                if sock.recv(64).startswith(b"+PONG"):
+                    return time.perf_counter() - began
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} did not start: exit code {self.process.returncode}")
             time.sleep(0.002)
-        raise RuntimeError(f"{self.name} did not answer within 120 seconds")
+        raise RuntimeError(f"{self.name} did not answer within {PATIENCE:.0f} seconds")
 
     def stop(self) -> None:
+        """Stop as an operator does: what the server writes on its way out is written."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(120)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.kill()
+
+    def kill(self) -> None:
+        """Stop by SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
 
     def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=600)
+        return redis.Redis(port=self.port, socket_timeout=PATIENCE)
+
+    def connect(self) -> socket.socket:
+        """A raw connection that sends at once."""
+        sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def settle(self) -> None:
+        """Bring the data into the form that it has after minutes of a server's life: stored, the log rewritten."""
+        with self.client() as client:
+            if not self.redis:
+                client.execute_command("SAVE")
+                return
+            self._rewritten(client)
+            client.execute_command("BGREWRITEAOF")
+            self._rewritten(client)
+
+    def _rewritten(self, client: redis.Redis) -> None:
+        while any(int(client.info("persistence")[f"aof_rewrite_{word}"]) for word in ("in_progress", "scheduled")):
+            time.sleep(0.02)
 
     def memory(self) -> int:
         """Bytes of memory of its own that the process takes (anonymous pages)."""
@@ -79,39 +149,47 @@ class Peer:
                 return int(line.split()[1]) * 1024
         return 0
 
+    def cpu_seconds(self) -> float:
+        """Seconds that all threads of the process have had a core."""
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
     def disk(self) -> int:
         """Bytes on disk that the directory really takes."""
         return sum(path.stat().st_blocks * 512 for path in self.directory.rglob("*") if path.is_file())
 
 
 @contextlib.contextmanager
-def servers(fsync: str, peer_binary: str | None, names: tuple[str, ...] = ("tidelog", "redis")) -> Iterator[list[Peer]]:
-    """Both servers (not started), pinned to the first core where there are several; gone with their data at the end."""
-    binary = peer_binary or shutil.which("redis-server")
-    commands = {"tidelog": [sys.executable, "-m", "respserver.program"]}
-    if binary:
-        commands["redis"] = [binary]
-    several = len(os.sched_getaffinity(0)) > 1
-    core = min(os.sched_getaffinity(0)) if several else None
+def peers_of(installed: Sequence[Installation], fsync: str) -> Iterator[list[Peer]]:
+    """The servers (not started), pinned to the first core where there are several; gone with their data at the end."""
+    core = min(CORES) if len(CORES) > 1 else None
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top:
         made = []
-        for name in names:
-            if name in commands:
-                directory = Path(top) / name
-                directory.mkdir()
-                made.append(Peer(name, commands[name], directory, fsync, core))
-        root = str(Path(__file__).resolve().parent.parent)
-        os.environ["PYTHONPATH"] = root
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a start compiles nothing anew, as where it is installed
+        for installation in installed:
+            directory = Path(top) / installation.name
+            directory.mkdir()
+            name, command, is_redis, checkout = installation
+            made.append(Peer(name, command, directory, fsync, core, is_redis, checkout))
         try:
             yield made
         finally:
             for peer in made:
-                peer.stop()
+                if peer.process is not None:
+                    peer.kill()  # its data is of no use, and a redis-server that rewrites its AOF refuses to stop
+
+
+@contextlib.contextmanager
+def servers(fsync: str, peer_binary: str | None, names: tuple[str, ...] = ("tidelog", "redis")) -> Iterator[list[Peer]]:
+    """This checkout and redis-server where there is one; see ``peers_of``."""
+    with peers_of([one for one in installations(peer_binary=peer_binary) if one.name in names], fsync) as made:
+        yield made
+
+
+CORES = frozenset(os.sched_getaffinity(0))  # before anything is pinned
 
 
 def on_load_core() -> None:
     """Keep this process (the load) off the servers' core."""
-    cores = os.sched_getaffinity(0)
-    if len(cores) > 1:
-        os.sched_setaffinity(0, {max(cores)})
+    if len(CORES) > 1:
+        os.sched_setaffinity(0, {max(CORES)})

@@ -1,0 +1,97 @@
+"""On what the figures were taken: the machine, and the servers as they describe themselves."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.servers import CORES, Installation, peers_of
+
+ASKED = ("tidelog_version", "tidelog_compiled", "redis_version", "python_version", "executable")  # of INFO
+
+
+def machine() -> dict[str, object]:
+    """CPU, cores, memory, kernel, Python of the load, the disk under the data directories, and the time."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpu": _after("/proc/cpuinfo", "model name"),
+        "cores": len(CORES),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "disk": disk(Path(tempfile.gettempdir())),
+        "load_at_start": os.getloadavg()[0],
+    }
+
+
+class Others:
+    """What everybody else on the machine took: seconds of a core for each second, since the last look.
+
+    At least: kernels differ in whose the time of network interrupts is, and it is left out here. All that a benchmark
+    starts is its child, and has ended when somebody looks.
+    """
+
+    def __init__(self) -> None:
+        self._then = self._now()
+
+    def share(self) -> float:
+        then, self._then = self._then, self._now()
+        wall, busy, ours = (now - before for now, before in zip(self._then, then, strict=True))
+        return max(0.0, (busy - ours) / wall) if wall else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        """Wall clock, all processes' seconds, and ours with those of children."""
+        ticks = Path("/proc/stat").read_text().split(maxsplit=4)[1:4]  # user, nice, system
+        times = os.times()
+        return times.elapsed, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), sum(times[:4])
+
+
+def described(installed: Sequence[Installation]) -> dict[str, dict[str, str]]:
+    """What each server says of itself; ``tidelog_compiled`` is missing where it doesn't say."""
+    found = {}
+    with peers_of(installed, "no") as peers:
+        for peer in peers:
+            peer.start()
+            with peer.client() as client:
+                info = client.info("server")
+            found[peer.name] = {name: str(info[name]) for name in ASKED if name in info}
+    return found
+
+
+def disk(folder: Path) -> str:
+    """The file system and device of a folder; whether it spins, where the kernel says."""
+    out = subprocess.run(
+        ["df", "--output=source,fstype", str(folder)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    if len(out) < 4:
+        return "unknown"
+    device, kind = out[-2:]
+    rotational = Path(f"/sys/class/block/{Path(device).name}/queue/rotational")
+    turns = rotational.read_text().strip() if rotational.exists() else ""
+    kind += {"0": ", not rotational", "1": ", rotational"}.get(turns, "")
+    return f"{device} ({kind})"
+
+
+def _after(file: str, word: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(word):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def summary(facts: dict[str, object], servers: dict[str, dict[str, str]]) -> str:
+    """A line or two for people."""
+    lines = [f"{facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}, disk {facts['disk']}"]
+    for name, says in servers.items():
+        if "tidelog_version" in says:
+            compiled = f", compiled: {says['tidelog_compiled']}" if "tidelog_compiled" in says else ""
+            python = says.get("python_version", "?")
+            lines.append(f"{name}: tidelog {says['tidelog_version']}, Python {python}{compiled}")
+        else:
+            lines.append(f"redis-server {says.get('redis_version', '?')}")
+    return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""The benchmarks run: every workload with tiny sizes against both servers. No figure is judged."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from benchmarks import plot, targets
+from benchmarks.__main__ import MODULES, Also
+from benchmarks.entries import KINDS, made_up
+from benchmarks.registry import WORKLOADS, Bench, counted, short
+from benchmarks.report import load
+from benchmarks.servers import ROOT, installations
+from benchmarks.table import Table, line, ratio
+
+TINY = ["--quick", "--requests", "200", "--size", "2000"]
+
+
+def bench(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def tools() -> None:
+    for program in ("redis-server", "redis-benchmark"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} here to compare with (Debian: apt-get install redis-server redis-tools)")
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_workload(name: str, tmp_path: Path, tools: None) -> None:
+    file = tmp_path / "found.json"
+    out = bench(name, *TINY, "--json", file).stdout
+    found = json.loads(file.read_text())
+    assert found["names"] == ["tidelog", "redis"]
+    assert found["rows"]
+    for row in found["rows"]:
+        assert f"| {row['workload']}" in out
+        # What 2000 entries take of memory is lost among pages that were there before.
+        exact = not re.search("memory|disk", row["workload"])
+        for server in found["names"] if "TSEEK" not in row["workload"] else ["tidelog"]:
+            assert len(row["figures"][server]) == 1, row
+            assert row["figures"][server][0] > 0 or not exact, row
+    assert found["machine"]["cores"] >= 1
+    assert found["servers"]["tidelog"]["python_version"]
+
+
+def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
+    file = tmp_path / "found.json"
+    twin = f"twin=env PYTHONPATH={ROOT} {sys.executable} -m respserver.program"
+    out = bench("append", *TINY, "--only", "everysec, 50 clients, P 16", "--also", twin, "--json", file).stdout
+    assert "| workload | tidelog | twin | redis-server | tidelog/redis | twin/redis | floor / goal |" in out
+    (row,) = json.loads(file.read_text())["rows"]
+    assert set(row["figures"]) == {"tidelog", "twin", "redis"}
+    assert set(row["ratios"]) == {"tidelog", "twin"}
+
+
+def test_without_redis_there_is_no_ratio(tmp_path: Path) -> None:
+    if shutil.which("redis-benchmark") is None:
+        pytest.skip("no redis-benchmark here (Debian: apt-get install redis-tools)")
+    out = bench("append", *TINY, "--no-peer", "--only", "^append, no, 50 clients, P 64").stdout
+    assert "| workload | tidelog |\n" in out
+    assert out.count("| append") == 1
+
+
+def test_a_pattern_that_fits_no_row_names_the_rows() -> None:
+    done = bench("append", "--only", "no such row", "--no-peer", code=1)
+    assert "append, everysec, 50 clients, P 16\n" in done.stderr
+
+
+def test_rows_with_targets_exist() -> None:
+    assert MODULES
+    nothing = Bench([], Table([]), only=re.compile("no row has this"))
+    for workload in WORKLOADS.values():
+        nothing.sizes = workload.sizes
+        workload.run(nothing)
+    assert set(targets.TARGETS) <= nothing.begun
+
+
+@pytest.mark.parametrize("program", [["--help"], ["--list"], ["replication", "--help"]])
+def test_help_says_what_there_is(program: list[str]) -> None:
+    out = bench(*program).stdout
+    assert "lag" in out if program[0] == "replication" else all(name in out for name in WORKLOADS)
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+def test_ratio_above_one_is_better_whichever_way_figures_go() -> None:
+    assert ratio([1, 20, 30], [10], less_is_better=False) == 2
+    assert ratio([5], [10], less_is_better=True) == 2
+    assert ratio([], [10], less_is_better=True) is None
+    assert ratio([5], [0], less_is_better=False) is None
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"), [(9.4, "0.95 / 1.1: missed"), (9.5, "0.95 / 1.1: floor"), (11, "0.95 / 1.1: goal")]
+)
+def test_verdicts(figure: float, said: str) -> None:
+    table = Table(["tidelog", "redis"])
+    title = "append, always, 50 clients, P 1"
+    table.row(title, {"tidelog": [figure], "redis": [10]}, unit="entries/s")
+    assert line(table.rows[0], table.names).endswith(f"| {said} |")
+    assert targets.TARGETS[title] == (table.rows[0]["floor"], table.rows[0]["goal"])
+
+
+def test_report_merges_files(tmp_path: Path) -> None:
+    for number, name in enumerate(("tidelog", "other")):
+        table = Table([name, "redis"])
+        table.row("same", {name: [number + 1], "redis": [1]})
+        table.row(name, {name: [1]}, less_is_better=True, form=".1f")
+        kept = {"machine": {}, "servers": {}, "names": table.names, "rows": table.rows}
+        (tmp_path / f"{number}.json").write_text(json.dumps(kept))
+    merged = load((tmp_path / "0.json", tmp_path / "1.json"))
+    assert merged["names"] == ["tidelog", "other", "redis"]
+    assert [line(row, merged["names"]) for row in merged["rows"]] == [
+        "| same | - | 2 | 1 | - | 2.00 |  |",
+        "| tidelog (less is better) | 1.0 | - | - | - | - |  |",
+        "| other (less is better) | - | 1.0 | - | - | - |  |",
+    ]
+
+
+def test_report_refuses_other_files(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text("[]")
+    with pytest.raises(click.ClickException, match="is not what scripts/bench --json writes"):
+        load((file,))
+
+
+def test_plot(tmp_path: Path) -> None:
+    table = Table(["tidelog", "redis"])
+    table.row("append, always, 50 clients, P 1", {"tidelog": [1.0], "redis": [2.0]})
+    file = tmp_path / "ratios.svg"
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        with pytest.raises(click.ClickException, match=r"pip install 'tidelog\[demo\]'"):
+            plot.draw(table.rows, table.names, file, "caption")
+    else:
+        plot.draw(table.rows, table.names, file, "caption")
+        assert "<svg" in file.read_text()
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("text", "number"), [("1M", 1_000_000), ("200k", 200_000), ("1500", 1500), ("1_000", 1000)])
+def test_counts(text: str, number: int) -> None:
+    assert counted(text) == number
+    assert counted(short(number)) == number
+
+
+@pytest.mark.parametrize("text", ["", "0", "M", "1.5M", "-1", "1G"])
+def test_counts_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError):
+        counted(text)
+
+
+@pytest.mark.parametrize("text", ["tidelog-server", "=tidelog-server", "redis=x", "tidelog=x", "a/b=x", "name="])
+def test_names_of_other_servers(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Also().convert(text, None, None)
+
+
+def test_other_installations_do_not_import_this_checkout() -> None:
+    ours, other = installations(also=[("other", "/somewhere/bin/tidelog-server --loglevel warning")], peer=False)
+    assert ours.checkout
+    assert not other.checkout
+    assert other.command == ("/somewhere/bin/tidelog-server", "--loglevel", "warning")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_are_the_same_each_time(kind: str) -> None:
+    assert list(made_up(kind, 50)) == list(made_up(kind, 50))
+    assert len(set(made_up(kind, 1000))) > 100
+
