@@ -11,9 +11,12 @@ A mistake in a declaration is a ValueError at import.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Final
 
 from commands.context import Context, Reply
 from commands.grammar import Arg, KeySpec, arg, block, count_words, key, key_specs, oneof, opt, repeat, token
+from commands.summaries import summary_of
 from resp import errors
 from resp.errors import CommandError
 
@@ -25,9 +28,9 @@ __all__ = [
 
 Handler = Callable[[Context, list[bytes]], Reply]
 
-GROUPS = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
+GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
 
-FLAGS = frozenset(
+FLAGS: Final = frozenset(
     (
         "admin", "allow_busy", "blocking", "denyoom", "fast", "loading", "movablekeys", "no_async_loading", "no_auth",
         "no_mandatory_keys", "no_multi", "noscript", "pubsub", "readonly", "skip_monitor", "skip_slowlog", "stale",
@@ -35,11 +38,11 @@ FLAGS = frozenset(
     )
 )  # fmt: skip
 
-_GROUP_CATEGORY = {
+_GROUP_CATEGORY: Final = {
     "generic": "keyspace", "string": "string", "stream": "stream", "connection": "connection",
     "transactions": "transaction",
 }  # fmt: skip
-_FLAG_CATEGORIES = {
+_FLAG_CATEGORIES: Final = {
     "write": ("write",), "readonly": ("read",), "admin": ("admin", "dangerous"), "pubsub": ("pubsub",),
     "blocking": ("blocking",), "fast": ("fast",),
 }  # fmt: skip
@@ -52,11 +55,11 @@ class Command:
     __slots__ = (
         "acl_categories", "args", "arity", "called", "calls", "complexity", "failed", "first", "flags",
         "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name",
-        "rejected", "run_handler", "since", "step", "subcommands", "summary", "usec", "write",
+        "rejected", "run_handler", "since", "step", "subcommands", "usec", "write",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, handler: Handler, summary: str, args: tuple[Arg, ...], flags: frozenset[str], group: str,
+        self, name: str, handler: Handler, args: tuple[Arg, ...], flags: frozenset[str], group: str,
         since: str, complexity: str, arity: int | None, acl: tuple[str, ...],
     ) -> None:  # fmt: skip
         if not flags <= FLAGS:
@@ -66,7 +69,6 @@ class Command:
         self.name = name  # lower case; "client|id" for a subcommand
         self.called = name  # what clients call it: another name after rename-command
         self.handler = handler
-        self.summary = summary
         self.args = args
         self.group = group
         self.since = since  # version of tidelog that first had it
@@ -93,6 +95,11 @@ class Command:
         self.run_handler: Callable[[Context, list[list[bytes]]], list[bytes] | None] | None = None
         # the dispatcher's short way: least and most words that need no further look; a container has none
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
+
+    @property
+    def summary(self) -> str:
+        """One line of what it does, without the line end."""
+        return f"Holds the {self.name.upper()} subcommands." if self.bare else summary_of(self.handler)
 
     @property
     def bare(self) -> bool:
@@ -128,7 +135,7 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 
 # -- the table -------------------------------------------------------------------------------------------------
 # Every top-level command under its lower- and its upper-case name, so that the hot path takes one lookup.
-TABLE: dict[bytes, Command] = {}
+TABLE: Final[dict[bytes, Command]] = {}
 
 
 def command(
@@ -142,11 +149,10 @@ def command(
     """
 
     def declare(handler: Handler) -> Handler:
-        lines = (handler.__doc__ or "").strip().splitlines()
-        if not lines:
+        if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():  # a compiled one never has one
             raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
         declared = Command(
-            name.lower(), handler, lines[0].strip(), args, frozenset(flags.split()), group, since, complexity, arity,
+            name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
             tuple(acl.split()),
         )  # fmt: skip
         _register(declared)
@@ -176,8 +182,7 @@ def _register(new: Command) -> None:
 
 def _container(name: str, group: str, since: str) -> Command:
     made = Command(
-        name, _no_subcommand, f"Holds the {name.upper()} subcommands.", (), frozenset(), group, since,
-        "Depends on subcommand.", -2, (),
+        name, _no_subcommand, (), frozenset(), group, since, "Depends on subcommand.", -2, (),
     )  # fmt: skip
     TABLE[name.encode()] = TABLE[name.upper().encode()] = made
     return made

@@ -10,14 +10,15 @@ RESP2 and RESP3 write an entry the same way, so one form serves every reader.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from commands.context import Chunks
 from resp.reply import array_header
 from storage.stream import Stream
 
-SIZES = [b"$%d" % n for n in range(4096)]
-COUNTS = [b"*%d\r\n" % n for n in range(1024)]
-STREAMED_ABOVE = 256 * 1024  # bytes of reply; above, it is sent node by node and never built whole
+SIZES: Final = [b"$%d" % n for n in range(4096)]
+COUNTS: Final = [b"*%d\r\n" % n for n in range(1024)]
+STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; above, it is sent node by node and never built whole
 
 
 class _LastMs:
@@ -30,8 +31,8 @@ class _LastMs:
         self.heads: list[bytes] = []  # by number of digits of seq, less one
 
 
-_SEQS = [b"%d" % n for n in range(10_000)]
-_last = _LastMs()
+_SEQS: Final = [b"%d" % n for n in range(10_000)]
+_last: Final = _LastMs()
 
 
 def id_bulk(ms: int, seq: int) -> bytes:
@@ -52,9 +53,12 @@ def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
     count = len(values) + 1
     if count == 5:  # two pairs, the commonest entry
         a, b, c, d = values
-        return b"*5\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-            bulk_id, len(a), a, len(b), b, len(c), c, len(d), d,
-        )  # fmt: skip
+        try:
+            return b"\r\n".join(
+                (b"*5", bulk_id, SIZES[len(a)], a, SIZES[len(b)], b, SIZES[len(c)], c, SIZES[len(d)], d, b"")
+            )
+        except IndexError:  # beyond the table
+            pass
     parts = [(COUNTS[count] if count < 1024 else array_header(count)) + bulk_id]
     add = parts.append
     try:

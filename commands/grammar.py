@@ -8,12 +8,13 @@ A tree tells how many words a command takes and where its keys stand. A mistake 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-ARG_TYPES = frozenset(
+ARG_TYPES: Final = frozenset(
     ("string", "integer", "double", "key", "pattern", "unix-time", "pure-token", "oneof", "block")
 )
 
-KEY_FLAGS = frozenset(("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSERT", "DELETE", "not_key", "incomplete"))
+KEY_FLAGS: Final = frozenset(("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSERT", "DELETE", "not_key", "incomplete"))
 
 
 class Arg:

@@ -12,7 +12,7 @@ INT_MAX: Final = (1 << 63) - 1
 
 LONGEST_SPAN: Final = 1 << 62  # ms
 
-_LONGEST = 20  # characters of the lowest 64-bit number
+_LONGEST: Final = 20  # characters of the lowest 64-bit number
 
 
 def is_integer(raw: bytes) -> bool:

@@ -10,6 +10,8 @@ effect of it (``consume.deliver``), so that one record carries the whole read. S
 
 from __future__ import annotations
 
+from typing import Final
+
 from commands.context import Block, Chunks, Context, Reply
 from commands.deadletter import dead_letter
 from commands.declare import arg, block, command, key, opt
@@ -24,7 +26,7 @@ from storage.ids import format_id, parse_id
 from storage.keyspace import Keyspace
 from storage.stream import Stream
 
-NEVER = 0
+NEVER: Final = 0
 
 
 class ReadOptions:
@@ -261,7 +263,7 @@ def _due(
     return ids, gone, wires
 
 
-DROPS_AT_ONCE = 1000  # messages given up in one go; the rest a moment later
+DROPS_AT_ONCE: Final = 1000  # messages given up in one go; the rest a moment later
 
 
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:

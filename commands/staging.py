@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat
 from commands.parse import positive, span
@@ -30,9 +28,7 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     rows = Rows(argv[4:], "tstage")
     ks.stream(target, ctx.now)  # not yet, perhaps never: but what can't be appended now is refused now
     publish.live(ks, name, ctx.now)
-    bares = [rows.head + body for body in rows.bodies(0, rows.total)]
-    sizes = array("I", map(len, bares))
-    stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else 0, sizes, b"".join(bares))
+    stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else 0, *rows.bare())
     return encode.integer(stage.entries)
 
 
@@ -57,9 +53,9 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
             raise errors.no_stage(name)
     firsts: list[publish.First] = []
     total = 0
-    content = ks.stages.gathered(names)
-    for target, pieces in content.items():
-        count = sum(map(len, pieces))
+    content = publish.gathered(ks, names)
+    for target, held in content.items():
+        count = held.count
         ms, seq = ks.next_id(ks.stream(target, now), now)
         if ms == MASK64 and MASK64 - seq < count - 1:
             raise CommandError(errors.ID_EXHAUSTED)

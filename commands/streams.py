@@ -123,7 +123,7 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append many entries with the same fields, all or nothing, and return the first and the last ID."""
     ks, name = ctx.ks, argv[1]
     rows = Rows(argv[2:], "tmappend")
-    head, total = rows.head, rows.total
+    total = rows.total
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)
     if ms == MASK64 and MASK64 - seq < total - 1:
@@ -134,8 +134,7 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     done = 0
     while done < total:
         part = min(total - done, MASK64 - seq + 1)  # a run ends where the sequence number does
-        bodies = rows.bodies(done, done + part)
-        ks.append_run(name, stream, ms, seq, [head + id_bulk(ms, seq + i) + body for i, body in enumerate(bodies)])
+        ks.append_packed(name, stream, ms, seq, *rows.written(ms, seq, done, done + part))
         done += part
         last = (ms, seq + part - 1)
         ms, seq = ms + 1, 0

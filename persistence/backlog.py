@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from typing import Final
 from zlib import crc32
 
 from persistence.journal import Journal
 from persistence.tail import Frame
 from storage.records import HEAD
 
-NOTHING = 1 << 62  # beyond every log offset
+NOTHING: Final = 1 << 62  # beyond every log offset
 
 Batches = list[tuple[int, bytes]]  # log offset, records
 

@@ -20,7 +20,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from persistence import directory as datadir
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
-RETRY_SECONDS = 0.25  # between attempts of the journal to write
-BREATH_SECONDS = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
-LARGEST_BATCH = (1 << 32) - 64  # bytes: what LMDB takes as one value
+RETRY_SECONDS: Final = 0.25  # between attempts of the journal to write
+BREATH_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
+LARGEST_BATCH: Final = (1 << 32) - 64  # bytes: what LMDB takes as one value
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Log(Backlog):
         self._checkpoint_problem: str | None = None
         self._closing = False
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._flusher: threading.Thread | None = None
         self.syncs = 0
         self.last_sync_us = 0  # of the last sync of everysec
 
@@ -214,8 +214,8 @@ class Log(Backlog):
                 self._resize_tail()
             except OSError as error:
                 found.resize_problem = str(error)
-        self._thread = threading.Thread(target=self._run, name="tidelog-journal", daemon=True)
-        self._thread.start()
+        self._flusher = threading.Thread(target=self._run, name="tidelog-journal", daemon=True)
+        self._flusher.start()
         return found
 
     @staticmethod
@@ -291,7 +291,7 @@ class Log(Backlog):
         So a disk that is full is noticed, and writes are refused, before a batch has been made that fits nowhere.
         """
         half = self.tail.size // 2
-        while self._problem is None and self._thread is not None and self._thread.is_alive():
+        while self._problem is None and self._flusher is not None and self._flusher.is_alive():
             if self.tail.place_for(half) is not None:
                 return
             self._hurry = True
@@ -306,7 +306,7 @@ class Log(Backlog):
                 return place
             if self._problem is not None:
                 raise OSError(errno.EIO, self._problem)
-            if self._thread is None or not self._thread.is_alive():
+            if self._flusher is None or not self._flusher.is_alive():
                 raise OSError(errno.EIO, "the log is closed")
             self._hurry = True
             self._lock.notify_all()
@@ -364,10 +364,11 @@ class Log(Backlog):
         while True:
             with self._lock:
                 self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
-                if not self._waiting:
-                    if self._closing:
-                        return
-                    continue
+                idle, ending = not self._waiting, self._closing
+            if idle:
+                if ending:
+                    return
+                continue
             try:
                 with self._writing:
                     self._flush([])
@@ -482,8 +483,8 @@ class Log(Backlog):
         with self._lock:
             self._closing = True
             self._lock.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        if self._flusher is not None:
+            self._flusher.join()
         try:
             self.tail.sync()
         except OSError:

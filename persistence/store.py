@@ -20,7 +20,7 @@ evicted without being read. A stream's last node may be a tail, stored raw; a la
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
@@ -331,8 +331,7 @@ class Store:
                 self._write_stream(txn, stream, *capture.stream_keys[stream.sid])
             for sid, name, meta, pending in capture.groups:
                 key = U64.pack(sid) + short(name)
-                pack = GROUP.pack(len(name), len(meta))
-                txn.put(key, signed(key, pack, name, meta, assemble(pending)), db=self.groups)
+                txn.put(key, _group(key, name, meta, pending), db=self.groups)
             for name, string, expire in capture.strings:
                 key = short(name)
                 txn.put(key, signed(key, STRING.pack(expire, len(name)), name, string), db=self.strings)
@@ -387,6 +386,15 @@ class Store:
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
+
+
+def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes]) -> bytearray:
+    """A group's value, as signed() would make it of the whole; see assemble()."""
+    head = GROUP.pack(len(name), len(meta)) + name + meta
+    value = assemble(pending, CRC.size + len(head))
+    value[CRC.size : CRC.size + len(head)] = head
+    CRC.pack_into(value, 0, crc32(memoryview(value)[CRC.size :], crc32(key)))
+    return value
 
 
 def _items(txn: lmdb.Transaction, db: lmdb._Database) -> Iterator[tuple[bytes, bytes]]:

@@ -35,21 +35,22 @@ import errno
 import os
 from pathlib import Path
 from struct import Struct
+from typing import Final
 from zlib import crc32
 
 from resp.errors import CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
-HEADER = Struct("<8sIIQI")
-REST = Struct("<QI")
-BLOCK = 4096
-FRAME_MAGIC = b"TF\0\0"
-FRAME = Struct("<4sIQQII")
-CRC = Struct("<I")
-SIGNED = Struct("<QQII")  # what a frame's first crc covers
-REMEDY = "restore the directory from a backup, or from a replica"
+HEADER: Final = Struct("<8sIIQI")
+REST: Final = Struct("<QI")
+BLOCK: Final = 4096
+FRAME_MAGIC: Final = b"TF\0\0"
+FRAME: Final = Struct("<4sIQQII")
+CRC: Final = Struct("<I")
+SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
+REMEDY: Final = "restore the directory from a backup, or from a replica"
 
-CHUNK = 1 << 20  # a multiple of BLOCK
+CHUNK: Final = 1 << 20  # a multiple of BLOCK
 
 Frame = tuple[int, bytes, int, int]  # log offset, records, place behind, crc32 of the records
 Head = tuple[int, int, int, int]  # log offset, synced up to, length, crc32 of the records

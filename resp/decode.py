@@ -20,31 +20,30 @@ from __future__ import annotations
 
 import re
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 
 from resp.exact import ExactDecoder
 
-AT_ONCE = 256 * 1024  # bytes given to hiredis at once: bounds what small false headers can make it reserve
-SINGLE = 4096  # bytes; a chunk up to this that is one command is split without hiredis
+AT_ONCE: Final = 256 * 1024  # bytes given to hiredis at once: bounds what small false headers can make it reserve
+SINGLE: Final = 4096  # bytes; a chunk up to this that is one command is split without hiredis
 
 # Wire sizes by content: bytes of ``$n\r\n`` + n + CRLF; bytes of ``*n\r\n``.
-BULK_SIZE = [5 + len(str(n)) + n for n in range(4096)]
-ARRAY_SIZE = [3 + len(str(n)) for n in range(4096)]
-LENGTHS = [b"$%d" % n for n in range(SINGLE)]
-PIECES = {b"*%d" % n: 2 * n + 2 for n in range(1, 1024)}  # pieces of a command with n arguments when cut at each CRLF
+BULK_SIZE: Final = [5 + len(str(n)) + n for n in range(4096)]
+ARRAY_SIZE: Final = [3 + len(str(n)) for n in range(4096)]
+LENGTHS: Final = [b"$%d" % n for n in range(SINGLE)]
+# pieces of a command with n arguments when cut at each CRLF
+PIECES: Final = {b"*%d" % n: 2 * n + 2 for n in range(1, 1024)}
 
-_bulk_size = BULK_SIZE.__getitem__
-_array_size = ARRAY_SIZE.__getitem__
-_length = LENGTHS.__getitem__
-_pieces = PIECES.get
-_flat = chain.from_iterable
-_large = re.compile(rb"\*\d{3}").search
-_counts = re.compile(rb"\*(\d{3,9})").findall
+_length: Final = LENGTHS.__getitem__
+_pieces: Final = PIECES.get
+_flat: Final = chain.from_iterable
+_large: Final = re.compile(rb"\*\d{3}").search
+_counts: Final = re.compile(rb"\*(\d{3,9})").findall
 # Headers that hiredis knows and no request holds. A verbatim string is known by the colon after its three letters, so a
 # value that ends in "=5" is none. (One search with a class of characters would be ten times slower.)
-FOREIGN = [
+FOREIGN: Final = [
     (ord("="), re.compile(rb"=\d+\r\n...:", re.DOTALL).search),
     *((ord(c), re.compile(rb"%b\d+\r\n" % re.escape(c.encode())).search) for c in "|>%~"),
 ]
@@ -154,10 +153,15 @@ def _canonical_size(items: list[list[bytes]], asterisks: int) -> int:
         return -1
     if asterisks != len(items) and not set(map(type, _flat(items))) <= {bytes}:
         return -1
+    size = 0
     try:
-        return sum(map(_array_size, map(len, items))) + sum(map(_bulk_size, map(len, _flat(items))))
+        for argv in items:
+            size += ARRAY_SIZE[len(argv)]
+            for arg in argv:
+                size += BULK_SIZE[len(arg)]
     except TypeError:  # an integer, a null, an error ...
         return -1
     except IndexError:  # beyond the tables
         heads = sum(3 + len(str(len(argv))) for argv in items)
         return heads + sum(5 + len(str(len(arg))) + len(arg) for arg in _flat(items))
+    return size

@@ -16,15 +16,20 @@ bytes after an argument are passed over unread.
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Final
 
 from resp.errors import ProtocolError
 from resp.inline import split_inline
 
-LINE_LIMIT = 64 * 1024  # bytes of an inline command, or of a header, without its end
-UNAUTHENTICATED_MULTIBULK = 10  # arguments
-UNAUTHENTICATED_BULK = 16384  # bytes of an argument
+LINE_LIMIT: Final = 64 * 1024  # bytes of an inline command, or of a header, without its end
+UNAUTHENTICATED_MULTIBULK: Final = 10  # arguments
+UNAUTHENTICATED_BULK: Final = 16384  # bytes of an argument
 
 CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
+
+MANY = 16  # arguments still to come from which on they are looked at together
+SHORT = 4096  # bytes; arguments below that can be
+_length = [b"$%d" % n for n in range(SHORT)].__getitem__
 
 
 class ExactDecoder:
@@ -95,9 +100,13 @@ class ExactDecoder:
             data = self._line + data
             self._line = b""
         at, size = 0, len(data)
+        looked = False  # what is in ``data`` of this command was looked at together
         while at < size:
             if self._value is not None:
                 at = self._fill(self._value, data, at)
+            elif self._missing >= MANY and not looked:
+                at = self._many(data, at)
+                looked = True
             elif self._missing:
                 end = self._line_end(data, at, CR, "too big bulk count string")
                 if end < 0:
@@ -127,9 +136,32 @@ class ExactDecoder:
                 commands.append(self._argv)
                 self._argv = []
             self._wire = 0
+            looked = False
             if once:
                 return data[at:]
         return b""
+
+    def _many(self, data: bytes, at: int) -> int:
+        """Take arguments at ``at`` all at once, if they are short and none has a line end in it; returns the place
+        after them.
+
+        Cut at each line end, such arguments are headers and values in turn, each header the one of its value.
+        """
+        words = data[at:].split(b"\r\n", 2 * self._missing)
+        whole = (len(words) - 1) & ~1  # the last word has no end yet, or is what follows
+        values = words[1:whole:2]
+        try:
+            if words[:whole:2] != list(map(_length, map(len, values))):
+                return at
+        except IndexError:
+            return at
+        taken = sum(map(len, words[:whole])) + 2 * whole
+        if self.max_bulk < SHORT or self._wire + taken > self.max_buffer:  # one by one: there is an error to find
+            return at
+        self._argv += values
+        self._missing -= len(values)
+        self._wire += taken
+        return at + taken
 
     def _start(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
         """Read a command's first line: an inline command whole, else how many arguments will follow.

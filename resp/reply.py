@@ -8,17 +8,18 @@ that are not hot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-OK = b"+OK\r\n"
-PONG = b"+PONG\r\n"
-QUEUED = b"+QUEUED\r\n"
-NULL_BULK = b"$-1\r\n"
-NULL_ARRAY = b"*-1\r\n"
+OK: Final = b"+OK\r\n"
+PONG: Final = b"+PONG\r\n"
+QUEUED: Final = b"+QUEUED\r\n"
+NULL_BULK: Final = b"$-1\r\n"
+NULL_ARRAY: Final = b"*-1\r\n"
 NULL3 = b"_\r\n"
-EMPTY_ARRAY = b"*0\r\n"
+EMPTY_ARRAY: Final = b"*0\r\n"
 
-BULK_HEADERS = [b"$%d\r\n" % n for n in range(4096)]
-ARRAY_HEADERS = [b"*%d\r\n" % n for n in range(1024)]
+BULK_HEADERS: Final = [b"$%d\r\n" % n for n in range(4096)]
+ARRAY_HEADERS: Final = [b"*%d\r\n" % n for n in range(1024)]
 
 
 def bulk_header(n: int) -> bytes:

@@ -13,6 +13,7 @@ from respserver.listen import is_loopback, keep_alive, shown
 if TYPE_CHECKING:
     from respserver.server import Server
 
+AT_ONCE = 100  # clients that are looked after at least
 STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
 
 PROTECTED = (
@@ -57,9 +58,12 @@ def admit(server: Server, conn: Connection) -> None:
 
 
 def look_after(server: Server, now: int, mono: int) -> None:
-    """Some ten times a second: cut who takes no replies, or has nothing to say for too long."""
+    """Some ten times a second: cut who takes no replies, or has nothing to say for too long.
+
+    Each client is looked at once a second or oftener: to look at 10,000 at once takes some milliseconds.
+    """
     idle = server.config.timeout * 1000
-    for session in server.clients.all():
+    for session in server.clients.some(max(AT_ONCE, len(server.clients) // server.config.hz + 1)):
         conn = session.transport
         if not isinstance(conn, Connection):
             continue

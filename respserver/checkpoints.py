@@ -1,4 +1,5 @@
-"""When checkpoints happen and how one runs: frozen on the loop, written in a thread, its memory freed on the loop."""
+"""When checkpoints happen and how one runs: taken on the loop in small parts, written in a thread, its memory freed on
+the loop in small parts."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from resp import errors
-from resp.errors import CommandError, CorruptError
+from resp.errors import CommandError
 from respserver.figures import Saves
-from storage.capture import Capture
+from storage.changes import EVERYTHING
 
 if TYPE_CHECKING:
     from respserver.server import Server
+    from storage.capture import Capture
 
 RETRY_MS = 5000  # after a failed checkpoint
+PART = 64  # keys that are taken, or let go, at once: some 100 microseconds; then whoever waits has a turn
 DRAFTS = 32 << 20  # bytes of memory that drafts may take before a checkpoint stores them
 
 
@@ -38,31 +41,40 @@ class Checkpoints:
         if self._task is not None:
             return False
         self.wanted = False
-        server = self.server
-        capture, offset = self._freeze()
-        began = server.clock.mono()
-        disk = server.disk
-        task = server.loop.run_in_executor(None, disk.checkpoint, capture, offset)
-        self._task = task
-
-        def done(task: asyncio.Future[None]) -> None:
-            if self._task is not task:
-                return
-            self._task = None
-            self._ended(capture, task.exception(), began)
-
-        task.add_done_callback(done)
+        offset = self._freeze()
+        self._task = self.server.loop.create_task(self._run(self.server.ks.changes.begin(), offset))
         return True
+
+    async def _run(self, capture: Capture, offset: int) -> None:
+        """A checkpoint in the background. ``capture`` has just begun."""
+        server = self.server
+        began, changes = server.clock.mono(), server.ks.changes
+        problem: BaseException | None = None
+        try:
+            while not changes.more(PART):  # noqa: ASYNC110 - it waits for nothing: others have a turn
+                await asyncio.sleep(0)
+            await server.loop.run_in_executor(None, server.disk.checkpoint, capture, offset)
+            server.disk.renew_view()  # fails: what was captured stays in memory, and is written once more
+            while not changes.stored(capture, PART):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the next one must hold it all again
+            problem = error
+        self._task = None
+        self._ended(capture, problem, began)
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError; CommandError if one runs in the background."""
         if self._task is not None:
             raise CommandError(errors.SAVE_RUNNING)
         server = self.server
-        capture, offset = self._freeze()
-        began = server.clock.mono()
+        offset = self._freeze()
+        began, changes = server.clock.mono(), server.ks.changes
+        capture = changes.begin()
         try:
+            changes.more(EVERYTHING)
             server.disk.checkpoint(capture, offset)
+            server.disk.renew_view()
+            changes.stored(capture, EVERYTHING)
         except Exception as error:
             self._ended(capture, error, began)
             raise
@@ -76,33 +88,27 @@ class Checkpoints:
             if task is self._sync:
                 self._sync = None
 
-    def _freeze(self) -> tuple[Capture, int]:
-        """Everything up to here is in the log, so the capture belongs to its offset."""
+    def _freeze(self) -> int:
+        """The log's offset once everything up to here is in it: that of a capture that begins now."""
         server = self.server
         if (server.ks.log or server.stalled) and not server.commit():
             raise OSError("the last write could not be made durable")
         server.roles.replicas.moved_on()  # what the journal must keep when it is cut behind this
         self.saves.running = True
         self.saves.started = server.clock.now() // 1000
-        return server.ks.capture(), server.disk.offset
+        return server.disk.offset
 
     def _ended(self, capture: Capture, error: BaseException | None, began: int) -> None:
         server, saves = self.server, self.saves
         saves.running = False
-        if error is None:
-            try:
-                server.disk.renew_view()
-            except (OSError, CorruptError) as failed:
-                error = failed  # what was captured stays in memory, and is written once more
         saves.last_ok = error is None
         saves.last_seconds = (server.clock.mono() - began) // 1000
         if error is None:
-            server.ks.captured(capture)
             saves.last = server.clock.now() // 1000
             saves.count += 1
             server.log.verbose(f"Checkpoint done in {server.clock.mono() - began} ms")
         else:
-            server.ks.capture_failed(capture)
+            server.ks.changes.failed(capture)
             self._not_before = server.clock.mono() + RETRY_MS
             server.log.warning(f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {error}")
 

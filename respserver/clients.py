@@ -43,16 +43,26 @@ class Closable(Protocol):
 class Clients:
     """Registry of sessions by ID, in order of arrival."""
 
-    __slots__ = ("_by_id", "_last_id")
+    __slots__ = ("_by_id", "_in_turn", "_last_id")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Session] = {}
+        self._in_turn: list[Session] = []  # for some(), the next one last
         self._last_id = 0
 
     def next_id(self) -> int:
         """A new client ID: 1, 2, ... never given twice."""
         self._last_id += 1
         return self._last_id
+
+    def some(self, count: int) -> list[Session]:
+        """At most ``count``, the next ones in turn: each once before the first comes again. Some may be gone since."""
+        if not self._in_turn:
+            self._in_turn = list(self._by_id.values())
+            self._in_turn.reverse()
+        found = self._in_turn[: -count - 1 : -1]
+        del self._in_turn[-count:]
+        return found
 
     def add(self, session: Session) -> None:
         self._by_id[session.id] = session

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from commands.context import Chunks
 from commands.session import Session
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from respserver.blocking import Waiter
     from respserver.server import Server
 
-OUTPUT_AT_ONCE = 1024 * 1024  # bytes of replies made before the client must read some
-BACKLOG_AT_ONCE = 4096  # commands decoded and waiting, before reading stops
-BACKLOG_BYTES = 1024 * 1024  # bytes received while commands wait, before reading stops
-LOGIN_AT_ONCE = 4096  # bytes looked at in one piece before the peer has logged in
+OUTPUT_AT_ONCE: Final = 1024 * 1024  # bytes of replies made before the client must read some
+BACKLOG_AT_ONCE: Final = 4096  # commands decoded and waiting, before reading stops
+BACKLOG_BYTES: Final = 1024 * 1024  # bytes received while commands wait, before reading stops
+LOGIN_AT_ONCE: Final = 4096  # bytes looked at in one piece before the peer has logged in
 
 
-class Connection(asyncio.Protocol):
-    """Server's side of one socket."""
+class Connection:
+    """Server's side of one socket: an asyncio.Protocol in all but its base class.
+
+    Loops ask for the methods. Without a base class that is not compiled, the attributes are a struct's once this is.
+    """
 
     __slots__ = (
         "_backlog_bytes", "_chunks", "_cut", "_streams", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes",

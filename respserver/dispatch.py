@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from commands.context import Await, Block, Chunks, Context, Reply
 from commands.declare import TABLE, Command, find, lookup
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from respserver.connection import Connection
     from respserver.server import Server
 
-SUBSCRIBED_MAY = frozenset(
+SUBSCRIBED_MAY: Final = frozenset(
     ("subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ping", "quit", "reset", "ssubscribe", "sunsubscribe")
 )
-NOT_QUEUED = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
-HTTP_WORDS = frozenset((b"post", b"host:"))  # a request made by a web page: what follows must not be run
-RUN_AT_ONCE = 1000  # calls that are handled as one at most
+NOT_QUEUED: Final = frozenset(("exec", "discard", "multi", "watch", "quit", "reset"))
+HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # a request made by a web page: what follows must not be run
+RUN_AT_ONCE: Final = 1000  # calls that are handled as one at most
 # CLIENT UNPAUSE must get through, and replicas go on hearing what was written
-ALWAYS_WHILE_PAUSED = frozenset(("client", "psync", "quit", "replconf", "reset", "shutdown"))
+ALWAYS_WHILE_PAUSED: Final = frozenset(("client", "psync", "quit", "replconf", "reset", "shutdown"))
 
 
 class Dispatcher:

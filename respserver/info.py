@@ -18,8 +18,10 @@ from commands.declare import Command, all_commands
 from respserver import __version__
 from respserver.clients import IDLE_CLIENT_BYTES, figures_of
 from respserver.figures import Figures, process_memory, system_memory
+from storage import stream
 
 Fields = Iterator[tuple[str, object]]
+COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are, or none
 
 
 def human(size: float) -> str:
@@ -37,6 +39,7 @@ def _server(f: Figures) -> Fields:
     uptime = max(0, f.now - f.started) // 1000
     yield "redis_version", REDIS_LEVEL.decode()
     yield "tidelog_version", __version__
+    yield "tidelog_compiled", int(COMPILED)
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0

@@ -15,6 +15,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, cast
 
 from commands import registry  # noqa: F401  (fills the command table)
 from commands.declare import Command
@@ -41,7 +42,7 @@ from storage.cache import NodeCache
 from storage.keyspace import Keyspace
 from storage.nodes import Nodes
 
-NEVER_NS = 1 << 62
+NEVER_NS: Final = 1 << 62
 
 class Server:
     """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the
@@ -72,7 +73,7 @@ class Server:
         self.startup_memory = 0
         self.slow_ns = NEVER_NS
         self.output_floor = 0  # bytes of output below which no client-output-buffer-limit can be exceeded
-        self.listeners = Listeners(config, lambda: Connection(self))
+        self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(self)))
         self._to_flush: list[Connection] = []
         self._to_resume: dict[Connection, None] = {}
         self._tick_pending = False

@@ -12,9 +12,7 @@ find_python() {
 
 venv() {
     made=".venv/made-for-$1"
-    if [ -e "$made" ] && [ ! pyproject.toml -nt "$made" ]; then
-        return
-    fi
+    [ -e "$made" ] && [ -z "$(find pyproject.toml setup.py tidelog/spark/_rows.c -newer "$made")" ] && return
     find_python
     set -x
     [ -x .venv/bin/pip ] || "$python" -m venv .venv

@@ -7,15 +7,17 @@ files it again if the moment has moved on. So extending a deadline (which every 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 Item = tuple[int, bytes, bytes]  # kind, key (or a stage's name), group name (b"" where the key itself is meant)
 
-KEY_EXPIRY = 0
-GROUP_EXPIRY = 1
-PENDING_DROP = 2
-PENDING_DUE = 3
-STAGE_EXPIRY = 4
+KEY_EXPIRY: Final = 0
+GROUP_EXPIRY: Final = 1
+PENDING_DROP: Final = 2
+PENDING_DUE: Final = 3
+STAGE_EXPIRY: Final = 4
 
 
 class Agenda:
@@ -43,6 +45,14 @@ class Agenda:
     def forget(self, kind: int, key: bytes, group: bytes = b"") -> None:
         """The thing is gone: nothing is to be seen to. (Whatever is filed of it would do no harm, but take memory.)"""
         if self._filed.pop((kind, key, group), None) is not None:
+            self._tidy()
+
+    def forget_all(self, kind: int, keys: Iterable[bytes]) -> None:
+        """The same for many that have no group."""
+        filed = self._filed
+        if filed:
+            for key in keys:
+                filed.pop((kind, key, b""), None)
             self._tidy()
 
     def _tidy(self) -> None:

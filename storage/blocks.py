@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Final
 
-BLOCK_BYTES = 2048  # a block's size limit; below 1 KB block overheads count, above 4 KB copying does
-BLOCK_OVERHEAD = 33 + 16 + 64 + 16  # bytes: object header, malloc's share, the key in _mins, two list slots
+BLOCK_BYTES: Final = 2048  # a block's size limit; below 1 KB block overheads count, above 4 KB copying does
+BLOCK_OVERHEAD: Final = 33 + 16 + 64 + 16  # bytes: object header, malloc's share, the key in _mins, two list slots
 
 
 class SortedRows:

@@ -5,14 +5,16 @@ Nodes come packed (see ``packed``), and are unpacked when they have proved to be
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
+from typing import Final
 
 from storage.node import TailNode
 from storage.packed import AnyNode, PackedNode
 
-UNPACK_AT = 2  # uses of a packed node after its first: what is back so soon will be back again
+UNPACK_AT: Final = 2  # uses of a packed node after its first: what is back so soon will be back again
 
-NONE: tuple[int, int, int, AnyNode] = (0, 0, 0, TailNode())
+NONE: Final[tuple[int, int, int, AnyNode]] = (0, 0, 0, TailNode())
 
 
 class NodeCache:
@@ -80,6 +82,16 @@ class NodeCache:
         node = self._nodes.pop((sid, first_ord), None)
         if node is not None:
             self._forget(sid, first_ord, node)
+
+    def drop_many(self, sid: int, first_ords: array[int]) -> None:
+        """Nodes of a stream are gone, ``first_ords`` ascending. O(their number, or that of the stream's nodes here)."""
+        cached = self._of_stream.get(sid)
+        if cached is None:
+            return
+        lowest, highest = first_ords[0], first_ords[-1]
+        for first_ord in first_ords if len(first_ords) < len(cached) else tuple(cached):
+            if lowest <= first_ord <= highest:
+                self.drop(sid, first_ord)
 
     def drop_stream(self, sid: int) -> None:
         """The stream is gone. O(nodes cached of it)."""

@@ -1,7 +1,7 @@
 """What a checkpoint has to write: everything that changed since the last completed one, frozen at one log offset.
 
-The keyspace makes a Capture on the event loop (references to immutable blobs, copies of what is mutable); the
-persistence layer writes it in another thread; the keyspace is told how it ended.
+A Capture is made on the event loop, part by part (see ``changes``; references to immutable blobs, copies of what is
+mutable); the persistence layer writes it in another thread; the keyspace is told how it ended.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def set_group(
     ks: Keyspace, key: bytes, stream: Stream, name: bytes, offset: int, ttl: int, deadline: int
 ) -> Group:  # fmt: skip
     """Make a group, or give an existing one another offset or TTL."""
+    ks.before(key)
     group = stream.groups.get(name)
     if group is None:
         group = stream.groups[name] = Group(name, offset, ttl, deadline)
@@ -48,6 +49,7 @@ def deliver(
     new: Sequence[int], again: Sequence[int], gone: Sequence[int],
 ) -> None:  # fmt: skip
     """One read of a group: ``new`` entries, due ones ``again``, and due ones that eviction has taken (``gone``)."""
+    ks.before(key)
     now, retry, expire_at, most, deadletter, flags = reader
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
@@ -82,6 +84,7 @@ def deliver(
 
 def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: Sequence[int]) -> int:
     """Remove messages from the pending list; returns how many were there."""
+    ks.before(key)
     removed = group.pending.remove_many(ids)
     if removed:
         ks.group_changed(key, stream, group, records.ack(key, group.name, ids))
@@ -90,6 +93,7 @@ def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: Sequence[in
 
 def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: Sequence[int]) -> int:
     """Messages fall due at ``due`` (ms since epoch); returns how many were there."""
+    ks.before(key)
     found = [entry_id for entry_id in ids if group.pending.set_due(entry_id, due)]
     if found:
         ks.group_changed(key, stream, group, records.due(key, group.name, due, found))
@@ -104,6 +108,7 @@ def drop(
 ) -> None:  # fmt: skip
     """A message is given up; where ``deadletter`` names a stream, ``wire`` is appended there as ms.seq in the same
     record."""
+    ks.before(key)
     group.pending.remove(entry_id)
     group.expired += 1
     record = records.drop(key, group.name, entry_id, reason, deadletter, ms, seq, wire)
@@ -118,6 +123,7 @@ def drop(
 
 def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
     """The group and its pending list go; its blocked readers are to be told."""
+    ks.before(key)
     del stream.groups[name]
     ks.group_gone(key, stream, name, records.destroy(key, name))
     ks.signal(key)

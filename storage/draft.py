@@ -26,6 +26,7 @@ from storage.node import Node, TailNode, seal
 from storage.stages import PIECE_BYTES, Piece
 
 OVERHEAD = 250  # bytes of a draft's objects
+_LAST_DIGITS = [b"%03d" % n for n in range(1000)]
 LONGEST_ID = 46  # bytes of an ID as a bulk string without its last CRLF: $41 CRLF and twice 20 digits and a dot
 
 
@@ -77,11 +78,14 @@ class BareDraft(Draft):
 
     def __init__(self, ms: int, seq: int, pieces: Sequence[Piece]) -> None:
         """``pieces`` never change from now on. All IDs must be there below 2**64."""
-        count = sum(map(len, pieces))
-        size = sum([len(piece.bare) for piece in pieces])
-        largest = max([piece.largest for piece in pieces]) + LONGEST_ID
+        count = size = largest = 0
+        for piece in pieces:
+            count += piece.count
+            size += piece.size
+            if piece.largest > largest:
+                largest = piece.largest
         memory = size + 4 * count + PIECE_BYTES * len(pieces) + OVERHEAD
-        super().__init__(memory, largest, size + LONGEST_ID * count)
+        super().__init__(memory, largest + LONGEST_ID, size + LONGEST_ID * count)
         self._count = count
         self._ms = ms
         self._seq = seq
@@ -90,15 +94,24 @@ class BareDraft(Draft):
     def __len__(self) -> int:
         return self._count
 
+    def place(self, ms: int, seq: int) -> None:
+        """Its first ID, if that wasn't known at first; not after a stream was given it (Rule 1)."""
+        self._ms = ms
+        self._seq = seq
+
+    def entries(self) -> list[bytes]:
+        """The bare entries one by one."""
+        return [bare for piece in self._pieces for bare in piece.entries()]
+
     def unpack(self) -> Node:
-        wires = write(self._ms, self._seq, [bare for piece in self._pieces for bare in piece.entries()])
+        wires = write(self._ms, self._seq, self.entries())
         ends = array("I", accumulate(map(len, wires)))
         seqs = array("Q", range(self._seq, self._seq + self._count))
         return Node(self._ms, array("I", bytes(4 * self._count)), seqs, ends, b"".join(wires))
 
 
-def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
-    """ms.seq, ms.seq + 1 ... as bulk strings, each with the CRLF before it and without the one behind.
+def bulk_ids(ms: int, seq: int, count: int, before: bytes = b"\r\n") -> list[bytes]:
+    """ms.seq, ms.seq + 1 ... as bulk strings, each with ``before`` before it and without the CRLF behind.
 
     Raises ValueError where a sequence number would pass 2**64.
     """
@@ -108,9 +121,15 @@ def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
     ids: list[bytes] = []
     while count:
         digits = len(str(seq))
-        some = min(count, 10**digits - seq)
-        head = b"\r\n$%d\r\n%b" % (len(stem) + digits, stem)
-        ids += [b"%b%d" % (head, number) for number in range(seq, seq + some)]
+        head = b"%b$%d\r\n%b" % (before, len(stem) + digits, stem)
+        thousands, low = divmod(seq, 1000)
+        if thousands:
+            some = min(count, 1000 - low)
+            head = b"%b%d" % (head, thousands)
+            ids += [head + digits3 for digits3 in _LAST_DIGITS[low : low + some]]
+        else:
+            some = min(count, 10**digits - seq)
+            ids += [b"%b%d" % (head, number) for number in range(seq, seq + some)]
         seq += some
         count -= some
     return ids

@@ -7,6 +7,7 @@ RETRY and not yet acknowledged (``pending``). What changes one, and how that is 
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 from zlib import crc32
 
 from resp.errors import CorruptError
@@ -20,9 +21,9 @@ from storage.pending import PendingTable
 #     +--------+-----------+--------+-------------+------------+-----------------+----------------+----------+
 #
 # Valid if it is 61 bytes long, starts with the version, and the crc32 is that of the 57 bytes before it.
-META_VERSION = 1
-META = Struct(">B16sQQQQQ")
-CRC = Struct(">I")
+META_VERSION: Final = 1
+META: Final = Struct(">B16sQQQQQ")
+CRC: Final = Struct(">I")
 
 
 class Group:

@@ -5,10 +5,12 @@ T commands print ``ms.seq`` and take ``ms.seq`` or ``ms-seq`` (semantics [1], [2
 
 from __future__ import annotations
 
+from typing import Final
+
 from resp.errors import INVALID_ID, CommandError
 
 MASK64 = (1 << 64) - 1
-MAX_ID = (1 << 128) - 1
+MAX_ID: Final = (1 << 128) - 1
 
 
 def make_id(ms: int, seq: int) -> int:

@@ -7,10 +7,12 @@ Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only
 Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires
 nothing, and where ``follower`` is set nothing does: a key whose time is over is hidden until its leader's DELETE comes.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the caller before.
+Rule 5: the first that a mutator does is to say before(key): a checkpoint may be about to take the value as it is.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Protocol
@@ -20,6 +22,7 @@ from resp.errors import CommandError
 from storage import agenda, publish, records
 from storage.agenda import Agenda
 from storage.capture import Capture
+from storage.changes import EVERYTHING, Changes
 from storage.groups import Group
 from storage.ids import MASK64
 from storage.keyindex import KeyIndex
@@ -73,12 +76,7 @@ class Keyspace:
         self.hits = 0
         self.misses = 0
         self.dirty_count = 0  # changes since the last completed checkpoint
-        # what the next checkpoint must write
-        self._dirty_streams: dict[bytes, Stream] = {}
-        self._dirty_strings: set[bytes] = set()
-        self._dead_streams: list[int] = []
-        self._dead_groups: list[tuple[int, bytes]] = []
-        self._flushed = False
+        self.changes = Changes(self)  # what the next checkpoint must write
 
     # -- reading ---------------------------------------------------------------------------------------------
     def get(self, key: bytes, now: int) -> Value | None:
@@ -146,10 +144,10 @@ class Keyspace:
         if self.waiting and key in self.waiting:
             self.ready.append(key)
 
-    def _dirty(self, key: bytes, stream: Stream) -> None:
-        if not stream.dirty:
-            stream.dirty = True
-            self._dirty_streams[key] = stream
+    def before(self, key: bytes) -> None:
+        """What is at ``key`` is about to change; each mutator says so before anything else (see ``changes``)."""
+        if self.changes.held:
+            self.changes.before(key)
 
     # -- streams ---------------------------------------------------------------------------------------------
     def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
@@ -173,12 +171,15 @@ class Keyspace:
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """Add one entry with the given ID, which must be above the stream's last."""
+        changes = self.changes
+        if changes.held:
+            changes.before(key)
         stream.append(ms, seq, wire)
         self.log += (append_head(key, ms, seq, len(wire)), key, wire)
         self.dirty_count += 1
         if not stream.dirty:
             stream.dirty = True
-            self._dirty_streams[key] = stream
+            changes.streams[key] = stream
         if self.waiting and key in self.waiting:
             self.ready.append(key)
         if self.watchers:
@@ -186,20 +187,25 @@ class Keyspace:
 
     def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, wires: Sequence[bytes]) -> None:
         """Add entries with the IDs ms.seq, ms.seq+1, ... (which must all be there below 2**64)."""
-        stream.append_run(ms, seq, wires)
-        self._dirty(key, stream)
-        self._logged(key, records.run(key, ms, seq, wires))
-        self.dirty_count += len(wires) - 1
-        self.signal(key)
+        self.append_packed(key, stream, ms, seq, array("I", list(map(len, wires))), b"".join(wires))
+
+    def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
+        """The same of entries that are joined already; ``sizes``: bytes of each."""
+        self.before(key)
+        stream.append_packed(ms, seq, sizes, wire)
+        self.log += records.run(key, ms, seq, sizes, wire)
+        self.dirty_count += len(sizes)
+        self.appended(key, stream)
 
     def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """An entry that another record carries (a dead letter)."""
+        self.before(key)
         stream.append(ms, seq, wire)
         self.appended(key, stream)
 
     def appended(self, key: bytes, stream: Stream) -> None:
-        """The stream was given entries that another record carries."""
-        self._dirty(key, stream)
+        """The stream was given entries that another record carries, after before()."""
+        self.changes.stream(key, stream)
         self.signal(key)
         if self.watchers:
             self.touch_watchers(key)
@@ -211,15 +217,17 @@ class Keyspace:
 
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
         """Entries before ``ordinal`` go; ``evicted_to`` is the ID of the newest of them. Returns how many went."""
+        self.before(key)
         gone = stream.evict_before(ordinal, evicted_to)
         if gone:
-            self._dirty(key, stream)
+            self.changes.stream(key, stream)
             self._logged(key, records.evict(key, ordinal, evicted_to))
         return gone
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
         """Any value at ``key`` is replaced. ``expire_at``: ms since epoch, 0 for none."""
+        self.before(key)
         if keep_ttl:
             expire_at = self.expires.get(key, 0)
         old = self.keys.get(key)
@@ -235,7 +243,7 @@ class Keyspace:
             self.string_bytes += len(value) - len(old.value)
             old.value = value
         self._set_deadline(key, expire_at)
-        self._dirty_strings.add(key)
+        self.changes.strings.add(key)
         self._logged(key, records.set_string(key, value, expire_at))
         self.signal(key)
 
@@ -253,6 +261,7 @@ class Keyspace:
         """Delete whatever is there, expired or not (replay, expiry)."""
         if key not in self.keys:
             return False
+        self.before(key)
         self._forget(key)
         self._logged(key, records.delete(key))
         self.signal(key)
@@ -264,12 +273,14 @@ class Keyspace:
 
     def set_expire(self, key: bytes, at_ms: int) -> None:
         """``key`` must exist; ``at_ms`` > 0."""
+        self.before(key)
         self._set_deadline(key, at_ms)
         self._expiry_changed(key, at_ms)
 
     def persist(self, key: bytes) -> bool:
         if key not in self.expires:
             return False
+        self.before(key)
         self._set_deadline(key, 0)
         self._expiry_changed(key, 0)
         return True
@@ -277,9 +288,9 @@ class Keyspace:
     def _expiry_changed(self, key: bytes, at_ms: int) -> None:
         value = self.keys[key]
         if isinstance(value, Stream):
-            self._dirty(key, value)
+            self.changes.stream(key, value)
         else:
-            self._dirty_strings.add(key)
+            self.changes.strings.add(key)
         self._logged(key, records.expire(key, at_ms))
 
     def _set_deadline(self, key: bytes, at_ms: int) -> None:
@@ -300,15 +311,15 @@ class Keyspace:
         if isinstance(value, Stream):
             for name in value.groups:
                 self._forget_group(key, name)
-            self._dead_streams.append(value.sid)
-            self._dirty_streams.pop(key, None)
+            self.changes.stream_gone(key, value.sid)
             self.nodes.cache.drop_stream(value.sid)
         else:
             self.string_bytes -= len(key) + len(value.value)
-            self._dirty_strings.add(key)
+            self.changes.strings.add(key)
 
     def flush(self) -> None:
         """FLUSHALL."""
+        self.changes.all_gone()
         gone = list(self.keys)
         for key, value in self.keys.items():
             if isinstance(value, Stream):
@@ -321,11 +332,6 @@ class Keyspace:
         self.stages.clear()
         self.agenda.clear()
         self.string_bytes = 0
-        self._dirty_streams.clear()
-        self._dirty_strings.clear()
-        self._dead_streams.clear()
-        self._dead_groups.clear()
-        self._flushed = True
         self.log.append(records.flush())
         self.dirty_count += max(1, len(gone))
         for key in list(self.waiting):
@@ -334,13 +340,13 @@ class Keyspace:
     # -- groups' part of the bookkeeping (the mutators are in ``consume``) ---------------------------------------
     def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         group.dirty = True
-        self._dirty(key, stream)
+        self.changes.stream(key, stream)
         self._logged(key, record)
 
     def group_gone(self, key: bytes, stream: Stream, name: bytes, record: bytes) -> None:
         self._forget_group(key, name)
-        self._dead_groups.append((stream.sid, name))
-        self._dirty(key, stream)
+        self.changes.dead_groups.append((stream.sid, name))
+        self.changes.stream(key, stream)
         self._logged(key, record)
 
     def _forget_group(self, key: bytes, name: bytes) -> None:
@@ -357,63 +363,18 @@ class Keyspace:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def capture(self) -> Capture:
-        """Everything that changed since the last capture; until captured() or capture_failed() no second one may be
-        made."""
-        capture = Capture(flushed=self._flushed, next_sid=self.next_sid, changes=self.dirty_count)
-        capture.dead_streams = self._dead_streams
-        capture.dead_groups = self._dead_groups
-        self._dead_streams, self._dead_groups, self._flushed = [], [], False
-        for key, stream in self._dirty_streams.items():
-            capture.streams.append(stream.capture())
-            capture.stream_keys[stream.sid] = (key, self.expires.get(key, 0))
-            stream.dirty = False
-            for name, group in stream.groups.items():
-                if group.dirty:
-                    group.dirty = False
-                    capture.groups.append((stream.sid, name, group.meta(), group.pending.parts()))
-        self._dirty_streams = {}
-        for key in self._dirty_strings:
-            value = self.keys.get(key)
-            if isinstance(value, String):
-                capture.strings.append((key, value.value, self.expires.get(key, 0)))
-            else:
-                capture.dead_strings.append(key)
-        self._dirty_strings = set()
-        self.stages.capture(capture)
-        self.nodes.drafted = 0
+        """Everything that changed since the last one, at once. Servers take it part by part: see ``changes``."""
+        capture = self.changes.begin()
+        self.changes.more(EVERYTHING)
         return capture
 
     def captured(self, capture: Capture) -> None:
         """The checkpoint is on disk and the node store reads from it."""
-        self.dirty_count -= capture.changes
-        for taken in capture.streams:
-            stream = self._of_capture(capture, taken.sid)
-            if stream is not None and stream.captured(taken):
-                self._dirty(capture.stream_keys[taken.sid][0], stream)
+        self.changes.stored(capture, EVERYTHING)
 
     def capture_failed(self, capture: Capture) -> None:
         """Nothing of it is on disk: the next capture must hold it all again."""
-        if capture.flushed:
-            self._flushed = True
-        if not self._flushed or capture.flushed:
-            self._dead_streams += capture.dead_streams
-            self._dead_groups += capture.dead_groups
-        for taken in capture.streams:
-            stream = self._of_capture(capture, taken.sid)
-            if stream is not None:
-                self._dirty(capture.stream_keys[taken.sid][0], stream)
-        for sid, name, _, _ in capture.groups:
-            stream = self._of_capture(capture, sid)
-            if stream is not None and name in stream.groups:
-                stream.groups[name].dirty = True
-        self._dirty_strings.update(key for key, _, _ in capture.strings)
-        self._dirty_strings.update(capture.dead_strings)
-        self.stages.capture_failed(capture, self._flushed and not capture.flushed)
-
-    def _of_capture(self, capture: Capture, sid: int) -> Stream | None:
-        """The stream that was captured, unless it has been deleted since."""
-        value = self.keys.get(capture.stream_keys[sid][0])
-        return value if isinstance(value, Stream) and value.sid == sid else None
+        self.changes.failed(capture)
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = 0) -> Stream:

@@ -34,6 +34,7 @@ from itertools import islice
 from operator import sub
 from struct import Struct
 from sys import byteorder
+from typing import Final
 from zlib import crc32
 
 import zstandard
@@ -41,19 +42,19 @@ import zstandard
 from storage.ids import MASK64
 
 MAGIC, VERSION = b"TN", 1
-HEADER = Struct("<2sBBIIQQ")
-CRC = Struct("<I")
-BODY = HEADER.size + CRC.size  # offset of the body
+HEADER: Final = Struct("<2sBBIIQQ")
+CRC: Final = Struct("<I")
+BODY: Final = HEADER.size + CRC.size  # offset of the body
 ZSTD, SEQ_DELTAS = 0x01, 0x80  # bits of ``how``
 UNSIGNED, SIGNED = "BHIQ", "bhiq"  # array codes of 1, 2, 4, 8 bytes
-OVERHEAD = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
+OVERHEAD: Final = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
 
 def new_compressor() -> zstandard.ZstdCompressor:
     """It serves one thread at a time."""
     return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
-_compressor = new_compressor()  # the keyspace's; reused, for making one costs more than using it
+_compressor: Final = new_compressor()  # the keyspace's; reused, for making one costs more than using it
 
 
 class Node:

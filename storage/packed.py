@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left
 from itertools import accumulate
 from sys import byteorder
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from zlib import adler32, crc32
 
 import zstandard
@@ -27,11 +27,11 @@ from storage.ids import MASK64
 from storage.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node
 
 Column: TypeAlias = "bytes | array[int]"  # bytes if an element takes one, unsigned: the fastest to cut and to add up
-AT_ONCE = 32  # numbers that a search adds up one by one; of more, it adds up the first half
-OVERHEAD = 700  # bytes of a cached node's objects: node, columns, body, the cache's entry
+AT_ONCE: Final = 32  # numbers that a search adds up one by one; of more, it adds up the first half
+OVERHEAD: Final = 700  # bytes of a cached node's objects: node, columns, body, the cache's entry
 
 # Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
-_decompressor = zstandard.ZstdDecompressor()
+_decompressor: Final = zstandard.ZstdDecompressor()
 
 
 class PackedNode:

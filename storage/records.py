@@ -38,6 +38,7 @@ from array import array
 from collections.abc import Sequence
 from struct import Struct
 from sys import byteorder
+from typing import Final
 
 from resp.errors import CorruptError
 
@@ -45,29 +46,29 @@ APPEND, RUN, EVICT, DELETE, SET, EXPIRE, FLUSH = 1, 2, 3, 4, 5, 6, 7
 GROUP, DELIVER, ACK, DUE, DROP, DESTROY = 8, 9, 10, 11, 12, 13
 STAGE, PUBLISH, UNSTAGE = 14, 15, 16
 
-HEAD = Struct(">BI")
-APPEND_HEAD = Struct(">BIIQQ")
-RUN_HEAD = Struct(">BIIQQI")
-EVICT_HEAD = Struct(">BIIQ16s")
-KEY_TIME_HEAD = Struct(">BIIQ")  # SET, EXPIRE
-GROUP_HEAD = Struct(">BIII16sQQ")
-DELIVER_HEAD = Struct(">BIIII16sQQQIBIII")
-IDS_HEAD = Struct(">BIII")  # ACK, DESTROY
-DUE_HEAD = Struct(">BIIIQ")
-DROP_HEAD = Struct(">BIIII16sBQQ")
-STAGE_HEAD = Struct(">BIIIQQI")
-PUBLISH_HEAD = Struct(">BIIQII")
-LENGTH = Struct(">I")
-FIRST = Struct(">IQQ")
+HEAD: Final = Struct(">BI")
+APPEND_HEAD: Final = Struct(">BIIQQ")
+RUN_HEAD: Final = Struct(">BIIQQI")
+EVICT_HEAD: Final = Struct(">BIIQ16s")
+KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE
+GROUP_HEAD: Final = Struct(">BIII16sQQ")
+DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
+IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
+DUE_HEAD: Final = Struct(">BIIIQ")
+DROP_HEAD: Final = Struct(">BIIII16sBQQ")
+STAGE_HEAD: Final = Struct(">BIIIQQI")
+PUBLISH_HEAD: Final = Struct(">BIIQII")
+LENGTH: Final = Struct(">I")
+FIRST: Final = Struct(">IQQ")
 
-HAS_RETRY = 1  # DELIVER flags: the reader gave RETRY
-HAS_MAX = 2  # ... and MAXDELIVERIES
-HAS_DEADLETTER = 4  # ... and DEADLETTER
+HAS_RETRY: Final = 1  # DELIVER flags: the reader gave RETRY
+HAS_MAX: Final = 2  # ... and MAXDELIVERIES
+HAS_DEADLETTER: Final = 4  # ... and DEADLETTER
 
-REASONS = ("expired", "maxdeliveries")
+REASONS: Final = ("expired", "maxdeliveries")
 
-_APPEND_BODY = APPEND_HEAD.size - 5
-_pack_append = APPEND_HEAD.pack
+_APPEND_BODY: Final = APPEND_HEAD.size - 5
+_pack_append: Final = APPEND_HEAD.pack
 
 
 def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
@@ -76,9 +77,10 @@ def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
     return _pack_append(APPEND, _APPEND_BODY + klen + wire_len, klen, ms, seq)
 
 
-def run(key: bytes, ms: int, seq: int, wires: Sequence[bytes]) -> bytes:
-    body = b"".join((key, pack_sizes(array("I", map(len, wires))), *wires))
-    return RUN_HEAD.pack(RUN, RUN_HEAD.size - 5 + len(body), len(key), ms, seq, len(wires)) + body
+def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[bytes, ...]:
+    """Entries that are joined, ``sizes`` bytes each. In parts: together they are the record."""
+    size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + len(wire)
+    return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes), wire
 
 
 def evict(key: bytes, ordinal: int, evicted_to: int) -> bytes:
@@ -184,6 +186,15 @@ def _packed_names(names: Sequence[bytes]) -> bytes:
 def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
     """``count`` names from offset ``at`` on (-1: all to the end), and the offset behind them."""
     names: list[bytes] = []
+    if count > 1:  # there may be many thousand, and as a rule all are of one length
+        (length,) = LENGTH.unpack_from(raw, at)
+        same = Struct(f">I{length}s")
+        end = at + count * same.size
+        if end <= len(raw):
+            names = [name for size, name in same.iter_unpack(raw[at:end]) if size == length]
+            if len(names) == count:
+                return names, end
+            names = []
     while len(names) != count and (count >= 0 or at < len(raw)):
         (length,) = LENGTH.unpack_from(raw, at)
         at += LENGTH.size + length
@@ -217,15 +228,3 @@ def unpack_sizes(raw: bytes) -> array[int]:
     if byteorder == "little":
         sizes.byteswap()
     return sizes
-
-
-def run_wires(raw: bytes, count: int) -> list[bytes]:
-    """The ``n sizes | wires`` part of a RUN record as a list."""
-    sizes = unpack_sizes(raw[: 4 * count])
-    wires, at = [], 4 * count
-    for size in sizes:
-        wires.append(raw[at : at + size])
-        at += size
-    if at != len(raw):
-        raise CorruptError("a RUN record whose sizes don't add up")
-    return wires

@@ -64,11 +64,14 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
         _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
         start = at + records.RUN_HEAD.size
         key = batch[start : start + klen]
-        wires = records.run_wires(batch[start + klen : stop], n)
+        middle = start + klen + 4 * n
+        sizes, wire = records.unpack_sizes(batch[start + klen : middle]), batch[middle:stop]
+        if n != len(sizes) or sum(sizes) != len(wire):
+            raise CorruptError("a RUN record whose sizes don't add up")
         stream = _stream(ks, key) or ks.create_stream(key)
         if not n or (ms, seq) <= (stream.last_ms, stream.last_seq) or seq + n - 1 > MASK64:
             raise _not_above(ms, seq)
-        ks.append_run(key, stream, ms, seq, wires)
+        ks.append_packed(key, stream, ms, seq, sizes, wire)
     elif op == records.EVICT:
         _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
         key = batch[at + records.EVICT_HEAD.size : stop]
@@ -160,7 +163,7 @@ def _apply_staging(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> N
         body = batch[start:stop]
         names, middle = records.unpack_names(body, flen, stages)
         firsts = records.unpack_firsts(body, middle, streams)
-        content = ks.stages.gathered(names)
+        content = publish.gathered(ks, names)
         if set(content) != {key for key, _, _ in firsts} or len(content) != len(firsts):
             raise CorruptError("a PUBLISH record for other streams than those that its stages are for")
         if epoch <= ks.stages.fences.get(body[:flen], -1):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -27,24 +27,40 @@ STAGE_BYTES = 700  # a stage's
 class Piece:
     """Bare entries for one key."""
 
-    __slots__ = ("bare", "dirty", "key", "largest", "sizes")
+    __slots__ = ("bare", "count", "dirty", "key", "largest", "size", "sizes")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.bare: bytes | bytearray = bytearray()  # bytes as soon as nothing more comes to it
+        self.bare: bytes | bytearray = b""  # bytes while it came in one piece, and as soon as nothing more comes to it
         self.sizes = array("I")  # bytes of each entry
         self.largest = 0  # of those
+        self.count = 0  # entries
+        self.size = 0  # bytes of ``bare``; known without a look at it, which is a page of memory elsewhere
         self.dirty = True  # changed since the last capture
 
     @classmethod
     def of(cls, key: bytes, sizes: array[int], bare: bytes) -> Piece:
         """One that nothing more comes to; at least one entry."""
         piece = cls(key)
-        piece.bare, piece.sizes, piece.largest = bare, sizes, max(sizes)
+        piece.extend(sizes, bare)
         return piece
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self.count
+
+    def extend(self, sizes: array[int], bare: bytes) -> None:
+        """More entries, one at least."""
+        if not self.sizes:
+            self.bare, self.sizes = bare, sizes
+        else:
+            if isinstance(self.bare, bytes):
+                self.bare = bytearray(self.bare)
+            self.bare += bare
+            self.sizes.extend(sizes)
+        self.largest = max(self.largest, max(sizes))
+        self.count += len(sizes)
+        self.size += len(bare)
+        self.dirty = True
 
     def entries(self) -> list[bytes]:
         """One by one."""
@@ -70,7 +86,7 @@ class StageCapture:
 class Stage:
     """One stage. ``sid`` names it in the store and is never used twice."""
 
-    __slots__ = ("_open", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
+    __slots__ = ("_open", "_others", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
 
     def __init__(self, sid: int, ttl: int, deadline: int) -> None:
         self.sid = sid
@@ -80,37 +96,53 @@ class Stage:
         self.entries = 0
         self.bytes = STAGE_BYTES  # of memory, roughly
         self.stored = False  # the store may have something of it
-        self._open: dict[bytes, Piece] = {}  # key -> its piece that isn't full
+        self._open: Piece | None = None  # that of the key which came last, if it isn't full
+        self._others: dict[bytes, Piece] | None = None  # key -> its piece that isn't full; None while there is one key
 
     def resume(self, now: int) -> None:
         """The server was down until ``now``, or led by another: that was not the clients' silence."""
         if self.ttl:
             self.deadline = max(self.deadline, now + self.ttl)
 
-    def add(self, key: bytes, sizes: Sequence[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
+    def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
         """Entries behind those that are there. A piece is full with ``max_entries``, or as it passes ``max_bytes``."""
-        ends = list(accumulate(sizes))
-        piece = self._open.get(key)
+        piece = self._open_piece(key)
+        total = len(sizes)
         at = start = 0
-        while at < len(ends):
+        while at < total:
             if piece is None:
-                piece = self._open[key] = Piece(key)
+                piece = Piece(key)
                 self.pieces.append(piece)
                 self.bytes += PIECE_BYTES + len(key)
-            limit = start + max_bytes - len(piece.bare)
-            stop = min(at + max(1, max_entries - len(piece)), bisect_left(ends, limit, at) + 1, len(ends))
-            piece.bare += bare[start : ends[stop - 1]]
-            part = array("I", sizes[at:stop])
-            piece.sizes.extend(part)
-            piece.largest = max(piece.largest, max(part))
-            piece.dirty = True
-            at, start = stop, ends[stop - 1]
-            if len(piece) >= max_entries or len(piece.bare) >= max_bytes:
+            part = sizes[at : at + max(1, max_entries - piece.count)]
+            size = sum(part)
+            room = max_bytes - piece.size
+            if size > room:
+                del part[bisect_left(list(accumulate(part)), room) + 1 :]
+                size = sum(part)
+            piece.extend(part, bare if size == len(bare) else bare[start : start + size])
+            at += len(part)
+            start += size
+            if piece.count >= max_entries or piece.size >= max_bytes:
                 piece.bare = bytes(piece.bare)
-                del self._open[key]
                 piece = None
-        self.entries += len(ends)
-        self.bytes += len(bare) + 4 * len(ends)
+        self._open = piece
+        self.entries += total
+        self.bytes += len(bare) + 4 * total
+
+    def _open_piece(self, key: bytes) -> Piece | None:
+        """Take the key's piece that isn't full."""
+        piece = self._open
+        if piece is None or piece.key != key:
+            if self._others is None:
+                if piece is None:
+                    return None
+                self._others = {}
+            if piece is not None:
+                self._others[piece.key] = piece
+            piece = self._others.pop(key, None)
+        self._open = None
+        return piece
 
     def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
         """The next piece, as a checkpoint stored it."""
@@ -147,25 +179,22 @@ class Stages:
         self.by_name[name] = self._dirty[name] = stage
         self.bytes += grown
 
-    def forget(self, name: bytes) -> None:
-        """It was published, or dropped."""
-        stage = self.by_name.pop(name)
-        self.bytes -= stage.bytes
-        self._dirty.pop(name, None)
-        if stage.stored:
-            self._dead.append(stage.sid)
+    def forget(self, names: Iterable[bytes]) -> None:
+        """They were published, or dropped. KeyError if one isn't there."""
+        by_name, dirty, dead = self.by_name, self._dirty, self._dead
+        gone = 0
+        for name in names:
+            stage = by_name.pop(name)
+            gone += stage.bytes
+            if dirty:
+                dirty.pop(name, None)
+            if stage.stored:
+                dead.append(stage.sid)
+        self.bytes -= gone
 
     def set_fence(self, fence: bytes, epoch: int) -> None:
         self.fences[fence] = epoch
         self._dirty_fences.add(fence)
-
-    def gathered(self, names: Iterable[bytes]) -> dict[bytes, list[Piece]]:
-        """What the stages hold for each key, in the order of the stages. KeyError if one isn't there."""
-        found: dict[bytes, list[Piece]] = {}
-        for name in names:
-            for piece in self.by_name[name].pieces:
-                found.setdefault(piece.key, []).append(piece)
-        return found
 
     def clear(self) -> None:
         """FLUSHALL: the store drops everything as well."""
@@ -212,25 +241,12 @@ class Stages:
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))
-            content = self.gathered([name])
+            content: dict[bytes, list[Piece]] = {}
+            for piece in stage.pieces:
+                content.setdefault(piece.key, []).append(piece)
             for key in sorted(content):
                 update(b"K%d:%b %d;" % (len(key), key, sum(map(len, content[key]))))
                 for piece in content[key]:
                     update(bytes(piece.bare))
         for fence in sorted(self.fences):
             update(b"F%d:%b %d;" % (len(fence), fence, self.fences[fence]))
-
-
-def grouped(pieces: Iterable[Piece], max_entries: int, max_bytes: int) -> Iterator[list[Piece]]:
-    """The same pieces in order, small ones together as far as the limits go."""
-    held: list[Piece] = []
-    entries = size = 0
-    for piece in pieces:
-        entries += len(piece.sizes)
-        size += len(piece.bare)
-        if held and (entries > max_entries or size > max_bytes):
-            yield held
-            held, entries, size = [], len(piece.sizes), len(piece.bare)
-        held.append(piece)
-    if held:
-        yield held

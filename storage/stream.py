@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
+from typing import Final
 from zlib import crc32
 
 from resp.errors import CorruptError
@@ -41,13 +42,13 @@ from storage.snapshot import Snapshot
 #     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
 #
 # Valid if it is 85 bytes long, starts with the version, and the crc32 is that of the 81 bytes before it.
-META_VERSION = 1
-META = Struct(">BQQQQ16sQQQQ")
-CRC = Struct(">I")
+META_VERSION: Final = 1
+META: Final = Struct(">BQQQQ16sQQQQ")
+CRC: Final = Struct(">I")
 
 # What streams without sealed nodes share, so that 100,000 small ones stay cheap. Never written to.
-_NO_INDEX = NodeIndex()
-_NO_BLOBS: dict[int, bytes | Draft] = {}
+_NO_INDEX: Final = NodeIndex()
+_NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
 
 class Stream:
@@ -116,26 +117,30 @@ class Stream:
 
     def append_run(self, ms: int, seq: int, wires: Sequence[bytes]) -> None:
         """Add entries with the IDs ms.seq, ms.seq + 1, ...: the same as that many append()s, at less cost."""
-        at, total = 0, len(wires)
+        self.append_packed(ms, seq, array("I", list(map(len, wires))), b"".join(wires))
+
+    def append_packed(self, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
+        """The same of entries that are joined already; ``sizes``: bytes of each."""
+        at = start = 0
+        total = len(sizes)
+        nodes = self.nodes
         while at < total:
             tail = self._tail
             if tail is None:
                 tail = self._open_tail()
-            nodes = self.nodes
-            part = wires[at : at + max(1, nodes.max_entries - len(tail.ends))]
-            ends = list(accumulate(map(len, part), initial=len(tail.wire)))
-            ends.pop(0)
-            fit = bisect_left(ends, nodes.max_bytes) + 1  # the entry that passes the limit is the node's last
-            if fit < len(ends):
-                del ends[fit:]
-                part = part[:fit]
-            count = len(part)
-            tail.wire += b"".join(part)  # first what may fail
+            held = len(tail.wire)
+            ends = list(accumulate(sizes[at : at + max(1, nodes.max_entries - len(tail.ends))], initial=held))
+            del ends[0]
+            if ends[-1] > nodes.max_bytes:
+                del ends[bisect_left(ends, nodes.max_bytes) + 1 :]  # the entry that passes the limit is the last
+            count, stop = len(ends), start + ends[-1] - held
+            tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
             tail.ends.extend(ends)
             tail.ms.extend([ms] * count)
             tail.seq.extend(range(seq + at, seq + at + count))
             self._tail = tail
             at += count
+            start = stop
             self.last_ms, self.last_seq = ms, seq + at - 1
             self.next_ord += count
             if ends[-1] >= nodes.max_bytes or len(tail.ends) >= nodes.max_entries:
@@ -379,16 +384,23 @@ class Stream:
         self.evicted_to = evicted_to
         index = self._index
         head = index.head
-        while head < len(index.ords) and self._end(head) <= ordinal:
-            self._drop_blob(index.ords[head])
-            self.nodes.cache.drop(self.sid, index.ords[head])
-            head += 1
-        if head != index.head:
-            index.drop_front(head)
+        if head < len(index.ords) and self._end(head) <= ordinal:
+            keep = index.of_ord(ordinal)  # position of the first node that has something left
+            if self._end(keep) <= ordinal:
+                keep += 1
+            self._drop_nodes(index.ords[head:keep])
+            index.drop_front(keep)
         if ordinal >= self.next_ord:
             self._tail = None
             self._tail_ord = self.next_ord
         return gone
+
+    def _drop_nodes(self, first_ords: array[int]) -> None:
+        """Nodes at the front are gone; of 100,000 most are neither in memory nor in the cache."""
+        self.nodes.cache.drop_many(self.sid, first_ords)
+        blobs, last = self._blobs, first_ords[-1]
+        for first in first_ords if len(first_ords) <= len(blobs) else [first for first in blobs if first <= last]:
+            self._drop_blob(first)
 
     def _drop_blob(self, first_ord: int) -> None:
         blob = self._blobs.pop(first_ord, None)

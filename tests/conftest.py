@@ -23,6 +23,14 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("interpreted") is not None:
+        from respserver.info import COMPILED
+
+        if COMPILED:
+            pytest.skip("replaces what compiled code does not let be replaced: it runs interpreted only")
+
+
 class RedisServer:
     """A real redis-server of this machine's package, on a free port, without persistence."""
 

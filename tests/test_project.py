@@ -17,7 +17,7 @@ import tidelog
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
-SCRIPTS = ["scripts/check", "scripts/test", "scripts/demo", "scripts/bench", ".ci/run"]
+SCRIPTS = ["scripts/check", "scripts/test", "scripts/test-compiled", "scripts/demo", "scripts/bench", ".ci/run"]
 LONGEST = 500  # lines a Python file
 
 

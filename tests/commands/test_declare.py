@@ -32,7 +32,7 @@ def handler(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def make(*args: Arg, name: str = "demo", flags: str = "", group: str = "generic") -> Command:
-    return Command(name, handler, "Do it.", args, frozenset(flags.split()), group, "0.1.0", "O(1)", None, ())
+    return Command(name, handler, args, frozenset(flags.split()), group, "0.1.0", "O(1)", None, ())
 
 
 # -- arity -----------------------------------------------------------------------------------------------------------

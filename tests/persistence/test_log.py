@@ -197,6 +197,7 @@ def test_batches_as_large_as_the_ring_and_larger(path: Path, size: int) -> None:
         assert again.digest() == digest
 
 
+@pytest.mark.interpreted
 def test_a_batch_that_no_file_can_hold_is_an_oserror(path: Path) -> None:
     class Huge(bytes):
         def __len__(self) -> int:
@@ -226,6 +227,7 @@ def test_the_ring_may_change_its_size(path: Path, size: int) -> None:
         assert not found.resize_problem
 
 
+@pytest.mark.interpreted
 def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as (log, ks, _):
         append(ks, b"a", 5)
@@ -246,6 +248,7 @@ POINTS = ["before the journal", "before the store", "behind the store", "between
 
 
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.interpreted
 def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
     copies: list[Path] = []

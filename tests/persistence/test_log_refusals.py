@@ -96,6 +96,7 @@ def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.
         assert append(again, b"a", 0).length == 7
 
 
+@pytest.mark.interpreted
 def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What frames say of the ones before them decides whether a later loss is damage: it must not be claimed."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
@@ -114,6 +115,7 @@ def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monk
 
 
 @pytest.mark.parametrize("what", ["write", "sync"])
+@pytest.mark.interpreted
 def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -134,6 +136,7 @@ def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
             assert again.digest() == digest
 
 
+@pytest.mark.interpreted
 def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may have thrown away what it could not write: a later sync that works proves nothing."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
@@ -157,6 +160,7 @@ def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monke
         log.append(batch)
 
 
+@pytest.mark.interpreted
 def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)

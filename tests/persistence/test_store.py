@@ -97,6 +97,7 @@ def test_golden_entries_written(tmp_path: Path) -> None:
     assert raw(tmp_path / "store") == golden()
 
 
+@pytest.mark.interpreted
 def test_golden_entries_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     Store(path).close()

@@ -14,7 +14,7 @@ from persistence.store import Store
 from resp.errors import CorruptError
 from storage.capture import Capture
 from storage.keyspace import Keyspace
-from storage.publish import publish, stage, unstage
+from storage.publish import gathered, publish, stage, unstage
 from storage.stages import Piece, StageCapture
 from tests.persistence.datakit import append, checkpoint, commit, keyspace, opened
 from tests.persistence.test_pieces import transfer
@@ -49,7 +49,7 @@ def filled(path: Path) -> str:
     put(ks, b"one", b"a", 4)
     put(ks, b"one", b"c", 1)
     unstage(ks, [b"gone"])
-    publish(ks, b"fence" * 200, 1 << 62, [b"used"], ks.stages.gathered([b"used"]), [(b"b", 5, 0)])
+    publish(ks, b"fence" * 200, 1 << 62, [b"used"], gathered(ks, [b"used"]), [(b"b", 5, 0)])
     save(store, ks, 2)
     digest = ks.digest()
     store.close()
@@ -162,17 +162,17 @@ def test_every_flip_of_a_value_is_refused(tmp_path: Path, db: bytes) -> None:
 def test_a_full_copy_carries_them(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as (log, ks, _), opened(tmp_path / "b") as (old, old_ks, _):
         put(old_ks, b"old", b"a", 5)
-        publish(old_ks, b"old", 1, [b"old"], old_ks.stages.gathered([b"old"]), [(b"a", 5, 0)])
+        publish(old_ks, b"old", 1, [b"old"], gathered(old_ks, [b"old"]), [(b"a", 5, 0)])
         commit(old, old_ks)
         put(ks, b"one", b"a", 35)
         put(ks, b"two", b"b", 3)
-        publish(ks, b"q", 4, [b"two"], ks.stages.gathered([b"two"]), [(b"b", 5, 0)])
+        publish(ks, b"q", 4, [b"two"], gathered(ks, [b"two"]), [(b"b", 5, 0)])
         checkpoint(log, ks)
         digest, offset = ks.digest(), log.offset
         assert transfer(log.store, tmp_path / "b", 100) == offset
     with opened(tmp_path / "b") as (log, ks, _):
         assert ks.digest() == digest
         assert (set(ks.stages.by_name), ks.stages.fences) == ({b"one"}, {b"q": 4})
-        publish(ks, b"q", 5, [b"one"], ks.stages.gathered([b"one"]), [(b"a", 6, 0)])
+        publish(ks, b"q", 5, [b"one"], gathered(ks, [b"one"]), [(b"a", 6, 0)])
         assert ks.keys[b"a"].length == 35  # type: ignore[union-attr]
         commit(log, ks)

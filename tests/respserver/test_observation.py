@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import storage
 from commands.declare import all_commands
 from commands.registry import TABLE
 from commands.session import Session
@@ -249,6 +251,7 @@ def test_fields_that_clients_and_monitors_ask_for(ask: Ask) -> None:
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
     assert found["tidelog_version"]
+    assert found["tidelog_compiled"] == str(int(any(Path(storage.__path__[0]).glob("stream.*.so"))))
     assert int(found["used_memory"]) > 1_000_000
     assert float(found["used_cpu_user"]) > 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.agenda import GROUP_EXPIRY, KEY_EXPIRY, Agenda, Item
+from storage.agenda import GROUP_EXPIRY, KEY_EXPIRY, STAGE_EXPIRY, Agenda, Item
 
 NAMES = st.sampled_from([b"a", b"b", b"c"])
 MOVES = st.lists(
@@ -71,6 +71,15 @@ def test_memory_follows_what_is_filed() -> None:
         agenda.forget(KEY_EXPIRY, b"%d" % n)
     assert len(agenda) == 0
     assert len(agenda._heap) <= 64
+    for n in range(10_000):
+        agenda.file(STAGE_EXPIRY, b"%d" % n, b"", 10**6 + n)
+    agenda.file(KEY_EXPIRY, b"7", b"", 10**6)
+    agenda.file(STAGE_EXPIRY, b"7", b"group", 10**6 + 1)
+    agenda.forget_all(STAGE_EXPIRY, [b"none", *[b"%d" % n for n in range(10_000)]])
+    assert len(agenda._heap) <= 64
+    assert agenda.take(10**7) == (KEY_EXPIRY, b"7", b"")
+    assert agenda.take(10**7) == (STAGE_EXPIRY, b"7", b"group")
+    assert len(agenda) == 0
     for n in range(10_000):  # moved forward again and again
         agenda.file(KEY_EXPIRY, b"k", b"", 10**6 - n)
     assert len(agenda) == 1

@@ -233,6 +233,7 @@ def test_drained_in_random_order_it_is_as_new() -> None:
     assert table.dump() == PendingTable().dump()
 
 
+@pytest.mark.interpreted
 def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "SWEEP", 100)
     table = PendingTable()
@@ -372,6 +373,7 @@ def test_150_bytes_a_message(how: str) -> None:
     assert 0.9 < table.memory_bytes() / took < 1.25  # the estimate is honest
 
 
+@pytest.mark.interpreted
 def test_a_run_that_ends_on_the_bound_of_a_block_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 240)
     rows = blocks.SortedRows(8, 8)

@@ -26,6 +26,7 @@ from respserver import expiry
 from storage import consume, publish, records
 from storage.cache import NodeCache
 from storage.capture import Capture
+from storage.changes import EVERYTHING
 from storage.consume import Reader
 from storage.keyspace import Keyspace
 from storage.nodes import Nodes, NodeStore
@@ -117,7 +118,7 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
         publish.stage(live, name, key, 500, NOW + 500, array("I", [len(bare)] * count), bare * count)
         yield logged("STAGE")
     names = [b"two", b"one"]
-    publish.publish(live, b"fence", 7, names, live.stages.gathered(names), [(b"s", NOW, 5), (b"new", NOW, 0)])
+    publish.publish(live, b"fence", 7, names, publish.gathered(live, names), [(b"s", NOW, 5), (b"new", NOW, 0)])
     yield logged("PUBLISH")
     publish.unstage(live, [b"three"])
     yield logged("UNSTAGE")
@@ -162,7 +163,7 @@ def test_ids_that_do_not_ascend_are_damage(order: str) -> None:
     ms = NOW if order == "same" else NOW - 1
     for batch in (
         records.append_head(b"s", ms, 0, len(wire(ms, 0))) + b"s" + wire(ms, 0),
-        records.run(b"s", ms, 0, [wire(ms, 0)]),
+        b"".join(records.run(b"s", ms, 0, array("I", [len(wire(ms, 0))]), wire(ms, 0))),
         records.drop(b"t", b"g", 1, "expired", b"s", ms, 0, wire(ms, 0)),
     ):
         ks = empty()
@@ -288,18 +289,26 @@ class Checkpoints(RuleBasedStateMachine):
     @precondition(lambda self: self.capture is None)
     @rule()
     def take(self) -> None:
-        self.capture, self.captured_at = self.ks.capture(), len(self.log)
+        self.capture, self.captured_at = self.ks.changes.begin(), len(self.log)
+
+    @precondition(lambda self: self.capture is not None)
+    @rule(some=st.integers(1, 3))
+    def go_on(self, some: int) -> None:
+        """What is not taken yet must be taken as it was, whatever happens meanwhile."""
+        self.ks.changes.more(some)
 
     @precondition(lambda self: self.capture is not None)
     @rule(well=st.booleans())
     def end(self, well: bool) -> None:
         assert self.capture is not None
         if well:
+            self.ks.changes.more(EVERYTHING)
             self.store.write(self.capture, self.captured_at)
             self.store.renew_view()
-            self.ks.captured(self.capture)
+            while not self.ks.changes.stored(self.capture, 1):
+                pass
         else:
-            self.ks.capture_failed(self.capture)
+            self.ks.changes.failed(self.capture)  # complete or not
         self.capture = None
 
     @precondition(lambda self: self.capture is None)
@@ -312,6 +321,7 @@ class Checkpoints(RuleBasedStateMachine):
     def crash(self, after_commit: bool) -> None:
         """The server goes on as what it finds on disk."""
         if self.capture is not None and after_commit:
+            self.ks.changes.more(EVERYTHING)
             self.store.write(self.capture, self.captured_at)
         self.capture = None
         self.store.close()
@@ -419,7 +429,7 @@ def test_golden_records_of_stages() -> None:
     ks = empty()
     bare = b"*3\r\n\r\n$1\r\nf\r\n$0\r\n\r\n"
     publish.stage(ks, b"st", b"key", 7, NOW + 7, array("I", [len(bare)]), bare)
-    publish.publish(ks, b"q", 5, [b"st"], ks.stages.gathered([b"st"]), [(b"key", NOW, 3)])
+    publish.publish(ks, b"q", 5, [b"st"], publish.gathered(ks, [b"st"]), [(b"key", NOW, 3)])
     publish.stage(ks, b"su", b"key", 0, 0, array("I", [len(bare)]), bare)
     publish.unstage(ks, [b"su", b"none"])
     golden = bytes.fromhex(

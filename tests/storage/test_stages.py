@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.stages import Piece, Stage, grouped
+from storage.publish import Content
+from storage.stages import Piece, Stage
 
 ENTRIES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 
@@ -24,11 +24,11 @@ def content(pieces: list[Piece]) -> list[bytes]:
     return [entry for piece in pieces for entry in piece.entries()]
 
 
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), ENTRIES), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b""]), ENTRIES), max_size=12))
 def test_entries_keep_their_order_and_pieces_their_limits(calls: list[tuple[bytes, list[bytes]]]) -> None:
     stage = Stage(1, 0, 0)
     told = stage.bytes
-    model: dict[bytes, list[bytes]] = {b"a": [], b"b": []}
+    model: dict[bytes, list[bytes]] = {b"a": [], b"b": [], b"": []}
     for key, entries in calls:
         add(stage, key, entries)
         model[key] += entries
@@ -54,18 +54,21 @@ def test_small_pieces_are_grouped(parts: list[list[bytes]]) -> None:
         stage = Stage(1, 0, 0)
         add(stage, b"k", entries)
         pieces += stage.pieces
-    groups = list(grouped(pieces, 4, 60))
-    assert [piece for group in groups for piece in group] == pieces
-    assert content(pieces) == [entry for entries in parts for entry in entries]
-
-    def size(group: list[Piece]) -> tuple[int, int]:
-        return sum(map(len, group)), sum(len(piece.bare) for piece in group)
-
+    held = Content(pieces, 4, 60)
+    groups = [draft.entries() for draft in held.drafts]
+    assert content(pieces) == [entry for group in groups for entry in group]
+    assert held.count == sum(map(len, parts)) == sum(map(len, held.drafts))
+    at = 0
     for group in groups:
-        assert len(group) == 1 or (size(group)[0] <= 4 and size(group)[1] <= 60)
-    for group, following in pairwise(groups):
-        entries_, bytes_ = size([*group, following[0]])
-        assert entries_ > 4 or bytes_ > 60
+        first = at
+        while sum(map(len, pieces[first:at])) < len(group):
+            at += 1  # no piece is divided
+        assert [entry for piece in pieces[first:at] for entry in piece.entries()] == group
+        small = len(group) <= 4 and sum(map(len, group)) <= 60
+        assert small or at == first + 1
+        if at < len(pieces):  # nor would the next one have found room
+            more = group + pieces[at].entries()
+            assert len(more) > 4 or sum(map(len, more)) > 60
 
 
 @pytest.mark.parametrize("ttl", [0, 50])

@@ -139,6 +139,7 @@ def test_a_closed_reader_says_so() -> None:
     assert store.pins == 0
 
 
+@pytest.mark.interpreted
 def test_an_abandoned_reader_frees_its_view() -> None:
     stream, store, _ = made(100)
     pieces, close = stream.pieces(0, 100)

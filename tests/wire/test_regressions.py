@@ -169,6 +169,7 @@ def test_waits_that_ended_leave_nothing_behind(hand: RunningServer, connect: Con
 
 
 # -- a disk that takes nothing -------------------------------------------------------------------------------------
+@pytest.mark.interpreted
 def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
     hand: RunningServer, connect: Connect, tail: Disk
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
     assert c("DEBUG", "DIGEST") == digest
 
 
+@pytest.mark.interpreted
 def test_a_checkpoint_that_finds_out_does_not_let_the_replies_go(
     hand: RunningServer, connect: Connect, tail: Disk
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_checkpoint_that_finds_out_does_not_let_the_replies_go(
     assert writer.read() == b"v"
 
 
+@pytest.mark.interpreted
 def test_damage_met_while_writing_is_a_write_that_waits(hand: RunningServer, connect: Connect) -> None:
     from resp.errors import CorruptError
 
@@ -227,6 +230,7 @@ def test_damage_met_while_writing_is_a_write_that_waits(hand: RunningServer, con
     assert writer.read() == b"OK"
 
 
+@pytest.mark.interpreted
 def test_shutdown_tries_once_more(hand: RunningServer, connect: Connect, tail: Disk) -> None:
     writer = connect()
     tail.breaks()
@@ -272,6 +276,7 @@ def test_the_first_write_after_healing_is_welcome(hand: RunningServer, c: Raw) -
 
 # -- transactions and the log --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("save", ["BGSAVE", "BGREWRITEAOF"])
+@pytest.mark.interpreted
 def test_a_transaction_is_one_batch_even_around_a_checkpoint(hand: RunningServer, c: Raw, save: str) -> None:
     disk = hand.server.disk
     batches: list[bytes] = []

@@ -180,6 +180,7 @@ def test_a_bug_in_one_command_spoils_only_its_own_reply(c: Raw, hand: RunningSer
     assert len(c.read()) == 1
 
 
+@pytest.mark.interpreted
 def test_everything_of_a_transaction_is_one_batch(c: Raw, hand: RunningServer) -> None:
     batches: list[bytes] = []
     append = hand.server.disk.append

@@ -1,0 +1,88 @@
+"""What is compiled at installation.
+
+The hot modules (HOT) by mypyc, from the same files that run interpreted where there is no compiled form, and a C module
+that reads RESP into Arrow buffers for Spark. ``pip install .`` compiles where it finds a C compiler and says so.
+``TIDELOG_COMPILE=1`` insists (no compiler: an error), ``TIDELOG_COMPILE=0`` compiles nothing. An editable install runs
+the files that are edited: there, only TIDELOG_COMPILE=1 compiles, next to the sources.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# Together they are everything that a command passes through. Cold modules stay interpreted: they would only
+# make the installation longer.
+HOT = [
+    "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
+    *sorted(str(path) for path in Path("storage").glob("*.py") if path.name != "__init__.py"),
+    "commands/context.py", "commands/declare.py", "commands/entries.py", "commands/grammar.py", "commands/groups.py",
+    "commands/parse.py", "commands/read.py", "commands/rows.py", "commands/session.py", "commands/staging.py",
+    "commands/streams.py",
+    "persistence/backlog.py", "persistence/log.py", "persistence/tail.py",
+    "respserver/blocking.py", "respserver/connection.py",
+    "respserver/dispatch.py", "respserver/server.py",
+]  # fmt: skip
+ROWS = Extension(
+    "tidelog.spark._rows", ["tidelog/spark/_rows.c"],
+    depends=["tidelog/spark/_arrow.h", "tidelog/spark/_words.h"],  # which puts them into the sdist
+    optional=True,
+)  # fmt: skip
+
+wish = os.environ.get("TIDELOG_COMPILE", "")
+if wish not in ("", "0", "1"):
+    sys.exit(f"TIDELOG_COMPILE is {wish!r}: it can be 1 (compile, or fail), 0 (don't), or empty (where it can be done)")
+
+
+class Build(build_ext):
+    """build_ext that finds out first what there is to build."""
+
+    def run(self) -> None:
+        editable = self.inplace or getattr(self, "editable_mode", False)
+        if wish == "0":
+            why_not = "TIDELOG_COMPILE=0"
+        elif editable and wish != "1":
+            why_not = "an editable install runs what is edited"
+        else:
+            why_not = self._missing()
+        if why_not and wish == "1":
+            sys.exit(f"TIDELOG_COMPILE=1, but nothing can be compiled here: {why_not}")
+        if why_not:
+            self.announce(f"tidelog: the hot modules run interpreted ({why_not})", logging.WARNING)
+        else:
+            from mypyc.build import mypycify
+
+            self.announce(f"tidelog: compiling {len(HOT)} hot modules, which takes a minute or two", logging.WARNING)
+            self.distribution.ext_modules += mypycify(
+                ["--config-file", "mypyc.ini", *HOT], opt_level="3", debug_level="0", group_name="tidelog"
+            )
+            self.swig_opts = None  # finalize_options() was called before, and wants it as it was then
+            self.finalize_options()
+        super().run()
+
+    def _missing(self) -> str:
+        """What stands against compiling here; empty: nothing."""
+        with tempfile.TemporaryDirectory() as scratch:
+            probe = Path(scratch, "probe.c")
+            probe.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX != 0; }\n")
+            trial = build_ext(Distribution({"ext_modules": [Extension("probe", [str(probe)])]}))
+            trial.build_lib = trial.build_temp = scratch
+            try:
+                trial.ensure_finalized()
+                trial.run()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the real thing as well
+                return f"no C compiler that finds Python.h: {error}"
+        try:
+            import mypyc.build  # noqa: F401
+        except ImportError:
+            return "mypy is not installed"
+        return ""
+
+
+setup(ext_modules=[] if wish == "0" else [ROWS], cmdclass={"build_ext": Build})
