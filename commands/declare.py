@@ -91,8 +91,9 @@ class Command:
         self.usec = 0  # time spent, in the dispatcher's unit
         self.rejected = 0  # refused before they ran
         self.failed = 0  # answered with an error
-        # many calls with the same first argument at once: replies in order, or None to be called one by one
-        self.run_handler: Callable[[Context, list[list[bytes]]], list[bytes] | None] | None = None
+        # many calls that differ in nothing but their data: replies in order, or None to be called one by one. Where it
+        # is known, also the bytes that they came as, and the offsets before, between and behind them
+        self.run_handler: Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None] | None = None
         # the dispatcher's short way: least and most words that need no further look; a container has none
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
 

@@ -5,6 +5,8 @@ What each does in every corner stands in docs/semantics.md; the numbers in brack
 
 from __future__ import annotations
 
+from array import array
+
 from commands.context import Context, Reply
 from commands.declare import TABLE, arg, block, command, key, oneof, opt, repeat
 from commands.entries import entries_reply, entry_wire, id_bulk, reversed_reply
@@ -45,34 +47,55 @@ def tappend(ctx: Context, argv: list[bytes]) -> Reply:
     return bulk_id + b"\r\n"
 
 
-def tappend_run(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+def tappend_run(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
     """TAPPENDs to one key that came together: the same IDs, entries and replies, and one record for all.
 
     None where that would not be the same: a reader waits for the key, the ID's parts are about to overflow, or an
     argument is wrong.
     """
     ks, now = ctx.ks, ctx.now
-    name = calls[0][1]
-    if name in ks.waiting:
+    first = calls[0]
+    name = first[1]
+    if name in ks.waiting or len(first) & 1:
         return None
     stream = ks.stream(name, now)
     ms, seq = ks.next_id(stream, now)
     if MASK64 - seq < len(calls):
         return None
-    bulks: list[bytes] = []
-    wires: list[bytes] = []
-    at = seq
-    for argv in calls:
-        if len(argv) & 1:
-            return None
-        bulk_id = id_bulk(ms, at)
-        wires.append(entry_wire(bulk_id, argv[2:]))
-        bulks.append(bulk_id + b"\r\n")
-        at += 1
     if stream is None:
         stream = ks.create_stream(name)
-    ks.append_run(name, stream, ms, seq, wires)
-    return bulks
+    replies = [id_bulk(ms, at) + b"\r\n" for at in range(seq, seq + len(calls))]
+    sizes = array("I")
+    if borders:
+        wire = _rewritten(first, raw, borders, replies, sizes)
+    else:
+        wires = [entry_wire(reply[:-2], argv[2:]) for reply, argv in zip(replies, calls, strict=True)]
+        sizes.extend(list(map(len, wires)))
+        wire = b"".join(wires)
+    ks.append_packed(name, stream, ms, seq, sizes, wire)
+    return replies
+
+
+def _rewritten(first: list[bytes], raw: bytes, borders: list[int], ids: list[bytes], sizes: array[int]) -> bytes:
+    """The entries of calls like ``first``: what stands behind the key is in an entry's form already.
+
+        *6 $7 TAPPEND $1 k $6 sensor $2 01 ...      a call as it came
+        *5 $15 1486475519747.0 $6 sensor $2 01 ...  its entry
+    """
+    head = b"*%d\r\n" % (len(first) - 1)
+    name, key = first[0], first[1]
+    skip = len(b"*%d\r\n$%d\r\n\r\n$%d\r\n\r\n" % (len(first), len(name), len(key))) + len(name) + len(key)
+    parts: list[bytes] = []
+    start = borders[0]
+    for i in range(len(ids)):
+        end = borders[i + 1]
+        entry_id, data = ids[i], raw[start + skip : end]
+        parts.append(head)
+        parts.append(entry_id)
+        parts.append(data)
+        sizes.append(len(head) + len(entry_id) + len(data))
+        start = end
+    return b"".join(parts)
 
 
 TABLE[b"tappend"].run_handler = tappend_run

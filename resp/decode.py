@@ -36,7 +36,6 @@ LENGTHS: Final = [b"$%d" % n for n in range(SINGLE)]
 # pieces of a command with n arguments when cut at each CRLF
 PIECES: Final = {b"*%d" % n: 2 * n + 2 for n in range(1, 1024)}
 
-_length: Final = LENGTHS.__getitem__
 _pieces: Final = PIECES.get
 _flat: Final = chain.from_iterable
 _large: Final = re.compile(rb"\*\d{3}").search
@@ -58,6 +57,10 @@ class RequestDecoder(ExactDecoder):
         super().__init__(max_bulk, max_multibulk, max_buffer)
         self.limit(max_bulk, max_buffer)
         self._reader: Any = None  # hiredis.Reader, made for the first pipeline
+        # Of the commands that feed() returned last, as many as are known: the bytes that they came as, one after
+        # another, and the offset behind each. Whoever takes the commands calls forget().
+        self.raw = b""
+        self.ends: list[int] = []
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
         """Change the limits; a header that was accepted stays accepted."""
@@ -67,16 +70,26 @@ class RequestDecoder(ExactDecoder):
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
+        self.forget()
         size = len(data)
         if self._midway or size > self._at_once or not self.authenticated or self.error is not None:
             return self._unusual(data)
         if size <= SINGLE and data.rfind(b"*") == 0:
             words = data.split(b"\r\n")
-            if _pieces(words[0]) == len(words) and not words[-1]:
-                argv = words[2::2]
-                if words[1:-1:2] == list(map(_length, map(len, argv))):
-                    return [argv]
+            last = len(words) - 1
+            if _pieces(words[0]) == last + 1 and not words[last]:
+                at = 2
+                while at <= last and words[at - 1] == LENGTHS[len(words[at])]:
+                    at += 2
+                if at > last:
+                    return [words[2::2]]
         return self._pipeline(data)
+
+    def forget(self) -> None:
+        """Keep no bytes of commands that were taken."""
+        if self.raw:
+            self.raw = b""
+            self.ends = []
 
     def _unusual(self, data: bytes) -> list[list[bytes]]:
         commands: list[list[bytes]] = []
@@ -84,11 +97,13 @@ class RequestDecoder(ExactDecoder):
             view = memoryview(data)
             for at in range(0, len(data), AT_ONCE):
                 commands += self.feed(bytes(view[at : at + AT_ONCE]))
+            self.forget()  # it is of the last piece
             return commands
         if self._midway and self.authenticated:
             data = self._parse(data, commands, once=True)
             if data and self.error is None and len(data) <= self._at_once:
                 commands += self.feed(data)
+                self.forget()  # it does not begin with the first of them
                 return commands
         self._parse(data, commands, once=False)
         return commands
@@ -100,14 +115,21 @@ class RequestDecoder(ExactDecoder):
             end = data.rfind(b"\r\n*") + 2
         commands: list[list[bytes]] = []
         if end > 2 and data.startswith(b"*") and _believable(data):
-            found, whole = self._read(data[:end])
-            size = _canonical_size(found, data.count(b"*", 0, end))
+            raw = data[:end]
+            found, whole = self._read(raw)
+            ends: list[int] = []
+            size = _canonical_size(found, data.count(b"*", 0, end), ends)
             if not whole and 0 < size < end:  # the last command is cut, or a payload looked like a header
                 end = size
-                found, whole = self._read(data[:end])
-                size = _canonical_size(found, data.count(b"*", 0, end))
+                raw = data[:end]
+                found, whole = self._read(raw)
+                ends = []
+                size = _canonical_size(found, data.count(b"*", 0, end), ends)
             if whole and size == end:
-                commands = found if all(found) else [argv for argv in found if argv]
+                if all(found):
+                    commands, self.raw, self.ends = found, raw, ends
+                else:
+                    commands = [argv for argv in found if argv]
                 data = data[end:]
         if data:
             self._parse(data, commands, once=False)
@@ -143,11 +165,11 @@ def _believable(data: bytes) -> bool:
     return _large(data) is None or 6 * sum(map(int, _counts(data))) <= len(data)
 
 
-def _canonical_size(items: list[list[bytes]], asterisks: int) -> int:
+def _canonical_size(items: list[list[bytes]], asterisks: int, ends: list[int]) -> int:
     """Bytes that the items take as commands; -1 if they are not all lists of bytes.
 
     ``asterisks``: how many there are in the bytes that the items come from. As many as items: then no list is nested
-    in another, and whatever else is no bytes has no length.
+    in another, and whatever else is no bytes has no length. ``ends`` is given the offset behind each command.
     """
     if set(map(type, items)) != {list}:
         return -1
@@ -156,12 +178,11 @@ def _canonical_size(items: list[list[bytes]], asterisks: int) -> int:
     size = 0
     try:
         for argv in items:
-            size += ARRAY_SIZE[len(argv)]
+            size += ARRAY_SIZE[len(argv)] if len(argv) < 4096 else 3 + len(str(len(argv)))
             for arg in argv:
-                size += BULK_SIZE[len(arg)]
+                length = len(arg)
+                size += BULK_SIZE[length] if length < 4096 else 5 + len(str(length)) + length
+            ends.append(size)
     except TypeError:  # an integer, a null, an error ...
         return -1
-    except IndexError:  # beyond the tables
-        heads = sum(3 + len(str(len(argv))) for argv in items)
-        return heads + sum(5 + len(str(len(arg))) + len(arg) for arg in _flat(items))
     return size

@@ -32,6 +32,7 @@ OUTPUT_AT_ONCE: Final = 1024 * 1024  # bytes of replies made before the client m
 BACKLOG_AT_ONCE: Final = 4096  # commands decoded and waiting, before reading stops
 BACKLOG_BYTES: Final = 1024 * 1024  # bytes received while commands wait, before reading stops
 LOGIN_AT_ONCE: Final = 4096  # bytes looked at in one piece before the peer has logged in
+NO_ENDS: Final[list[int]] = []
 
 
 class Connection:
@@ -84,6 +85,7 @@ class Connection:
         decoder.authenticated = session.authenticated
         commands = decoder.feed(data)
         self._take(commands, len(data))
+        decoder.forget()
         if decoder.error is not None:
             self._broken()
 
@@ -95,7 +97,7 @@ class Connection:
             if len(self.backlog) > BACKLOG_AT_ONCE or self._backlog_bytes > BACKLOG_BYTES:
                 self._stop_reading()
         elif commands:
-            self.server.dispatcher.run(self, commands)
+            self.server.dispatcher.run(self, commands, self.decoder.raw, self.decoder.ends)
         else:
             self.session.last_active = self.server.now_ms()
 
@@ -169,7 +171,7 @@ class Connection:
         if self.backlog:
             commands = list(self.backlog)
             self.backlog.clear()
-            self.server.dispatcher.run(self, commands)
+            self.server.dispatcher.run(self, commands, b"", NO_ENDS)
         if self.eof:
             self.server.queue_flush(self)
         if not self.busy and not self.backlog and self.decoder.error is not None:

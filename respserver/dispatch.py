@@ -73,8 +73,11 @@ class Dispatcher:
         if server.ks.log:
             self.ctx.session.wrote = server.log_end() + 1
 
-    def run(self, conn: Connection, commands: list[list[bytes]]) -> None:
-        """Run the commands in order, until one has to wait or the client has to read first; the rest is held."""
+    def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
+        """Run the commands in order, until one has to wait or the client has to read first; the rest is held.
+
+        ``raw``, ``ends``: as RequestDecoder has them, for the first len(ends) commands.
+        """
         server = self.server
         session = conn.session
         ks = server.ks
@@ -104,7 +107,7 @@ class Dispatcher:
                     and (not self.gated or (self.reads_pass and not command.write))
                 ):
                     if command.run_handler is not None and done < total and commands[done][:2] == argv[:2]:
-                        answer, more = self._run_of(commands, done, command)
+                        answer, more = self._run_of(commands, done, command, raw, ends)
                         done += more
                         command.calls += more
                     else:
@@ -175,7 +178,9 @@ class Dispatcher:
         elif out:
             server.flush_reads(conn)
 
-    def _run_of(self, commands: list[list[bytes]], start: int, command: Command) -> tuple[Reply, int]:
+    def _run_of(
+        self, commands: list[list[bytes]], start: int, command: Command, raw: bytes, ends: list[int]
+    ) -> tuple[Reply, int]:  # fmt: skip
         """The call before ``start`` together with those like it behind it (same command, key and length).
 
         Returns its reply, or the replies of all joined, and how many were handled with it.
@@ -184,13 +189,17 @@ class Dispatcher:
         name, key, length = first[0], first[1], len(first)
         if key in self.ctx.ks.waiting:  # each append has its reader [18]
             return command.handler(self.ctx, first), 0
-        stop = start
-        for argv in commands[start : start + RUN_AT_ONCE]:
+        stop, last = start, min(len(commands), start + RUN_AT_ONCE)
+        while stop < last:
+            argv = commands[stop]
             if len(argv) != length or argv[1] != key or argv[0] != name:
                 break
             stop += 1
         handle = command.run_handler
-        replies = handle(self.ctx, commands[start - 1 : stop]) if handle is not None and stop > start else None
+        replies: list[bytes] | None = None
+        if handle is not None and stop > start:
+            borders = [ends[start - 2] if start > 1 else 0, *ends[start - 1 : stop]] if stop <= len(ends) else []
+            replies = handle(self.ctx, commands[start - 1 : stop], raw, borders)
         if replies is None:
             return command.handler(self.ctx, first), 0
         return b"".join(replies), stop - start

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resp.decode import AT_ONCE, RequestDecoder
-from resp.exact import LINE_LIMIT, ExactDecoder
+from resp.exact import LINE_LIMIT, MANY, ExactDecoder
 
 Outcome = tuple[list[list[bytes]], str]
 DECODERS = [RequestDecoder, ExactDecoder]
@@ -243,7 +243,8 @@ words = st.one_of(
     st.sampled_from([b"\r\n", b"\r\n*1\r\n", b"*999999\r\n", b"=9\r\ntxt:", b"$3\r\nabc\r\n", b"x=1", b"a>5", b"*"]),
     st.integers(0, 5000).map(bytes),
 )
-commands_of = st.lists(st.lists(words, min_size=1, max_size=8), min_size=1, max_size=12)
+many_words = st.lists(words, min_size=MANY, max_size=4 * MANY)
+commands_of = st.lists(st.one_of(st.lists(words, min_size=1, max_size=8), many_words), min_size=1, max_size=12)
 
 
 @settings(max_examples=300, deadline=None)
@@ -255,3 +256,35 @@ def test_commands_come_back_however_they_are_cut(commands: list[list[bytes]], pl
     decoder = RequestDecoder()
     assert outcome(decoder, chunks) == (commands, "")
     assert decoder.buffered == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(commands=commands_of, places=st.lists(st.integers(0, 1 << 16), max_size=6), logged_in=st.booleans())
+def test_raw_bytes_are_those_of_the_commands(commands: list[list[bytes]], places: list[int], logged_in: bool) -> None:
+    data = b"".join(map(pack, commands))
+    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    decoder = RequestDecoder()
+    decoder.authenticated = logged_in
+    for a, b in pairwise(at):
+        found = decoder.feed(data[a:b])
+        assert len(decoder.ends) <= len(found)
+        for argv, (start, end) in zip(found, pairwise([0, *decoder.ends]), strict=False):
+            assert decoder.raw[start:end] == pack(argv)
+
+
+def test_raw_bytes_are_known_for_a_pipeline_and_forgotten() -> None:
+    decoder = RequestDecoder()
+    decoder.authenticated = True
+    one = pack([b"PING", b"x\r\ny"])
+    assert decoder.feed(one * 3 + one[:5]) == [[b"PING", b"x\r\ny"]] * 3
+    assert (decoder.raw, decoder.ends) == (one * 3, [len(one), 2 * len(one), 3 * len(one)])
+    decoder.forget()
+    assert (decoder.raw, decoder.ends) == (b"", [])
+
+
+def test_raw_bytes_of_a_large_chunk_are_not_those_of_its_last_piece() -> None:
+    decoder = RequestDecoder()
+    decoder.authenticated = True
+    one = pack([b"PING", b"x" * 1000])
+    assert len(decoder.feed(one * 1000)) == 1000
+    assert decoder.ends == []

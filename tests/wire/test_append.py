@@ -219,6 +219,30 @@ def test_deep_pipeline_of_large_replies(c: Raw) -> None:
     assert all(len(reply) == 100 for reply in replies)
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1460, 1 << 20])
+def test_a_pipeline_appends_what_single_calls_would(c: Raw, chunk: int) -> None:
+    """However it is cut, and whatever stands between the calls, or in their values."""
+    values: list[list[bytes | str]] = [["f", b"a\r\nb"], ["f", b""], ["f", b"x" * 300], ["f", b"*6\r\n"], ["f", b"1"]]
+    calls: list[list[bytes | str]] = []
+    for word in ("TAPPEND", "tappend", "tApPeNd"):
+        for key in ("s", "t", "a longer key\r\n"):
+            calls += [[word, key, *pair] for pair in values * 3]
+            calls += [[word, key, *pair, *pair, b"g", key] for pair in values]
+            calls += [["PING"], [word, key, "f", "v"], [word, key, "odd"], [word, key, "f", "w"], [word, key, "f", "x"]]
+    data = b"".join(pack(*call) for call in calls)
+    for at in range(0, len(data), chunk):
+        c.sock.sendall(data[at : at + chunk])
+    replies = [c.read() for _ in calls]
+    for key in ("s", "t", "a longer key\r\n"):
+        expected = [
+            [reply, *(v if isinstance(v, bytes) else v.encode() for v in call[2:])]
+            for call, reply in zip(calls, replies, strict=True)
+            if call[1:2] == [key] and len(call) % 2 == 0
+        ]
+        assert c("TRANGE", key, "-", "+") == expected
+    assert sum(isinstance(reply, str) for reply in replies) == 9
+
+
 def test_stream_survives_reload(c: Raw, hand: RunningServer) -> None:
     ids = fill(c, "s", 1200)
     c("TAPPEV", "s", "COUNT", 700)
