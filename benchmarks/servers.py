@@ -24,6 +24,8 @@ from typing import NamedTuple
 import redis
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Where tidelog-server is imported from: this checkout, or what scripts/bench installed from it.
+SERVER_ROOT = Path(os.environ.get("TIDELOG_BENCH_ROOT") or ROOT)
 PATIENCE = 600.0  # seconds until a server must have answered
 
 
@@ -55,7 +57,7 @@ def installations(
 def environment(checkout: bool) -> dict[str, str]:
     """What a server finds: this checkout or nothing of it. A start compiles nothing anew, as where it is installed."""
     made = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
-    return made | {"PYTHONPATH": str(ROOT)} if checkout else made
+    return made | {"PYTHONPATH": os.pathsep.join((str(SERVER_ROOT), str(ROOT)))} if checkout else made
 
 
 def free_port() -> int:
