@@ -60,8 +60,9 @@ class Build(build_ext):
 
             self.announce(f"tidelog: compiling {len(HOT)} hot modules, which takes a minute or two", logging.WARNING)
             self.distribution.ext_modules += mypycify(
-                ["--config-file=", "--explicit-package-bases", "--ignore-missing-imports", *HOT], opt_level="3", debug_level="0", group_name="tidelog"
-            )
+                ["--config-file=", "--explicit-package-bases", "--ignore-missing-imports", *HOT],
+                opt_level="3", debug_level="0", group_name="tidelog",
+            )  # fmt: skip
             self.swig_opts = None  # finalize_options() was called before, and wants it as it was then
             self.finalize_options()
         super().run()
