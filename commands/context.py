@@ -31,29 +31,33 @@ class Chunks:
 class Block:
     """Nothing to return yet: park the client until ``key`` has news.
 
-    ``serve(ctx)`` is asked again whenever the key is signalled, and at ``wake_at(ctx)`` (ms since epoch of the next
-    message to fall due in the group, or None); it returns the reply, or None to go on waiting; it may raise
-    CommandError, which ends the wait. ``group`` is None for a plain reader, else the group whose queue it joins.
-    ``timeout_reply`` is sent at ``deadline`` (ms since epoch, 0 = never).
+    ``group`` is None for a plain reader, else the group whose queue it joins. ``timeout_reply`` is sent at
+    ``deadline`` (ms since epoch, 0 = never). What is waited for, a subclass knows.
     """
 
-    __slots__ = ("deadline", "group", "key", "serve", "timeout_reply", "wake_at")
+    __slots__ = ("deadline", "group", "key", "timeout_reply")
 
-    def __init__(
-        self,
-        key: bytes,
-        group: bytes | None,
-        deadline: int,
-        serve: Callable[[Context], bytes | Chunks | None],
-        wake_at: Callable[[Context], int | None] | None,
-        timeout_reply: bytes,
-    ) -> None:
+    def __init__(self, key: bytes, group: bytes | None, deadline: int, timeout_reply: bytes) -> None:
         self.key = key
         self.group = group
         self.deadline = deadline
-        self.serve = serve
-        self.wake_at = wake_at
         self.timeout_reply = timeout_reply
+
+    def serve(self, ctx: Context) -> bytes | Chunks | None:
+        """Asked again whenever the key is signalled, and at wake_at(): the reply, or None to go on waiting.
+
+        Raises CommandError, which ends the wait.
+        """
+        raise NotImplementedError
+
+    def wake_at(self, ctx: Context) -> int | None:  # noqa: ARG002
+        """ms since epoch at which the group's next message falls due; None if none does."""
+        return None
+
+    def same(self, other: Block) -> bool:  # noqa: ARG002
+        """Whether serve() says the same as that of a plain reader of the same key and protocol, asked at the same
+        moment."""
+        return False
 
 
 class Await:

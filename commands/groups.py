@@ -6,7 +6,7 @@ from __future__ import annotations
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
-from commands.parse import integer, span
+from commands.parse import integer, raw_ids, span
 from resp import errors
 from resp import reply as encode
 from storage import consume
@@ -38,7 +38,7 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
-    ids = [parse_id(text) for text in argv[3:]]
+    ids = raw_ids(argv[3:])
     found = _find(ctx, argv, 1)
     if found is None:
         return encode.integer(0)

@@ -6,6 +6,7 @@ from typing import Final
 
 from resp import errors
 from resp.errors import CommandError
+from storage.ids import MASK64, parse_id
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
@@ -13,6 +14,9 @@ INT_MAX: Final = (1 << 63) - 1
 LONGEST_SPAN: Final = 1 << 62  # ms
 
 _LONGEST: Final = 20  # characters of the lowest 64-bit number
+_SHORT: Final = 18  # digits that are below 2**63, whatever they are
+
+_SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the sequence numbers that most IDs have
 
 
 def is_integer(raw: bytes) -> bool:
@@ -28,6 +32,8 @@ def is_integer(raw: bytes) -> bool:
 
 def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
     """A signed 64-bit number. Raises CommandError with ``text``."""
+    if raw.isdigit() and len(raw) <= _SHORT and (raw[0] != 48 or len(raw) == 1):
+        return int(raw)
     if 0 < len(raw) <= _LONGEST:
         try:
             value = int(raw)
@@ -66,6 +72,28 @@ def timeout_ms(raw: bytes) -> int:
     if value < 0:
         raise CommandError(errors.NEGATIVE_TIMEOUT)
     return value
+
+
+def id_parts(text: bytes) -> tuple[int, int]:
+    """(ms, seq) of an ID as parse_id() takes it, without making one large int of them. Raises CommandError."""
+    ms, dot, seq = text.partition(b".")
+    if dot and len(ms) <= _SHORT and len(seq) <= _SHORT and ms.isdigit() and seq.isdigit():
+        return int(ms), int(seq)
+    whole = parse_id(text)
+    return whole >> 64, whole & MASK64
+
+
+def raw_ids(texts: list[bytes]) -> list[bytes]:
+    """IDs as parse_id() takes them, each as 16 bytes, big-endian. Raises CommandError."""
+    raws: list[bytes] = []
+    last, high = b".", b""  # messages that are acknowledged together have few different ms
+    for text in texts:
+        ms, dot, seq = text.partition(b".")
+        low = _SEQS.get(seq) if dot else None
+        if low is not None and ms != last and len(ms) <= _SHORT and ms.isdigit():
+            last, high = ms, int(ms).to_bytes(8, "big")
+        raws.append(high + low if low is not None and ms == last else parse_id(text).to_bytes(16, "big"))
+    return raws
 
 
 def invalid_expire(command: str) -> CommandError:

@@ -16,19 +16,25 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from operator import add
+from typing import Final
 
 from commands.entries import COUNTS
 from commands.parse import integer
 from resp import errors
 from resp.errors import CommandError
 from resp.reply import array_header
-from storage.draft import bulk_ids
+from storage.ids import MASK64
 
-MOST_AT_ONCE = 512 << 20  # bytes of entries that one command may make
+MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
 
 # Openings of the fields that were used last: they come again with the next command. Bounded, to some 10 MB.
-KNOWN_FIELDS, KNOWN_LENGTHS, KNOWN_BYTES = 64, 1024, 128
-_known: dict[bytes, tuple[dict[int, bytes], dict[int, int]]] = {}
+KNOWN_FIELDS: Final = 64
+KNOWN_LENGTHS = 1024
+KNOWN_BYTES: Final = 128
+_known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
+
+_NUMBERS: Final = [b"%d" % n for n in range(1000)]
+_LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
 class Rows:
@@ -70,12 +76,30 @@ class Rows:
 
         Raises ValueError where a sequence number would pass 2**64.
         """
-        ids = bulk_ids(ms, seq, stop - start, self._head)
-        step = 2 * len(self._fields) + 1
-        parts: list[bytes] = [b""] * (step * len(ids))
-        parts[::step] = ids
-        sizes = self._fill(parts, start, stop, 1, b"")
-        return array("I", list(map(add, sizes, map(len, ids)))), _joined(parts)
+        if seq + (stop - start) - 1 > MASK64:
+            raise ValueError("sequence numbers end at 2**64")
+        step = 2 * len(self._fields) + 2
+        parts: list[bytes] = [b""] * (step * (stop - start))
+        sizes = self._fill(parts, start, stop, 2, b"")
+        stem = b"%d." % ms
+        rows: list[int] = []
+        at = 0
+        while start < stop:  # as long as IDs have the same beginning and length
+            thousands, low = divmod(seq, 1000)
+            digits = len(str(seq))
+            some = min(stop - start, (1000 if thousands else 10**digits) - low)
+            head = b"%b$%d\r\n%b" % (self._head, len(stem) + digits, stem)
+            if thousands:
+                head = b"%b%d" % (head, thousands)
+            end = at + some
+            parts[at * step : end * step : step] = [head] * some
+            parts[at * step + 1 : end * step : step] = (_LAST_DIGITS if thousands else _NUMBERS)[low : low + some]
+            more = len(head) + (3 if thousands else digits)
+            rows += [size + more for size in sizes[at:end]]
+            at = end
+            seq += some
+            start += some
+        return array("I", rows), _joined(parts)
 
     def wires(self, ms: int, seq: int, start: int, stop: int) -> list[bytes]:
         """The same one by one."""
@@ -96,10 +120,19 @@ class Rows:
             field = fields[at]
             lengths = self._lengths[start * width + at : stop * width : width]
             texts, of_value = _openings(b"%b\r\n$%d\r\n%b\r\n$" % (before, len(field), field), lengths)
-            parts[first + 2 * at :: step] = map(texts.__getitem__, lengths)
             parts[first + 2 * at + 1 :: step] = values[start * width + at : stop * width : width]
-            column = map(of_value.__getitem__, lengths)
-            sizes = list(map(add, sizes, column)) if at else list(column)
+            length, count = lengths[0], len(lengths)
+            if lengths.count(length) == count:  # all alike
+                parts[first + 2 * at :: step] = [texts[length]] * count
+                more = of_value[length]
+                if at:
+                    sizes = [size + more for size in sizes]
+                else:
+                    sizes = [more] * count
+            else:
+                parts[first + 2 * at :: step] = map(texts.__getitem__, lengths)
+                column = list(map(of_value.__getitem__, lengths))
+                sizes = list(map(add, sizes, column)) if at else column
             before = b""
         return sizes
 

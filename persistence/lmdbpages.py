@@ -88,7 +88,7 @@ class _Walk:
         keys: list[bytes] = []
         for name, sub in subs:
             self._tree(sub, None, None, keys if name == keys_of else None)
-        if any(len(key) != key_size for key in keys):
+        if not {key_size}.issuperset(map(len, keys)):
             raise DamageError(f"a key of the wrong size in {keys_of.decode()}")
         lists: list[bytes] = []
         self._tree(free, None, lists)
@@ -171,9 +171,7 @@ class _Walk:
             else:
                 database.found[1] += 1
                 database.found[3] += count
-                self._leaf(database, number, page, places, subs, values)
-                if keys is not None:
-                    keys += [page[at + 8 : at + 8 + NODE.unpack_from(page, at)[3]] for at in places]
+                self._leaf(database, number, page, places, subs, values, keys)
         # A value that became smaller in the transaction that wrote it keeps all of its overflow pages.
         found, claimed = database.found, database.claimed
         if found[:2] != claimed[:2] or found[3] != claimed[3] or found[2] > claimed[2]:
@@ -181,19 +179,24 @@ class _Walk:
 
     def _leaf(
         self, database: _Database, number: int, page: bytes, places: tuple[int, ...],
-        subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None,
+        subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None, keys: list[bytes] | None,
     ) -> None:  # fmt: skip
-        unpack, size = NODE.unpack_from, self._page
+        unpack, page_no, size, used = NODE.unpack_from, PAGE_NO.unpack_from, self._page, self._used
+        end = min(self._last + 1, self._bytes // size)
         for place in places:
-            low, high, flags, keys = unpack(page, place)
-            at = place + 8 + keys
+            low, high, flags, length_of_key = unpack(page, place)
+            at = place + 8 + length_of_key
             length = low | high << 16
+            if keys is not None:
+                keys.append(page[place + 8 : at])
             if flags == BIG:
                 if at + 8 > size:
                     raise DamageError(f"page {number} is damaged: an entry that leaves it")
                 pages = (15 + length) // size + 1
-                (first,) = PAGE_NO.unpack_from(page, at)
-                self._claim(first, pages)
+                first = page_no(page, at)[0]
+                if first < 2 or first + pages > end or used.find(1, first, first + pages) >= 0:
+                    self._claim(first, pages)  # which says what is wrong
+                used[first : first + pages] = b"\1" * pages
                 database.found[2] += pages
                 if values is not None:
                     values.append(os.pread(self._fd, length, first * size + HEAD.size))
@@ -205,7 +208,7 @@ class _Walk:
             if subs is not None:
                 if length != DATABASE.size:
                     raise DamageError(f"page {number} is damaged: a database of the wrong size")
-                subs.append((page[at - keys : at], _Database(page[at : at + length])))
+                subs.append((page[place + 8 : at], _Database(page[at : at + length])))
             if values is not None:
                 values.append(page[at : at + length])
 

@@ -35,7 +35,7 @@ from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.node import new_compressor
 from storage.nodes import NodeStore
-from storage.pending import assemble
+from storage.pendingdump import assemble
 from storage.records import pack_sizes, unpack_sizes
 from storage.stream import Stream
 

@@ -2,7 +2,8 @@
 
 Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked,
 one after
-another as entries arrive, and whoever was served queues at the end when it blocks again [18].
+another as entries arrive, and whoever was served queues at the end when it blocks again [18]. Those without a group
+that wait at the same place share one reply.
 Rule 2: serving happens right after the command that brought the news, so k appends in one pipeline feed k readers; the
 replies leave with the tick, when what they show is on disk.
 Rule 3: a wake without data keeps the place in the queue and the timeout [10].
@@ -14,7 +15,6 @@ Rule 5: who waits for a stream stands in a queue of its key; who waits for repli
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from respserver.connection import Connection
     from respserver.server import Server
 
-Queue = OrderedDict["Waiter", Block]
+Queue = dict["Waiter", Block]  # of a group an OrderedDict: whoever is first leaves it first
 
 
 class Waiter:
@@ -82,11 +82,18 @@ class Blocking:
             if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # mostly of waits that have ended
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
-        server.queue_flush(conn)
+        if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
+            server.queue_flush(conn)  # the tick sets the timer, or closes what nobody waits for
 
     def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
         key, name = block.key, block.group
-        self._queues.setdefault(key, {}).setdefault(name, OrderedDict())[waiter] = block
+        groups = self._queues.get(key)
+        if groups is None:
+            groups = self._queues[key] = {}
+        queue = groups.get(name)
+        if queue is None:
+            queue = groups[name] = {} if name is None else OrderedDict()
+        queue[waiter] = block
         waiting = self.server.ks.waiting
         waiting[key] = waiting.get(key, 0) + 1
         if name is not None:
@@ -112,10 +119,9 @@ class Blocking:
                 self.server.ks.file_group(block.key, group)
 
     def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
-        if block.wake_at is not None:
-            when = block.wake_at(ctx)
-            if when is not None:
-                self._due.file(PENDING_DUE, block.key, name, when)
+        when = block.wake_at(ctx)
+        if when is not None:
+            self._due.file(PENDING_DUE, block.key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """The client is served, timed out, unblocked or gone."""
@@ -132,21 +138,24 @@ class Blocking:
 
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
         key, name = block.key, block.group
+        del self._queues[key][name][waiter]
+        self._left(key, name, 1)
+        if name is not None:
+            self._leave(waiter, block, name)
+
+    def _left(self, key: bytes, name: bytes | None, count: int) -> None:
+        """So many waiters are no longer in their queue."""
         groups = self._queues[key]
-        queue = groups[name]
-        del queue[waiter]
-        if not queue:
+        if not groups[name]:
             del groups[name]
             if not groups:
                 del self._queues[key]
         waiting = self.server.ks.waiting
-        left = waiting.get(key, 1) - 1
+        left = waiting.get(key, count) - count
         if left:
             waiting[key] = left
         else:
             waiting.pop(key, None)
-        if name is not None:
-            self._leave(waiter, block, name)
 
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
         """End the wait with a reply; the client goes on with what it sent meanwhile."""
@@ -172,23 +181,67 @@ class Blocking:
         ctx = self.ctx
         ctx.ks = self.server.ks
         ctx.now = self.server.now_ms()
-        for waiter in list(queue) if name is None else _in_turn(queue):
+        if name is None:
+            self._serve_all(key, queue)
+            return
+        while queue:
+            waiter = next(iter(queue))
             block = queue[waiter]
             ctx.session = waiter.conn.session
-            try:
-                if name is not None and waiter.group is not self._group(key, name):
-                    raise errors.no_group(key, name)  # it ended; one that got its name since is another [16]
-                answer = block.serve(ctx)
-            except CommandError as error:
-                self.server.stats.note_error(error.text)
-                answer = reply.error(error.text)
-            except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
-                answer = self.server.dispatcher.broke(b"a blocked read", error)
-            if answer is not None:
-                self.release(waiter, answer)
-            elif name is not None:
+            answer = self._ask(waiter, block)
+            if answer is None:
                 self._file_due(block, name, ctx)
                 return
+            self.release(waiter, answer)
+
+    def _serve_all(self, key: bytes, queue: Queue) -> None:
+        """Serve all readers without a group that have something to get."""
+        ctx = self.ctx
+        served: list[Waiter] = []
+        answers: list[bytes | Chunks] = []
+        asked: Block | None = None  # whose reply is ``answer``, if others may get it as well
+        answer: bytes | Chunks | None = None
+        proto = 0
+        for waiter, block in queue.items():
+            session = waiter.conn.session
+            if asked is None or proto != session.proto or not block.same(asked):
+                ctx.session = session
+                proto = session.proto
+                answer = self._ask(waiter, block)
+                asked = block if answer is None or (isinstance(answer, bytes) and answer.startswith(b"*")) else None
+            if answer is not None:
+                served.append(waiter)
+                answers.append(answer)
+        if not served:
+            return
+        if len(served) == len(queue):
+            queue.clear()
+        else:
+            for waiter in served:
+                del queue[waiter]
+        self._left(key, None, len(served))
+        self.count -= len(served)
+        server = self.server
+        for waiter, out in zip(served, answers, strict=True):
+            waiter.done = True
+            conn = waiter.conn
+            conn.waiter = None
+            conn.session.blocked = False
+            server.dispatcher.answer_later(conn, out)
+            server.queue_resume(conn)
+
+    def _ask(self, waiter: Waiter, block: Block) -> bytes | Chunks | None:
+        """What the reader gets now, be it an error; None: it waits on."""
+        name = block.group
+        try:
+            if name is not None and waiter.group is not self._group(block.key, name):
+                raise errors.no_group(block.key, name)  # it ended; one that got its name since is another [16]
+            return block.serve(self.ctx)
+        except CommandError as error:
+            self.server.stats.note_error(error.text)
+            return reply.error(error.text)
+        except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
+            return self.server.dispatcher.broke(b"a blocked read", error)
 
     def acknowledged(self) -> None:
         """A replica said how far it is, or the log was synced: end the waits for that which are satisfied."""
@@ -254,9 +307,3 @@ class Blocking:
                     for waiter, block in queue.items():
                         self._join(waiter, block, name)
             ks.ready.append(key)
-
-
-def _in_turn(queue: Queue) -> Iterator[Waiter]:
-    """Whoever is first, again and again: who is served leaves the queue."""
-    while queue:
-        yield next(iter(queue))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from resp import errors
 from resp.errors import CommandError
 from respserver.figures import Saves
+from respserver.heap import give_back
 from storage.changes import EVERYTHING
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Checkpoints:
             server.disk.renew_view()  # fails: what was captured stays in memory, and is written once more
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+            await server.loop.run_in_executor(None, give_back)
         except Exception as error:  # noqa: BLE001 - whatever it is: the next one must hold it all again
             problem = error
         self._task = None
@@ -75,6 +77,7 @@ class Checkpoints:
             server.disk.checkpoint(capture, offset)
             server.disk.renew_view()
             changes.stored(capture, EVERYTHING)
+            give_back()
         except Exception as error:
             self._ended(capture, error, began)
             raise

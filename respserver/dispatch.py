@@ -202,7 +202,7 @@ class Dispatcher:
             replies = handle(self.ctx, commands[start - 1 : stop], raw, borders)
         if replies is None:
             return command.handler(self.ctx, first), 0
-        return b"".join(replies), stop - start
+        return b"".join(replies), len(replies) - 1  # it may have answered the first ones only
 
     def broke(self, name: bytes, error: Exception) -> bytes:
         """The reply to a command that raised what it should not have; the log has the rest."""

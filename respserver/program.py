@@ -85,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: Config) -> int:
     """Serve until stopped; returns the exit code."""
+    gc.disable()  # until the server is up: what a start makes stays
     logger = Logger(config.logfile, config.loglevel)
     try:
         logger.check()
@@ -137,6 +138,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     except OSError as exc:  # as redis-server: a nuisance, not a reason to stay down
         logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
     _stop_on_signals(server, config, logger)
+    gc.enable()
     _tell_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
     logger.notice("Ready to accept connections")
     try:

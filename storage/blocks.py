@@ -14,7 +14,6 @@ a row that falls into a full block splits it in two halves; a block that has bec
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from typing import Final
 
 BLOCK_BYTES: Final = 2048  # a block's size limit; below 1 KB block overheads count, above 4 KB copying does
@@ -57,29 +56,50 @@ class SortedRows:
                 return b""
         return block[at : at + width]
 
-    def rows(self, start: bytes) -> Iterator[bytes]:
-        """Rows whose key is at or above ``start``, in order. Between steps the set must not change."""
-        width = self._width
-        i = bisect_right(self._mins, start) - 1
-        at = position(self._blocks[i], start, width)
-        for block in self._blocks[i:] if i else self._blocks:
-            for offset in range(at, len(block), width):
-                yield block[offset : offset + width]
-            at = 0
+    def floor(self, key: bytes) -> bytes:
+        """The highest row whose key is at or below ``key``; empty if there is none."""
+        blocks, width, size = self._blocks, self._width, self._key_size
+        row = blocks[-1][-width:]
+        if row[:size] <= key:
+            return row
+        i = bisect_right(self._mins, key) - 1
+        block = blocks[i]
+        at = position(block, key, width)
+        row = block[at : at + width]
+        if row[:size] == key:
+            return row
+        if at:
+            return block[at - width : at]
+        return blocks[i - 1][-width:] if i else b""
 
-    def head(self, end: bytes, limit: int) -> list[bytes]:
-        """At most ``limit`` rows from the lowest on, all below ``end``."""
+    def above(self, key: bytes, itself: bool = False) -> bytes:
+        """The lowest row whose key is above ``key`` (with ``itself``: or equal); empty if there is none."""
+        blocks, width, size = self._blocks, self._width, self._key_size
+        last = blocks[-1][-width:][:size]
+        if last < key or (last == key and not itself):
+            return b""
+        i = bisect_right(self._mins, key) - 1
+        block = blocks[i]
+        at = position(block, key, width)
+        if not itself and block[at : at + size] == key:
+            at += width
+        return block[at : at + width] if at < len(block) else blocks[i + 1][:width]
+
+    def span(self, start: bytes, end: bytes, limit: int) -> list[bytes]:
+        """At most ``limit`` rows at or above ``start``, all below ``end`` (empty: no bound), in order."""
         width = self._width
         found: list[bytes] = []
-        for block in self._blocks:
-            stop = len(block)
-            inside = block[-width:] < end
+        i = bisect_right(self._mins, start) - 1 if start else 0
+        at = position(self._blocks[i], start, width) if start else 0
+        while limit > len(found) and i < len(self._blocks):
+            block = self._blocks[i]
+            inside = not end or block[-width:] < end
+            stop = min(len(block) if inside else position(block, end, width), at + (limit - len(found)) * width)
+            found += [block[offset : offset + width] for offset in range(at, stop, width)]
             if not inside:
-                stop = position(block, end, width)
-            stop = min(stop, (limit - len(found)) * width)
-            found += [block[at : at + width] for at in range(0, stop, width)]
-            if not inside or len(found) >= limit:
                 break
+            i += 1
+            at = 0
         return found
 
     # -- one row ---------------------------------------------------------------------------------------------
@@ -172,6 +192,18 @@ class SortedRows:
             border = self._min_after(i)
             block = blocks[i]
             at = position(block, key, width)
+            count = min(n - j, (len(block) - at) // width) if width == key_size else 0
+            if count > 1:
+                run, some = block[at : at + count * width], keys[j : j + count]
+                if run == b"".join(some):  # often the keys are those of the next rows
+                    gone += some
+                    j += count
+                    left = block[:at] + block[at + len(run) :]
+                    if len(left) > self._small:
+                        blocks[i] = left
+                    else:
+                        self._shrunk(i, left)
+                    continue
             kept: list[bytes] = []
             start = 0
             while True:

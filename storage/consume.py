@@ -44,28 +44,36 @@ def set_group(
     return group
 
 
+def place(stream: Stream, group: Group) -> int:
+    """Ordinal of the first entry that the group has not read yet; the stream's next_ord if there is none."""
+    if group.place_of == group.offset:  # where the last read ended: ordinals don't change
+        return max(group.place, stream.first_ord)
+    return stream.ord_from(group.offset + 1)
+
+
 def deliver(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, reader: Reader,
-    new: Sequence[int], again: Sequence[int], gone: Sequence[int],
+    new: list[bytes], again: Sequence[int], gone: Sequence[int],
 ) -> None:  # fmt: skip
-    """One read of a group: ``new`` entries, due ones ``again``, and due ones that eviction has taken (``gone``)."""
+    """One read of a group: ``new`` entries (16 bytes of ID each), due ones ``again``, and due ones that eviction has
+    taken (``gone``)."""
     ks.before(key)
     now, retry, expire_at, most, deadletter, flags = reader
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
     group.offset = offset
     if has_retry and new:
-        pending.add_many(new, now, now + retry, expire_at, retry, most, deadletter)
-    for entry_id in again:
-        if has_retry:
-            pending.redeliver(
-                entry_id,
-                now + retry,
-                retry,
-                most if flags & records.HAS_MAX else None,
-                deadletter if flags & records.HAS_DEADLETTER else None,
-            )
-        else:
+        pending.add_raw(new, now, now + retry, expire_at, retry, most, deadletter)
+    if has_retry and again:
+        pending.redeliver_many(
+            again,
+            now + retry,
+            retry,
+            most if flags & records.HAS_MAX else None,
+            deadletter if flags & records.HAS_DEADLETTER else None,
+        )
+    elif again:
+        for entry_id in again:
             row = pending.get(entry_id)
             if row is not None:
                 pending.redeliver(entry_id, now + row.retry)
@@ -82,10 +90,10 @@ def deliver(
             ks.agenda.file(agenda.PENDING_DROP, key, group.name, leaves)
 
 
-def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: Sequence[int]) -> int:
-    """Remove messages from the pending list; returns how many were there."""
+def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]) -> int:
+    """Remove messages from the pending list (16 bytes of ID each); returns how many were there."""
     ks.before(key)
-    removed = group.pending.remove_many(ids)
+    removed = group.pending.remove_raw(ids)
     if removed:
         ks.group_changed(key, stream, group, records.ack(key, group.name, ids))
     return removed

@@ -30,7 +30,8 @@ class Group:
     """One group of one stream."""
 
     __slots__ = (
-        "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending", "redelivered", "ttl", "waiters",
+        "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending", "place",
+        "place_of", "redelivered", "ttl", "waiters",
     )  # fmt: skip
 
     def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = 0) -> None:
@@ -43,6 +44,8 @@ class Group:
         self.deadlettered = 0  # those of them that went to a dead letter stream
         self.redelivered = 0  # deliveries that were not the first
         self.waiters = 0  # blocked readers; while there are any the group does not end; not stored
+        # ordinal of the first entry behind place_of, the ID of an entry; consume.place() uses it; not stored
+        self.place, self.place_of = 0, -1
         self.dirty = False  # changed since the last capture; not stored
 
     def touch(self, now: int) -> None:

@@ -51,11 +51,11 @@ class NodeIndex:
     def of_id(self, id: int) -> int:  # noqa: A002
         """Position of the last node whose first ID is <= ``id``; head - 1 if there is none."""
         ms, seq = id >> 64, id & MASK64
-        lo = bisect_left(self.ms, ms, self.head)
-        hi = bisect_right(self.ms, ms, lo)
-        if lo < hi:
-            return bisect_right(self.seq, seq, lo, hi) - 1
-        return lo - 1
+        column = self.ms
+        lo = bisect_left(column, ms, self.head)
+        if lo == len(column) or column[lo] != ms:  # nearly always
+            return lo - 1
+        return bisect_right(self.seq, seq, lo, bisect_right(column, ms, lo)) - 1
 
     def first_id(self, position: int) -> int:
         return self.ms[position] << 64 | self.seq[position]

@@ -30,6 +30,9 @@ Column: TypeAlias = "bytes | array[int]"  # bytes if an element takes one, unsig
 AT_ONCE: Final = 32  # numbers that a search adds up one by one; of more, it adds up the first half
 OVERHEAD: Final = 700  # bytes of a cached node's objects: node, columns, body, the cache's entry
 
+_NOT_NEGATIVE: Final = bytes(range(128))  # bytes that are not, where they are signed
+_LOW: Final = 0 if byteorder == "little" else 1  # which byte of two
+
 # Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
 _decompressor: Final = zstandard.ZstdDecompressor()
 
@@ -64,7 +67,8 @@ class PackedNode:
             raise CorruptError("a node's entries are not as long as its body")
         if gaps[0] or seqs[0] != (0 if differences else first_seq):
             raise CorruptError("a node's columns begin with another entry")
-        if (base >> 62 or not isinstance(gaps, bytes)) and base + _total(gaps) > MASK64:
+        most = len(gaps) << (8 if isinstance(gaps, bytes) else 8 * gaps.itemsize)
+        if base + most > MASK64 and base + _total(gaps) > MASK64:
             raise CorruptError("a node's IDs are too large")
 
     def __len__(self) -> int:
@@ -95,11 +99,30 @@ class PackedNode:
     def find_from(self, id: int) -> int:  # noqa: A002
         """Index of the first entry whose ID is >= ``id``; len(self) if there is none. Raises CorruptError."""
         ms, seq = (id >> 64) - self.base, id & MASK64
-        at = _first_reaching(self._gaps, ms)
-        if seq:
-            behind = _first_reaching(self._gaps, ms + 1)
-            at += bisect_left(self._seqs_of(at, behind), seq)
-        return at
+        gaps = self._gaps
+        at = _first_reaching(gaps, ms)
+        if not seq or at == len(gaps) or _total(gaps[: at + 1]) != ms:
+            return at
+        rest = gaps[at + 1 :]
+        if isinstance(rest, bytes):
+            behind = len(gaps) - len(rest.lstrip(b"\0"))
+        else:
+            behind = at + 1 + _first_reaching(rest, 1)
+        return at + self._place(at, behind, seq)
+
+    def _place(self, at: int, behind: int, seq: int) -> int:
+        """How many of entries at to behind - 1, which are of one millisecond, have a smaller number than ``seq``."""
+        seqs, first = self._seqs, self._seqs_of(at, at + 1)[0]
+        ahead = seq - first  # nearly always they count up by one
+        if ahead <= 0:
+            return 0
+        if at + ahead < behind:
+            if not self._differences:
+                if seqs[at + ahead] == seq:
+                    return ahead
+            elif not isinstance(seqs, bytes) and seqs[at + 1 : at + ahead + 1].tobytes() == _ones(ahead, seqs.itemsize):
+                return ahead
+        return bisect_left(self._seqs_of(at, behind), seq)
 
     def slice(self, lo: int, hi: int) -> bytes:
         """Wire bytes of entries lo to hi - 1."""
@@ -138,6 +161,13 @@ def _total(numbers: Column) -> int:
     """Their sum. Of bytes adler32 knows it ten times as fast as sum(): its low half is one more, modulo 65521, and
     256 bytes don't reach that."""
     if not isinstance(numbers, bytes):
+        if numbers.typecode == "b":
+            raw = numbers.tobytes()
+            return _total(raw) - 256 * len(raw.translate(None, _NOT_NEGATIVE))
+        if numbers.typecode == "H":
+            raw = numbers.tobytes()
+            low, high = raw[_LOW::2], raw[1 - _LOW :: 2]
+            return _total(low) + (_total(high) << 8)
         return sum(numbers)
     if len(numbers) <= 256:
         return (adler32(numbers) & 0xFFFF) - 1
@@ -145,6 +175,11 @@ def _total(numbers: Column) -> int:
     for at in range(0, len(numbers), 256):
         total += (adler32(numbers[at : at + 256]) & 0xFFFF) - 1
     return total
+
+
+def _ones(count: int, width: int) -> bytes:
+    """A column of nothing but 1."""
+    return (b"\1".ljust(width, b"\0") if byteorder == "little" else b"\1".rjust(width, b"\0")) * count
 
 
 def _first_reaching(column: Column, target: int) -> int:

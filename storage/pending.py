@@ -1,48 +1,54 @@
 """The pending list of a group: messages that were delivered with RETRY and not yet acknowledged.
 
-Rule 1: no Python object a message; rows of bytes in three ordered sets (``blocks``), so that a message costs less than
-150 bytes. Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
+Rule 1: no Python object a message. What messages have in common is held once for a run of them: those that a read
+delivers together, or that one after the other get the same, cost little more than their IDs.
+Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
 Rule 3: no clock; ``now`` and due times are arguments, in ms since epoch.
 
-    _rows    0       16         24       32          40         48             52                  56       60
-             +-------+----------+--------+-----------+----------+--------------+-------------------+--------+
-             | ID 16 | first u64| due u64| expire u64| retry u64| deliveries u32| max-deliveries u32| key u32|
-             +-------+----------+--------+-----------+----------+--------------+-------------------+--------+
-    _due     | due u64| ID 16 |      of each message that may be delivered again
-    _drop    | when u64| ID 16 |     of each message that must leave one day
+Rows of bytes in four ordered sets (``blocks``)::
+
+    _rows    | ID 16 |            of each message
+    _runs    0        16        24      32         40        48             52                 56      60        61
+             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
+             | low 16 |first u64|due u64|expire u64|retry u64|deliveries u32|max-deliveries u32|key u32|swept u8 |
+             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
+    _due     | due u64 | low 16 |   of each run whose messages may be delivered again
+    _drop    | when u64 | low 16 |  of each run whose messages must leave one day
+
+A run is all messages from its ``low`` to below the next run's; it has at least one, not always at its low itself. The
+lowest run begins at or below the lowest message. What follows ``low`` are the run's terms.
 
 Numbers are big-endian, so that rows sort as bytes. ``key`` is the place of the dead letter key in a table of its own,
 from 1; 0 for none. A message may be delivered again while its deliveries are below max-deliveries (0: no limit) and it
 falls due before it expires. It leaves when it expires (0: never) or, delivered for the last time, when it would fall
-due: whichever comes first.
+due: whichever comes first. ``swept`` is 1 once it was met as expired: it is then not in _due.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import groupby, islice, pairwise
+from itertools import islice, pairwise
 from operator import lt
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.blocks import SortedRows
+from storage.pendingdump import ID_SIZE, RUN_SIZE, assemble, cut, head, parse
 
-ROW: Final = Struct(">16sQQQQIII")
-TAIL: Final = Struct(">QQQQIII")  # a row without its ID
+RUN: Final = Struct(">16sQQQQIIIB")
+TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
 TIME: Final = Struct(">Q")
-KEY_SIZE: Final = 16  # of _rows
 ENTRY: Final = 24  # width of _due and _drop
 
 MAX_COUNT: Final = (1 << 32) - 1
 NEVER: Final = -1
-LOADED_AT_ONCE: Final = 4096  # rows
-SWEEP: Final = 10_000  # expired messages that one due() looks at
+SWEEP: Final = 1000  # runs of expired messages that one due() looks at
 
 _pack_time: Final = TIME.pack
-_pack_row: Final = ROW.pack
-_unpack_row: Final = ROW.unpack
+_pack_terms: Final = TERMS.pack
+_unpack_run: Final = RUN.unpack
 
 
 class PendingRow(NamedTuple):
@@ -61,14 +67,15 @@ class PendingRow(NamedTuple):
 class PendingTable:
     """Pending messages by ID, by due time and by the time at which they must leave."""
 
-    __slots__ = ("_drop", "_due", "_free", "_highest", "_keys", "_rows", "_slots", "_users")
+    __slots__ = ("_drop", "_due", "_free", "_highest", "_keys", "_rows", "_runs", "_slots", "_users")
 
     def __init__(self) -> None:
-        self._rows = SortedRows(ROW.size, KEY_SIZE)
+        self._rows = SortedRows(ID_SIZE, ID_SIZE)
+        self._runs = SortedRows(RUN_SIZE, ID_SIZE)
         self._due = SortedRows(ENTRY, ENTRY)
         self._drop = SortedRows(ENTRY, ENTRY)
         self._highest = b""  # no ID above it was ever added
-        # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] messages
+        # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] runs
         self._keys: list[bytes] = []
         self._users: list[int] = []
         self._slots: dict[bytes, int] = {}
@@ -83,137 +90,192 @@ class PendingTable:
         deadletter: bytes = b"",
     ) -> None:  # fmt: skip
         """A message was delivered for the first time. One with this ID that is there already is replaced."""
-        raw = entry_id.to_bytes(16, "big")
-        if raw > self._highest:
-            self._highest = raw
-        elif self._rows.count:
-            self.remove(entry_id)
-        slot = self._take_slot(deadletter, 1) if deadletter else 0
-        self._rows.insert(_pack_row(raw, first, due, expire, retry, 1, max_deliveries, slot))
-        if max_deliveries != 1 and (not expire or due < expire):
-            self._due.insert(_pack_time(due) + raw)
-        if expire or max_deliveries == 1:
-            self._drop.insert(_pack_time(leaves_at(due, expire, 1, max_deliveries)) + raw)
+        self._add([entry_id.to_bytes(16, "big")], first, due, expire, retry, max_deliveries, deadletter)
 
     def add_many(
         self, ids: Sequence[int], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
         deadletter: bytes = b"",
     ) -> None:  # fmt: skip
-        """add() for each of ``ids``, several times cheaper where they ascend and stand together."""
-        if not ids:
-            return
-        raws = [entry_id.to_bytes(16, "big") for entry_id in ids]
-        if not all(map(lt, raws, islice(raws, 1, None))):
-            raws = sorted(set(raws))
-        if raws[0] > self._highest:
-            self._highest = raws[-1]
+        """add() for each of ``ids``, many times cheaper where they ascend and stand together."""
+        if ids:
+            self._add(_raws(ids), first, due, expire, retry, max_deliveries, deadletter)
+
+    def add_raw(
+        self, raws: list[bytes], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
+        deadletter: bytes = b"",
+    ) -> None:  # fmt: skip
+        """The same of IDs as 16 bytes each, big-endian."""
+        if raws:
+            self._add(_ascending(raws), first, due, expire, retry, max_deliveries, deadletter)
+
+    def _add(
+        self, raws: list[bytes], first: int, due: int, expire: int, retry: int, most: int, deadletter: bytes
+    ) -> None:  # fmt: skip
+        slot = self._take_slot(deadletter) if deadletter else 0
+        terms = _pack_terms(first, due, expire, retry, 1, most, slot, 0)
+        low, high = raws[0], raws[-1]
+        if low > self._highest:
+            self._highest = high
+            self._rows.insert_many(b"".join(raws))
+            if self._runs.last()[ID_SIZE:] != terms:
+                self._put(low + terms)
         else:
-            self._highest = max(self._highest, raws[-1])
-            if self._rows.count:
-                self._remove(raws)
-        slot = self._take_slot(deadletter, len(raws)) if deadletter else 0
-        tail = TAIL.pack(first, due, expire, retry, 1, max_deliveries, slot)
-        self._rows.insert_many(tail.join(raws) + tail)
-        if max_deliveries != 1 and (not expire or due < expire):
-            when = _pack_time(due)
-            self._due.insert_many(when + when.join(raws))
-        if expire or max_deliveries == 1:
-            when = _pack_time(leaves_at(due, expire, 1, max_deliveries))
-            self._drop.insert_many(when + when.join(raws))
+            if high > self._highest:
+                self._highest = high
+            self._remove(raws)
+            behind = self._rows.above(low)
+            if not behind or behind > high:
+                self._rows.insert_many(b"".join(raws))
+                self._assign(low, high, terms)
+            else:  # others stand between them
+                for raw in raws:
+                    self._rows.insert(raw)
+                    self._assign(raw, raw, terms)
+        if slot:
+            self._free_slot(slot)
 
     def redeliver(
         self, entry_id: int, due: int, retry: int | None = None, max_deliveries: int | None = None,
         deadletter: bytes | None = None,
     ) -> None:  # fmt: skip
         """A message was delivered again; None keeps what it had. Raises KeyError if it isn't there."""
-        row = self._rows.get(entry_id.to_bytes(16, "big"))
-        if not row:
-            raise KeyError(entry_id)
-        raw, first, _, expire, old_retry, deliveries, most, slot = _unpack_row(row)
-        if deadletter is not None:
-            new_slot = self._take_slot(deadletter, 1) if deadletter else 0
-            if slot:
-                self._free_slot(slot)
-            slot = new_slot
-        if retry is None:
-            retry = old_retry
-        if max_deliveries is not None:
-            most = max_deliveries
-        self._change(row, _pack_row(raw, first, due, expire, retry, min(deliveries + 1, MAX_COUNT), most, slot))
+        self.redeliver_many([entry_id], due, retry, max_deliveries, deadletter)
+
+    def redeliver_many(
+        self, ids: Sequence[int], due: int, retry: int | None = None, max_deliveries: int | None = None,
+        deadletter: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """redeliver() for each of ``ids``, much cheaper where they stand together. KeyError: nothing has changed."""
+        raws = _raws(ids)
+        for raw in raws:
+            if not self._rows.get(raw):
+                raise KeyError(int.from_bytes(raw, "big"))
+        taken = self._take_slot(deadletter) if deadletter else 0
+        at = 0
+        while at < len(raws):
+            run = self._runs.floor(raws[at])
+            _, first, _, expire, old_retry, deliveries, most, slot, _ = _unpack_run(run)
+            terms = _pack_terms(
+                first, due, expire, old_retry if retry is None else retry, min(deliveries + 1, MAX_COUNT),
+                most if max_deliveries is None else max_deliveries, slot if deadletter is None else taken, 0,
+            )  # fmt: skip
+            at = self._assign_some(raws, at, terms)
+        if taken:
+            self._free_slot(taken)
 
     def set_due(self, entry_id: int, due: int) -> bool:
         """Let a message fall due at ``due``; False if it isn't there."""
-        row = self._rows.get(entry_id.to_bytes(16, "big"))
-        if not row:
-            return False
-        self._change(row, row[:24] + _pack_time(due) + row[32:])
-        return True
+        return bool(self.set_due_many([entry_id], due))
+
+    def set_due_many(self, ids: Sequence[int], due: int) -> list[int]:
+        """set_due() for each of ``ids``, many times cheaper where they stand together; returns those that were there,
+        in ascending order."""
+        raws = [raw for raw in _raws(ids) if self._rows.get(raw)]
+        when, at = _pack_time(due), 0
+        while at < len(raws):
+            run = self._runs.floor(raws[at])
+            at = self._assign_some(raws, at, run[16:24] + when + run[32:60] + b"\0")
+        return [int.from_bytes(raw, "big") for raw in raws]
 
     def remove(self, entry_id: int) -> bool:
         """A message is acknowledged or given up; False if it isn't there."""
-        row = self._rows.delete(entry_id.to_bytes(16, "big"))
-        if not row:
-            return False
-        raw, _, due, expire, _, deliveries, most, slot = _unpack_row(row)
-        if not most or deliveries < most:
-            self._due.delete(row[24:32] + raw)
-            if expire:
-                self._drop.delete(row[32:40] + raw)
-        else:
-            self._drop.delete(_pack_time(leaves_at(due, expire, deliveries, most)) + raw)
-        if slot:
-            self._free_slot(slot)
-        return True
+        return self._remove([entry_id.to_bytes(16, "big")]) > 0
 
     def remove_many(self, ids: Iterable[int]) -> int:
-        """remove() for each of ``ids``, several times cheaper; returns how many were there."""
-        raws = [entry_id.to_bytes(16, "big") for entry_id in ids]
-        if not all(map(lt, raws, islice(raws, 1, None))):
-            raws = sorted(set(raws))
-        return self._remove(raws)
+        """remove() for each of ``ids``, many times cheaper; returns how many were there."""
+        return self._remove(_raws(ids))
+
+    def remove_raw(self, raws: list[bytes]) -> int:
+        """The same of IDs as 16 bytes each, big-endian."""
+        return self._remove(_ascending(raws))
 
     def _remove(self, raws: list[bytes]) -> int:
         """``raws``: IDs, ascending."""
-        gone = self._rows.delete_many(raws)
-        due_keys: list[bytes] = []
-        drop_keys: list[bytes] = []
-        for row in gone:
-            raw, _, due, expire, _, deliveries, most, slot = _unpack_row(row)
-            if not most or deliveries < most:
-                due_keys.append(row[24:32] + raw)
-                if expire:
-                    drop_keys.append(row[32:40] + raw)
-            else:
-                drop_keys.append(_pack_time(leaves_at(due, expire, deliveries, most)) + raw)
-            if slot:
-                self._free_slot(slot)
-        if due_keys:
-            due_keys.sort()
-            self._due.delete_many(due_keys)
-        if drop_keys:
-            drop_keys.sort()
-            self._drop.delete_many(drop_keys)
-        return len(gone)
+        gone = self._rows.delete_many(raws) if self._rows.count else []
+        at, count = 0, len(gone)
+        while at < count:
+            run = self._runs.floor(gone[at])
+            low = run[:ID_SIZE]
+            border = self._runs.above(low)[:ID_SIZE]
+            left = self._rows.above(low, itself=True)
+            if not left or (border and left >= border):
+                self._take(run)
+            at = count if not border or gone[-1] < border else bisect_left(gone, border, at)
+        return count
 
-    def _change(self, old: bytes, new: bytes) -> None:
-        """Put ``new`` in the place of ``old``, which has the same ID."""
-        self._rows.replace(new)
-        raw, _, due, expire, _, deliveries, most, _ = _unpack_row(old)
-        if not most or deliveries < most:
-            self._due.delete(old[24:32] + raw)  # may have been swept: see due()
-        leaves = leaves_at(due, expire, deliveries, most)
-        _, _, due, expire, _, deliveries, most, _ = _unpack_row(new)
-        if (not most or deliveries < most) and (not expire or due < expire):
-            self._due.insert(new[24:32] + raw)
-        now_leaves = leaves_at(due, expire, deliveries, most)
-        if leaves != now_leaves:
-            if leaves != NEVER:
-                self._drop.delete(_pack_time(leaves) + raw)
-            if now_leaves != NEVER:
-                self._drop.insert(_pack_time(now_leaves) + raw)
+    # -- runs ------------------------------------------------------------------------------------------------
+    def _assign_some(self, raws: list[bytes], start: int, terms: bytes) -> int:
+        """Of the messages ``raws`` (ascending, all there) those from ``start`` on that stand in one run, side by side,
+        get these terms. Returns where in ``raws`` the next ones are."""
+        low, at, count = raws[start], start + 1, len(raws)
+        if at < count:
+            border, step = self._runs.above(low)[:ID_SIZE], 4
+            while at < count:
+                alike = self._rows.span(raws[at - 1], border, step)
+                some = 1
+                while some < len(alike) and at < count and alike[some] == raws[at]:
+                    some += 1
+                    at += 1
+                if some < step:
+                    break
+                step *= 4
+        self._assign(low, raws[at - 1], terms)
+        return at
+
+    def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
+        """Messages from ``low`` to ``high``, both there, and alone or new, get these terms."""
+        runs = self._runs
+        old = runs.floor(low)
+        row = self._rows.above(high)
+        behind = runs.floor(row) if row else b""  # the run of the next message
+        if old and old[ID_SIZE:] == terms and (not behind or behind == old or behind[:ID_SIZE] > high):
+            return
+        slot = int.from_bytes(terms[-5:-1], "big")
+        if slot:  # held, in case that its last run makes room for this
+            self._users[slot - 1] += 1
+        if behind and behind[:ID_SIZE] <= high:  # it goes on behind these
+            rest = row + behind[ID_SIZE:]
+            self._put(rest)
+            if behind != old:
+                self._take(behind)
+            behind = rest
+        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # nothing is left of it before these
+            self._take(old)
+            old = runs.floor(low)
+        if behind and behind[ID_SIZE:] == terms:
+            self._take(behind)
+        if not old or old[ID_SIZE:] != terms:
+            self._put(low + terms)
+        if slot:
+            self._free_slot(slot)
+
+    def _put(self, run: bytes) -> None:
+        self._runs.insert(run)
+        due, drop, slot = _filed(run)
+        if due:
+            self._due.insert(due)
+        if drop:
+            self._drop.insert(drop)
+        if slot:
+            self._users[slot - 1] += 1
+
+    def _take(self, run: bytes) -> None:
+        self._runs.delete(run[:ID_SIZE])
+        due, drop, slot = _filed(run)
+        if due:
+            self._due.delete(due)
+        if drop:
+            self._drop.delete(drop)
+        if slot:
+            self._free_slot(slot)
+
+    def _of(self, low: bytes, limit: int) -> list[bytes]:
+        """At most ``limit`` messages of the run that begins at ``low``."""
+        return self._rows.span(low, self._runs.above(low)[:ID_SIZE], limit)
 
     # -- dead letter keys ------------------------------------------------------------------------------------
-    def _take_slot(self, key: bytes, users: int) -> int:
+    def _take_slot(self, key: bytes) -> int:
+        """The key's slot, held once until _free_slot()."""
         slot = self._slots.get(key, 0)
         if not slot:
             if self._free:
@@ -224,7 +286,7 @@ class PendingTable:
                 self._users.append(0)
                 slot = len(self._keys)
             self._slots[key] = slot
-        self._users[slot - 1] += users
+        self._users[slot - 1] += 1
         return slot
 
     def _free_slot(self, slot: int) -> None:
@@ -243,26 +305,30 @@ class PendingTable:
     def due(self, now: int, limit: int) -> list[int]:
         """IDs of messages due at ``now`` and not expired, by (due time, ID), at most ``limit``.
 
-        An expired message that is met here is taken out of the due index, so that it is met once: it will not be
-        delivered again, even should the clock go back. One call meets at most SWEEP of them; it may then return fewer
-        than there are, and next_due() still lies in the past.
+        Expired messages that are met here are taken out of the due index, so that they are met once: they will not be
+        delivered again, even should the clock go back. One call meets at most SWEEP runs of them; it may then return
+        fewer than there are, and next_due() still lies in the past.
         """
-        end = _pack_time(now + 1)
-        leaves = self.next_drop()
-        if leaves is None or leaves > now:  # the usual case: nothing has expired
-            return [int.from_bytes(entry[8:], "big") for entry in self._due.head(end, limit)]
+        entries = self._due.span(b"", _pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
         found: list[int] = []
         expired: list[bytes] = []
-        for entry in self._due.rows(b""):
-            if entry >= end or len(found) >= limit or len(expired) >= SWEEP:
+        for entry in entries:
+            if len(found) >= limit or len(expired) >= SWEEP:
                 break
-            expire = int.from_bytes(self._rows.get(entry[8:])[32:40], "big")
+            run = self._runs.get(entry[8:])
+            expire = int.from_bytes(run[32:40], "big")
             if expire and expire <= now:
-                expired.append(entry)
+                expired.append(run)
             else:
-                found.append(int.from_bytes(entry[8:], "big"))
-        self._due.delete_many(expired)
+                found += [int.from_bytes(raw, "big") for raw in self._of(entry[8:], limit - len(found))]
+        for run in expired:
+            self._due.delete(run[24:32] + run[:ID_SIZE])
+            self._runs.replace(run[:-1] + b"\1")
         return found
+
+    def _overdue(self, now: int) -> bool:
+        leaves = self.next_drop()
+        return leaves is not None and leaves <= now
 
     def next_drop(self) -> int | None:
         """The earliest moment at which a message must leave; None if there is none."""
@@ -271,155 +337,125 @@ class PendingTable:
 
     def drops(self, now: int, limit: int) -> list[tuple[int, str]]:
         """Messages that must leave at ``now``, earliest first, each with "expired" or "maxdeliveries"."""
-        found = []
-        for entry in self._drop.head(_pack_time(now + 1), limit):
-            expire = self._rows.get(entry[8:])[32:40]
-            found.append((int.from_bytes(entry[8:], "big"), "expired" if expire == entry[:8] else "maxdeliveries"))
+        found: list[tuple[int, str]] = []
+        for entry in self._drop.span(b"", _pack_time(now + 1), limit):
+            why = "expired" if self._runs.get(entry[8:])[32:40] == entry[:8] else "maxdeliveries"
+            found += [(int.from_bytes(raw, "big"), why) for raw in self._of(entry[8:], limit - len(found))]
+            if len(found) >= limit:
+                break
         return found
 
     # -- by ID -----------------------------------------------------------------------------------------------
     def get(self, entry_id: int) -> PendingRow | None:
-        row = self._rows.get(entry_id.to_bytes(16, "big"))
-        return self._open(row) if row else None
+        raw = entry_id.to_bytes(16, "big")
+        return self._open(raw, self._runs.floor(raw)) if self._rows.get(raw) else None
 
-    def _open(self, row: bytes) -> PendingRow:
-        raw, first, due, expire, retry, deliveries, most, slot = _unpack_row(row)
+    def _open(self, raw: bytes, run: bytes) -> PendingRow:
+        _, first, due, expire, retry, deliveries, most, slot, _ = _unpack_run(run)
         key = self._keys[slot - 1] if slot else b""
         return PendingRow(int.from_bytes(raw, "big"), deliveries, first, due, expire, retry, most, key)
 
     def rows(self, start: int, end: int, count: int) -> list[PendingRow]:
         """Messages with start <= ID <= end, in order, at most ``count``."""
         found: list[PendingRow] = []
-        last = end.to_bytes(16, "big")
-        for row in islice(self._rows.rows(start.to_bytes(16, "big")), max(0, count)):
-            if row[:KEY_SIZE] > last:
-                break
-            found.append(self._open(row))
+        last = (end + 1).to_bytes(17, "big")
+        run = border = b""
+        for raw in self._rows.span(start.to_bytes(16, "big"), b"" if last[0] else last[1:], count):
+            if not run or (border and raw >= border):
+                run = self._runs.floor(raw)
+                border = self._runs.above(raw)[:ID_SIZE]
+            found.append(self._open(raw, run))
         return found
 
     def ids(self) -> list[int]:
         """All IDs, in order."""
-        return [int.from_bytes(row[:KEY_SIZE], "big") for row in self._rows.rows(b"")]
+        return [int.from_bytes(raw, "big") for raw in self._rows.span(b"", b"", self._rows.count)]
 
     def lowest(self) -> int | None:
-        row = self._rows.first()
-        return int.from_bytes(row[:KEY_SIZE], "big") if row else None
+        raw = self._rows.first()
+        return int.from_bytes(raw, "big") if raw else None
 
     def highest(self) -> int | None:
-        row = self._rows.last()
-        return int.from_bytes(row[:KEY_SIZE], "big") if row else None
+        raw = self._rows.last()
+        return int.from_bytes(raw, "big") if raw else None
 
     # -- the whole -------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Estimate of what the list takes in memory."""
         keys = sum(map(len, self._keys)) + 150 * len(self._keys)
-        return self._rows.memory_bytes() + self._due.memory_bytes() + self._drop.memory_bytes() + keys
+        sets = self._rows.memory_bytes() + self._runs.memory_bytes()
+        return sets + self._due.memory_bytes() + self._drop.memory_bytes() + keys
 
     def dump(self) -> bytes:
-        """Everything as bytes, at about the speed of copying them. Numbers are big-endian.
-
-        ::
-
-            0      4         12        16
-            +------+---------+---------+-----------------------------+------------------+---------+
-            | TLP1 | rows u64| keys u32| each key: length u32, bytes | rows, 60 each    |crc32 u32|
-            +------+---------+---------+-----------------------------+------------------+---------+
-
-        Valid if the lengths add up, the crc32 is that of all before it, IDs ascend and slots name keys. The two other
-        sets follow from the rows.
-        """
+        """Everything as bytes, at about the speed of copying them; see ``pendingdump``."""
         return bytes(assemble(self.parts()))
 
     def parts(self) -> list[bytes]:
         """A dump in pieces, which cost next to nothing and never change: assemble() them later, in any thread."""
-        parts = [DUMP_HEAD.pack(DUMP_MAGIC, self._rows.count, len(self._keys))]
-        for key in self._keys:
-            parts += (KEY_HEAD.pack(len(key)), key)
-        parts += self._rows.dump()
-        return parts
+        return [*head(self._rows.count, self._runs.count, self._keys), *self._runs.dump(), *self._rows.dump()]
 
     @classmethod
     def load(cls, data: bytes) -> PendingTable:
         """What dump() wrote. Raises CorruptError."""
-        if len(data) < DUMP_HEAD.size + KEY_HEAD.size or not data.startswith(DUMP_MAGIC):
-            raise CorruptError("a pending list is damaged, or was written by a newer tidelog: its head is unknown")
-        end = len(data) - KEY_HEAD.size
-        if KEY_HEAD.unpack_from(data, end)[0] != crc32(memoryview(data)[:end]):
-            raise CorruptError("a pending list is damaged: its checksum is wrong")
-        _, count, keys = DUMP_HEAD.unpack_from(data)
         table = cls()
-        at = DUMP_HEAD.size
-        for _ in range(keys):
-            if at + KEY_HEAD.size > end:
-                break
-            size = KEY_HEAD.unpack_from(data, at)[0]
-            at += KEY_HEAD.size + size
-            table._keys.append(data[at - size : at])
-        if len(table._keys) != keys or end - at != count * ROW.size:
-            raise CorruptError("a pending list is damaged: its lengths don't add up")
-        table._users = [0] * keys
-        if count:
-            table._fill(data[at:end])
+        table._keys, runs, rows = parse(data)
+        table._users = [0] * len(table._keys)
+        if runs or rows:
+            table._fill(runs, rows)
         table._slots = {key: slot for slot, key in enumerate(table._keys, 1) if table._users[slot - 1]}
         table._free = [slot for slot, users in enumerate(table._users, 1) if not users]
         return table
 
-    def _fill(self, rows: bytes) -> None:
-        """Put the rows of a dump into an empty table whose keys are known."""
-        due_runs: list[bytes] = []
-        drop_runs: list[bytes] = []
-        users, before = [0] * (len(self._keys) + 1), b""
-        step, unpack = LOADED_AT_ONCE * ROW.size, TAIL.unpack
-        for start in range(0, len(rows), step):
-            ends = range(start + ROW.size, min(start + step, len(rows)) + 1, ROW.size)
-            raws = [rows[end - ROW.size : end - TAIL.size] for end in ends]
-            if raws[0] <= before or not all(map(lt, raws, islice(raws, 1, None))):
-                raise CorruptError("a pending list is damaged: its rows are out of order")
-            before = raws[-1]
-            at = 0
-            for rest, run in groupby([rows[end - TAIL.size : end] for end in ends]):  # delivered together, all the same
-                _, due, expire, _, deliveries, most, slot = unpack(rest)
-                if slot >= len(users):
-                    raise CorruptError("a pending list is damaged: a row names an unknown key")
-                stop = at + len(list(run))
-                users[slot] += stop - at
-                some = raws[at:stop]
-                at = stop
-                if (not most or deliveries < most) and (not expire or due < expire):
-                    when = rest[8:16]
-                    due_runs.append(when + when.join(some))
-                leaves = leaves_at(due, expire, deliveries, most)
-                if leaves != NEVER:
-                    when = _pack_time(leaves)
-                    drop_runs.append(when + when.join(some))
-        self._users = users[1:]
-        self._highest = before
+    def _fill(self, runs: list[bytes], rows: bytes) -> None:
+        """Put the runs and rows of a dump into an empty table whose keys are known."""
+        raws = cut(rows, ID_SIZE)
+        lows = [run[:ID_SIZE] for run in runs]
+        if not (all(map(lt, raws, islice(raws, 1, None))) and all(map(lt, lows, islice(lows, 1, None)))):
+            raise CorruptError("a pending list is damaged: its rows are out of order")
         self._rows.fill(rows)
-        self._due.fill(_in_order(due_runs))
-        self._drop.fill(_in_order(drop_runs))
+        if not runs or not raws or lows[0] > raws[0] or lows[-1] > raws[-1] or any(
+            self._rows.above(low, itself=True) >= border for low, border in pairwise(lows)
+        ):  # fmt: skip
+            raise CorruptError("a pending list is damaged: its runs and its rows don't fit together")
+        self._highest = raws[-1]
+        self._runs.fill(b"".join(runs))
+        dues: list[bytes] = []
+        drops: list[bytes] = []
+        for run in runs:
+            due, drop, slot = _filed(run)
+            if slot > len(self._keys):
+                raise CorruptError("a pending list is damaged: a row names an unknown key")
+            if due:
+                dues.append(due)
+            if drop:
+                drops.append(drop)
+            if slot:
+                self._users[slot - 1] += 1
+        dues.sort()
+        drops.sort()
+        self._due.fill(b"".join(dues))
+        self._drop.fill(b"".join(drops))
 
 
-def _in_order(runs: list[bytes]) -> bytes:
-    """Entries of _due or _drop, joined; each run is in order."""
-    joined = b"".join(runs)
-    if all(one[-ENTRY:] < other[:ENTRY] for one, other in pairwise(runs)):
-        return joined
-    return b"".join(sorted([joined[at : at + ENTRY] for at in range(0, len(joined), ENTRY)]))
+def _raws(ids: Iterable[int]) -> list[bytes]:
+    """IDs as bytes, ascending, each once."""
+    return _ascending([entry_id.to_bytes(16, "big") for entry_id in ids])
 
 
-DUMP_MAGIC: Final = b"TLP1"
-DUMP_HEAD: Final = Struct(">4sQI")
-KEY_HEAD: Final = Struct(">I")
+def _ascending(raws: list[bytes]) -> list[bytes]:
+    return raws if all(map(lt, raws, islice(raws, 1, None))) else sorted(set(raws))
 
 
-def assemble(parts: Sequence[bytes], room: int = 0) -> bytearray:
-    """The dump whose parts these are, behind ``room`` zero bytes. A million messages are 60 MB, and b"".join would keep
-    all other threads waiting while it copies them: here they have their turns."""
-    dump = bytearray(room)
-    for part in parts:
-        dump += part
-    dump += KEY_HEAD.pack(crc32(memoryview(dump)[room:]))
-    return dump
+def _filed(run: bytes) -> tuple[bytes, bytes, int]:
+    """A run's rows in _due and _drop, each empty if it isn't there, and the slot of its key."""
+    low, _, due, expire, _, deliveries, most, slot, swept = _unpack_run(run)
+    again = not most or deliveries < most
+    leaves = leaves_at(due, expire, deliveries, most)
+    return (
+        run[24:32] + low if again and not swept and (not expire or due < expire) else b"",
+        _pack_time(leaves) + low if leaves != NEVER else b"",
+        slot,
+    )
 
 
 def leaves_at(due: int, expire: int, deliveries: int, max_deliveries: int) -> int:

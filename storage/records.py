@@ -116,15 +116,22 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return b"".join([i.to_bytes(16, "big") for i in ids])
 
 
+def split_ids(raw: bytes) -> list[bytes]:
+    """IDs one behind another, each as its 16 bytes. Raises CorruptError."""
+    if len(raw) % 16:
+        raise CorruptError("a record whose IDs don't add up")
+    return [raw[at : at + 16] for at in range(0, len(raw), 16)]
+
+
 def unpack_ids(raw: bytes) -> list[int]:
     return [int.from_bytes(raw[i : i + 16], "big") for i in range(0, len(raw), 16)]
 
 
 def deliver(
     key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes,
-    flags: int, new: Sequence[int], again: Sequence[int], gone: Sequence[int],
+    flags: int, new: list[bytes], again: Sequence[int], gone: Sequence[int],
 ) -> bytes:  # fmt: skip
-    body = b"".join((key, name, deadletter, pack_ids(new), pack_ids(again), pack_ids(gone)))
+    body = b"".join((key, name, deadletter, *new, pack_ids(again), pack_ids(gone)))
     head = DELIVER_HEAD.pack(
         DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter),
         offset.to_bytes(16, "big"), now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
@@ -132,8 +139,8 @@ def deliver(
     return head + body
 
 
-def ack(key: bytes, name: bytes, ids: Sequence[int]) -> bytes:
-    body = key + name + pack_ids(ids)
+def ack(key: bytes, name: bytes, ids: list[bytes]) -> bytes:
+    body = b"".join((key, name, *ids))
     return IDS_HEAD.pack(ACK, IDS_HEAD.size - 5 + len(body), len(key), len(name)) + body
 
 

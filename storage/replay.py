@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from resp.errors import CorruptError
 from storage import consume, publish, records
 from storage.ids import MASK64
-from storage.records import unpack_ids
+from storage.records import split_ids, unpack_ids
 from storage.stream import Stream
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def replay(ks: Keyspace, batch: bytes) -> int:
                     raise CorruptError("an APPEND record for a key that holds a string")
                 if (ms, seq) <= (stream.last_ms, stream.last_seq):
                     raise _not_above(ms, seq)
-                ks.append(key, stream, ms, seq, batch[start + klen : stop])
+                ks.append(key, stream, ms, seq, _part(batch, start + klen, stop))
             else:
                 _apply(ks, op, batch, at, stop)
             at = stop
@@ -65,7 +65,7 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
         start = at + records.RUN_HEAD.size
         key = batch[start : start + klen]
         middle = start + klen + 4 * n
-        sizes, wire = records.unpack_sizes(batch[start + klen : middle]), batch[middle:stop]
+        sizes, wire = records.unpack_sizes(batch[start + klen : middle]), _part(batch, middle, stop)
         if n != len(sizes) or sum(sizes) != len(wire):
             raise CorruptError("a RUN record whose sizes don't add up")
         stream = _stream(ks, key) or ks.create_stream(key)
@@ -74,7 +74,7 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
         ks.append_packed(key, stream, ms, seq, sizes, wire)
     elif op == records.EVICT:
         _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
-        key = batch[at + records.EVICT_HEAD.size : stop]
+        key = _part(batch, at + records.EVICT_HEAD.size, stop)
         stream = _need(ks, key)
         if not stream.first_ord < ordinal <= stream.next_ord:
             raise CorruptError("an EVICT record for entries that the stream doesn't have")
@@ -85,10 +85,10 @@ def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
     elif op == records.SET:
         _, _, klen, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
         start = at + records.KEY_TIME_HEAD.size
-        ks.set_string(batch[start : start + klen], batch[start + klen : stop], expire)
+        ks.set_string(batch[start : start + klen], _part(batch, start + klen, stop), expire)
     elif op == records.EXPIRE:
         _, _, _, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
-        key = batch[at + records.KEY_TIME_HEAD.size : stop]
+        key = _part(batch, at + records.KEY_TIME_HEAD.size, stop)
         if key not in ks.keys:
             raise CorruptError("an EXPIRE record for a key that isn't there")
         if expire:
@@ -115,27 +115,28 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         )
         key, name, start = _split(batch, at + records.DELIVER_HEAD.size, klen, glen)
         deadletter = batch[start : start + dlen]
-        ids = unpack_ids(batch[start + dlen : stop])
-        if len(ids) != new + again + gone:
+        raws = split_ids(_part(batch, start + dlen, stop))
+        if len(raws) != new + again + gone:
             raise CorruptError("a DELIVER record whose IDs don't add up")
         stream, group = _group(ks, key, name)
         reader = consume.Reader(now, retry, expire, most, deadletter, flags)
         offset = int.from_bytes(raw, "big")
-        consume.deliver(ks, key, stream, group, offset, reader, ids[:new], ids[new : new + again], ids[new + again :])
+        old = [int.from_bytes(raw, "big") for raw in raws[new:]]
+        consume.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
     elif op == records.ACK:
         _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
-        consume.ack(ks, key, *_group(ks, key, name), unpack_ids(batch[start:stop]))
+        consume.ack(ks, key, *_group(ks, key, name), split_ids(_part(batch, start, stop)))
     elif op == records.DUE:
         _, _, klen, glen, due = records.DUE_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.DUE_HEAD.size, klen, glen)
-        consume.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(batch[start:stop]))
+        consume.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(_part(batch, start, stop)))
     elif op == records.DROP:
         _, _, klen, glen, dlen, raw, reason, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.DROP_HEAD.size, klen, glen)
         stream, group = _group(ks, key, name)
         entry_id = int.from_bytes(raw, "big")
-        deadletter, wire = batch[start : start + dlen], batch[start + dlen : stop]
+        deadletter, wire = batch[start : start + dlen], _part(batch, start + dlen, stop)
         target = _stream(ks, deadletter) if deadletter else None
         if target is not None and (ms, seq) <= (target.last_ms, target.last_seq):
             raise _not_above(ms, seq)
@@ -153,14 +154,14 @@ def _apply_staging(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> N
     if op == records.STAGE:
         _, _, nlen, klen, ttl, deadline, n = records.STAGE_HEAD.unpack_from(batch, at)
         name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
-        sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), batch[start + 4 * n : stop]
+        sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), _part(batch, start + 4 * n, stop)
         if not n or n != len(sizes) or sum(sizes) != len(bare):
             raise CorruptError("a STAGE record whose sizes don't add up")
         publish.stage(ks, name, key, ttl, deadline, sizes, bare)
     elif op == records.PUBLISH:
         _, _, flen, epoch, stages, streams = records.PUBLISH_HEAD.unpack_from(batch, at)
         start = at + records.PUBLISH_HEAD.size
-        body = batch[start:stop]
+        body = _part(batch, start, stop)
         names, middle = records.unpack_names(body, flen, stages)
         firsts = records.unpack_firsts(body, middle, streams)
         content = publish.gathered(ks, names)
@@ -184,6 +185,13 @@ def _apply_staging(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> N
 def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes, int]:
     middle = start + klen
     return batch[start:middle], batch[middle : middle + glen], middle + glen
+
+
+def _part(batch: bytes, start: int, stop: int) -> bytes:
+    """What stands between. Compiled code cuts no slice that ends before it begins."""
+    if start > stop:
+        raise CorruptError("a record with a part that ends behind it")
+    return batch[start:stop]
 
 
 def _not_above(ms: int, seq: int) -> CorruptError:

@@ -135,9 +135,7 @@ class Stream:
                 del ends[bisect_left(ends, nodes.max_bytes) + 1 :]  # the entry that passes the limit is the last
             count, stop = len(ends), start + ends[-1] - held
             tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
-            tail.ends.extend(ends)
-            tail.ms.extend([ms] * count)
-            tail.seq.extend(range(seq + at, seq + at + count))
+            tail.extend(ms, seq + at, ends)
             self._tail = tail
             at += count
             start = stop

@@ -27,7 +27,7 @@ def server() -> FakeServer:
         ks.append(name, stream, NOW - 5000, 0, b"*1\r\n$15\r\n1699999995000.0\r\n")
         group = consume.set_group(ks, name, stream, b"group", 0, 10, NOW - 4000)
         reader = consume.Reader(NOW - 5000, 10, NOW - 4000, 1, b"dead", 7)
-        consume.deliver(ks, name, stream, group, stream.last_id, reader, [stream.last_id], [], [])
+        consume.deliver(ks, name, stream, group, stream.last_id, reader, [stream.last_id.to_bytes(16, "big")], [], [])
     ks.set_expire(b"stream", GONE)
     ks.log.clear()
     ks.follower = True

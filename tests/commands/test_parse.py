@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.parse import INT_MAX, INT_MIN, integer, is_integer, positive, timeout_ms
+from commands.parse import INT_MAX, INT_MIN, id_parts, integer, is_integer, positive, raw_ids, timeout_ms
 from resp.errors import CommandError
+from storage.ids import parse_id
 
 
 @given(st.integers(INT_MIN, INT_MAX))
@@ -37,3 +38,32 @@ def test_positive_and_timeout_have_their_own_texts() -> None:
         timeout_ms(b"-1")
     with pytest.raises(CommandError, match=r"^ERR timeout is not an integer or out of range$"):
         timeout_ms(b"soon")
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 2000), st.integers(0, (1 << 64) + 5), st.sampled_from(["", "007", "x", "1_0", "+1", " 1", "1.2"])
+)
+IDS = st.lists(st.builds("{}{}{}".format, NUMBERS, st.sampled_from([".", "-", "", ".."]), NUMBERS), max_size=5)
+
+
+def parsed(texts: list[bytes]) -> list[int] | str:
+    try:
+        return [parse_id(text) for text in texts]
+    except CommandError as error:
+        return error.text
+
+
+@given(IDS)
+def test_ids_are_the_same_in_every_form(names: list[str]) -> None:
+    """Numbers, (ms, seq) and 16 bytes: what is an ID, and which, does not depend on who asks."""
+    texts = [name.encode() for name in names]
+    wanted = parsed(texts)
+    if isinstance(wanted, str):
+        with pytest.raises(CommandError) as refused:
+            raw_ids(texts)
+        assert refused.value.text == wanted
+        with pytest.raises(CommandError, match=wanted):
+            [id_parts(text) for text in texts]
+    else:
+        assert [int.from_bytes(raw, "big") for raw in raw_ids(texts)] == wanted
+        assert [ms << 64 | seq for ms, seq in map(id_parts, texts)] == wanted

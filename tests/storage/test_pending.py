@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from resp.errors import CorruptError
 from storage import blocks, pending
 from storage.pending import PendingRow, PendingTable
+from storage.pendingdump import assemble
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1
@@ -87,6 +89,29 @@ class Model(RuleBasedStateMachine):
             max_deliveries=row.max_deliveries if most is None else most,
             deadletter=row.deadletter if key is None else key,
         )
+
+    @rule(entries=st.lists(ids, max_size=20), retry=st.none() | retries, key=st.none() | keys, wait=spans)
+    def redeliver_many(self, entries: list[int], retry: int | None, key: bytes | None, wait: int) -> None:
+        if entries and not set(entries) <= self.model.keys():
+            with pytest.raises(KeyError):
+                self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+            entries = [entry for entry in entries if entry in self.model]
+        self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+        for entry in set(entries):
+            row = self.model[entry]
+            self.model[entry] = row._replace(
+                deliveries=row.deliveries + 1,
+                due=self.now + wait,
+                retry=row.retry if retry is None else retry,
+                deadletter=row.deadletter if key is None else key,
+            )
+
+    @rule(entries=st.lists(ids, max_size=20), wait=spans)
+    def set_due_many(self, entries: list[int], wait: int) -> None:
+        there = sorted(set(entries) & self.model.keys())
+        assert self.table.set_due_many(entries, self.now + wait) == there
+        for entry in there:
+            self.model[entry] = self.model[entry]._replace(due=self.now + wait)
 
     @rule(entry=ids, wait=spans)
     def set_due(self, entry: int, wait: int) -> None:
@@ -159,8 +184,15 @@ class Model(RuleBasedStateMachine):
             assert soonest <= min(live, default=soonest)
 
     @invariant()
+    def each_run_has_messages(self) -> None:
+        lows = [run[:16] for run in self.table._runs.span(b"", b"", 1000)]
+        raws = self.table._rows.span(b"", b"", 1000)
+        owners = [bisect_right(lows, raw) for raw in raws]
+        assert sorted(set(owners)) == list(range(1, len(lows) + 1))
+
+    @invariant()
     def blocks_are_in_order(self) -> None:
-        for part in (self.table._rows, self.table._due, self.table._drop):
+        for part in (self.table._rows, self.table._runs, self.table._due, self.table._drop):
             check_blocks(part)
 
 
@@ -199,7 +231,7 @@ def test_appending_leaves_full_blocks() -> None:
     for i, entry in enumerate(sequence(9000)):
         one.add(entry, NOW + i, NOW + i + 1000, NOW + i + 5000, 1000)
     for table in (one, many):
-        for part in (table._rows, table._due, table._drop):
+        for part in (table._rows, table._runs, table._due, table._drop):
             check_blocks(part)
             assert {len(block) for block in part._blocks[:-1]} == {part._capacity}
 
@@ -229,7 +261,7 @@ def test_drained_in_random_order_it_is_as_new() -> None:
             check_blocks(table._drop)
     assert len(table) == 0
     assert (table.lowest(), table.highest(), table.next_due(), table.next_drop()) == (None, None, None, None)
-    assert table._rows._blocks == table._due._blocks == table._drop._blocks == [b""]
+    assert table._rows._blocks == table._runs._blocks == table._due._blocks == table._drop._blocks == [b""]
     assert table.dump() == PendingTable().dump()
 
 
@@ -237,7 +269,8 @@ def test_drained_in_random_order_it_is_as_new() -> None:
 def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "SWEEP", 100)
     table = PendingTable()
-    table.add_many(sequence(1000), NOW, NOW + 10, NOW + 20, 10)
+    for entry in sequence(1000):
+        table.add(entry, NOW, NOW + 10, NOW + 20, 10, 0, b"%d" % entry)  # a run each
     table.add_many(sequence(5, 1000), NOW, NOW + 15, 0, 15)
     rounds = 0
     while not (found := table.due(NOW + 50, 10)):
@@ -263,7 +296,7 @@ def test_deliveries_stop_counting_at_the_largest_number() -> None:
     table = PendingTable()
     table.add(1, NOW, NOW, 0, 1)
     raw = bytearray(table.dump()[:-4])
-    raw[-12:-8] = b"\xff\xff\xff\xff"
+    raw[-29:-25] = b"\xff\xff\xff\xff"
     table = PendingTable.load(bytes(raw) + struct.pack(">I", zlib.crc32(raw)))
     table.redeliver(1, NOW + 1)
     row = table.get(1)
@@ -292,11 +325,12 @@ def test_golden_dump() -> None:
     table.add(6 << 64, 1001, 2001, 0, 1000)
     table.redeliver(6 << 64, 3000, 500)
     golden = bytes.fromhex(
-        "544c5031 0000000000000002 00000001 00000004 64656164 "
+        "544c5032 0000000000000002 0000000000000002 00000001 00000004 64656164 "
         "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
-        "00000001 00000003 00000001 "
+        "00000001 00000003 00000001 00 "
         "00000000000000060000000000000000 00000000000003e9 0000000000000bb8 0000000000000000 00000000000001f4 "
-        "00000002 00000000 00000000"
+        "00000002 00000000 00000000 00 "
+        "00000000000000050000000000000007 00000000000000060000000000000000"
     )
     golden += struct.pack(">I", zlib.crc32(golden))
     assert table.dump() == golden
@@ -307,12 +341,51 @@ def test_golden_dump() -> None:
     assert loaded.dump() == golden
 
 
+def test_a_dump_without_runs_is_still_read() -> None:
+    table = PendingTable()
+    table.add_many([5 << 64 | 7, 5 << 64 | 8], 1000, 2000, 9000, 1000, 3, b"dead")
+    table.add(6 << 64, 1001, 2001, 0, 1000)
+    table.redeliver(6 << 64, 3000, 500)
+    old = bytes.fromhex(
+        "544c5031 0000000000000003 00000001 00000004 64656164 "
+        "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
+        "00000001 00000003 00000001 "
+        "00000000000000050000000000000008 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
+        "00000001 00000003 00000001 "
+        "00000000000000060000000000000000 00000000000003e9 0000000000000bb8 0000000000000000 00000000000001f4 "
+        "00000002 00000000 00000000"
+    )
+    loaded = PendingTable.load(old + struct.pack(">I", zlib.crc32(old)))
+    assert loaded.dump() == table.dump()
+
+
+def test_what_is_alike_is_one_run() -> None:
+    table, ids = PendingTable(), sequence(1000)
+    for entry in ids:
+        table.add(entry, NOW, NOW + 10, NOW + 90, 10)
+    assert len(table._runs) == 1
+    for entry in ids[100:900]:
+        table.redeliver(entry, NOW + 20)
+    assert [row.due for row in table.rows(0, MAX_ID, 1000)] == [NOW + 10] * 100 + [NOW + 20] * 800 + [NOW + 10] * 100
+    assert len(table._runs) == 3
+    for entry in reversed(ids[100:900]):
+        table.set_due(entry, NOW + 10)
+    assert len(table._runs) == 3  # delivered twice
+    assert table.due(NOW + 10, 1000) == ids
+    for entry in ids[:100] + ids[900:]:
+        table.redeliver(entry, NOW + 10)
+    assert len(table._runs) == 1
+    assert table.remove_many(ids[::2]) == 500
+    assert table.due(NOW + 10, 1000) == ids[1::2]
+    assert table.drops(NOW + 90, 1000) == [(entry, "expired") for entry in ids[1::2]]
+
+
 def test_parts_are_a_snapshot() -> None:
     table = filled(500)
     dump, parts = table.dump(), table.parts()
     table.remove_many(sequence(250))
     table.set_due(sequence(1, 400)[0], NOW)
-    assert pending.assemble(parts) == dump != table.dump()
+    assert assemble(parts) == dump != table.dump()
 
 
 def small_dump() -> bytes:
@@ -334,12 +407,20 @@ def damaged() -> Iterator[bytes]:
 
     body = dump[:-4]
     assert sealed(body) == dump
-    yield sealed(b"TLP2" + body[4:])  # a format of tomorrow
+    yield sealed(b"TLP3" + body[4:])  # a format of tomorrow
     yield sealed(body[:4] + struct.pack(">Q", 3) + body[12:])  # counts that don't add up
-    yield sealed(body[:12] + struct.pack(">I", 7) + body[16:])
-    yield sealed(body[:-120] + body[-60:] + body[-120:-60])  # rows out of order
-    yield sealed(body[:-60] + body[-120:-60])  # the same row twice
-    yield sealed(body[:-1] + b"\x09")  # a key that isn't there
+    yield sealed(body[:12] + struct.pack(">Q", 3) + body[20:])
+    yield sealed(body[:20] + struct.pack(">I", 7) + body[24:])
+    head, runs, rows = body[:-154], body[-154:-32], body[-32:]
+    yield sealed(head + runs + rows[16:] + rows[:16])  # rows out of order
+    yield sealed(head + runs + rows[:16] * 2)  # the same row twice
+    yield sealed(head + runs[61:] + runs[:61] + rows)  # the same of runs
+    yield sealed(head + runs[:61] * 2 + rows)
+    few, many = struct.pack(">QQ", 2, 0), struct.pack(">QQ", 0, 2)
+    yield sealed(body[:4] + few + head[20:] + rows)  # rows without runs, runs without rows
+    yield sealed(body[:4] + many + head[20:] + runs)
+    yield sealed(head + runs + rows[16:] + bytes(15) + b"\x03")  # a run without rows
+    yield sealed(head + runs[:59] + b"\x09" + runs[60:] + rows)  # a key that isn't there
 
 
 def test_a_damaged_dump_is_refused() -> None:
@@ -384,4 +465,4 @@ def test_a_run_that_ends_on_the_bound_of_a_block_whose_first_row_is_gone(monkeyp
     at = number.index(bound)
     rows.insert_many(number[at - 1] + bound)
     assert rows.get(bound) == bound
-    assert list(rows.rows(b"")) == sorted({*number[::2], number[at - 1]})
+    assert rows.span(b"", b"", 100) == sorted({*number[::2], number[at - 1]})

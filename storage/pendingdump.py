@@ -1,0 +1,92 @@
+"""A pending list as bytes: what checkpoints store and replicas get. Numbers are big-endian.
+
+::
+
+    0      4         12        20        24
+    +------+---------+---------+---------+-----------------------------+--------------+--------------+---------+
+    | TLP2 | rows u64| runs u64| keys u32| each key: length u32, bytes | runs, 61 each| rows, 16 each|crc32 u32|
+    +------+---------+---------+---------+-----------------------------+--------------+--------------+---------+
+
+Runs and rows are those of ``pending``. Valid if the lengths add up, the crc32 is that of all before it, IDs ascend,
+each run has rows and each row a run, and slots name keys.
+
+TLP1, which was before, is still read. It has no runs; its rows are 60 bytes each: a run that begins at the message's
+ID, without ``swept``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from resp.errors import CorruptError
+
+RUN_SIZE: Final = 61
+ID_SIZE: Final = 16
+MAGIC: Final = b"TLP2"
+HEAD: Final = Struct(">4sQQI")
+OLD_MAGIC: Final = b"TLP1"
+OLD_HEAD: Final = Struct(">4sQI")
+OLD_SIZE: Final = RUN_SIZE - 1  # of a row
+NUMBER: Final = Struct(">I")
+
+
+def head(rows: int, runs: int, keys: list[bytes]) -> list[bytes]:
+    """What comes before the runs."""
+    parts = [HEAD.pack(MAGIC, rows, runs, len(keys))]
+    for key in keys:
+        parts += (NUMBER.pack(len(key)), key)
+    return parts
+
+
+def assemble(parts: Sequence[bytes], room: int = 0) -> bytearray:
+    """The dump whose parts these are, behind ``room`` zero bytes. A million messages can be 70 MB: b"".join would
+    keep all other threads waiting while it copies them; here they have their turns."""
+    dump = bytearray(room)
+    for part in parts:
+        dump += part
+    dump += NUMBER.pack(crc32(memoryview(dump)[room:]))
+    return dump
+
+
+def parse(data: bytes) -> tuple[list[bytes], list[bytes], bytes]:
+    """Keys, runs, and rows (joined) of a dump. Their order and what they hold is not looked at. Raises CorruptError."""
+    old = data.startswith(OLD_MAGIC)
+    start = OLD_HEAD.size if old else HEAD.size
+    if len(data) < start + NUMBER.size or not (old or data.startswith(MAGIC)):
+        raise CorruptError("a pending list is damaged, or was written by a newer tidelog: its head is unknown")
+    end = len(data) - NUMBER.size
+    if NUMBER.unpack_from(data, end)[0] != crc32(memoryview(data)[:end]):
+        raise CorruptError("a pending list is damaged: its checksum is wrong")
+    runs = 0
+    if old:
+        _, rows, count = OLD_HEAD.unpack_from(data)
+        size = rows * OLD_SIZE
+    else:
+        _, rows, runs, count = HEAD.unpack_from(data)
+        size = runs * RUN_SIZE + rows * ID_SIZE
+    keys: list[bytes] = []
+    at = start
+    while len(keys) < count and at + NUMBER.size <= end:
+        length = NUMBER.unpack_from(data, at)[0]
+        at += NUMBER.size + length
+        keys.append(data[at - length : at])
+    if len(keys) != count or end - at != size:
+        raise CorruptError("a pending list is damaged: its lengths don't add up")
+    if old:
+        lines = cut(data[at:end], OLD_SIZE)
+        firsts = [next(alike) + b"\0" for _, alike in groupby(lines, key=_terms)]
+        return keys, firsts, b"".join([line[:ID_SIZE] for line in lines])
+    between = at + runs * RUN_SIZE
+    return keys, cut(data[at:between], RUN_SIZE), data[between:end]
+
+
+def cut(rows: bytes, width: int) -> list[bytes]:
+    return [rows[at : at + width] for at in range(0, len(rows), width)]
+
+
+def _terms(line: bytes) -> bytes:
+    return line[ID_SIZE:]
