@@ -133,6 +133,8 @@ class Peer:
         """Bring the data into the form that it has after minutes of a server's life: stored, the log rewritten."""
         with self.client() as client:
             if not self.redis:
+                while int(client.info("persistence")["rdb_bgsave_in_progress"]):  # SAVE would be refused
+                    time.sleep(0.02)
                 client.execute_command("SAVE")
                 return
             self._rewritten(client)
