@@ -150,7 +150,7 @@ def entries(run: Run, base: int, size: int) -> None:
                 if there < count:
                     rate = load.fill(peer.port, "s", count - there, short(count))
                     report.row(f"fill to {short(count)} entries by TMAPPEND, entries a second", rate)
-                line.ask("SAVE")
+                line.settle()
         report.row(f"{name} entries: bytes on disk an entry", large.disk() / size, small.disk() / base, form=".1f")
         memory("just filled")
         starts = [(restart(large), restart(small)) for _ in range(run.rounds)]
@@ -330,7 +330,7 @@ def pending(run: Run, base: int, size: int) -> None:
         for peer, count in ((small, base), (large, size)):
             load.fill(peer.port, "s", count, short(count))
             with Line(peer.port) as line:
-                line.ask("SAVE")
+                line.settle()
                 empty = peer.memory()
                 read = pack("TREAD", "s", 0, some, "GROUP", "g", 0, "RETRY", HOUR, 24 * HOUR)
                 rates[peer] = [load.push(peer.port, [read] * (count // some), "delivering", 2) * some]

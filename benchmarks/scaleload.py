@@ -63,6 +63,12 @@ class Line:
         self._sock.sendall(pack(*words))
         return self._reply()
 
+    def settle(self) -> None:
+        """Wait for a checkpoint under way, then SAVE: it would be refused before."""
+        while b"rdb_bgsave_in_progress:1" in self.ask("INFO", "persistence"):
+            time.sleep(0.01)
+        self.ask("SAVE")
+
     def timed(self, commands: Sequence[bytes]) -> list[float]:
         """Seconds from each command to its reply; the next one leaves only then."""
         found = []
@@ -166,6 +172,8 @@ def checkpoint(port: int) -> tuple[float, float]:
     with Line(port) as line, Pings(port) as pings:
         time.sleep(0.05)  # the connections' own beginning
         pings.seconds.clear()
+        while b"rdb_bgsave_in_progress:1" in line.ask("INFO", "persistence"):
+            time.sleep(0.01)
         began = time.perf_counter()
         line.ask("BGSAVE")
         while b"rdb_bgsave_in_progress:1" in line.ask("INFO", "persistence"):
