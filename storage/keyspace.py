@@ -13,7 +13,7 @@ Rule 5: the first that a mutator does is to say before(key): a checkpoint may be
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Protocol
 
@@ -185,12 +185,8 @@ class Keyspace:
         if self.watchers:
             self.touch_watchers(key)
 
-    def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, wires: Sequence[bytes]) -> None:
-        """Add entries with the IDs ms.seq, ms.seq+1, ... (which must all be there below 2**64)."""
-        self.append_packed(key, stream, ms, seq, array("I", list(map(len, wires))), b"".join(wires))
-
     def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """The same of entries that are joined already; ``sizes``: bytes of each."""
+        """Add entries with the IDs ms.seq, ms.seq+1, ... (all below 2**64), joined; ``sizes``: bytes of each."""
         self.before(key)
         stream.append_packed(ms, seq, sizes, wire)
         self.log += records.run(key, ms, seq, sizes, wire)

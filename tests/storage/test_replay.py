@@ -81,7 +81,8 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     stream = live.create_stream(b"s")
     live.append(b"s", stream, NOW, 0, wire(NOW, 0))
     yield logged("APPEND")
-    live.append_run(b"s", stream, NOW, 1, [wire(NOW, n) for n in range(1, 9)])
+    wires = [wire(NOW, n) for n in range(1, 9)]
+    live.append_packed(b"s", stream, NOW, 1, array("I", map(len, wires)), b"".join(wires))
     yield logged("RUN")
     live.evict(b"s", stream, 1, NOW << 64)
     yield logged("EVICT")
