@@ -14,20 +14,33 @@ import sys
 import tempfile
 from pathlib import Path
 
-from setuptools import Distribution, Extension, setup
+from setuptools import Distribution, Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+# Top-level folders of a checkout that an installation keeps in the private package: their names are too general for a
+# user's site-packages (_tidelog_server/__init__.py).
+HOME = "_tidelog_server"
+PARTS = ("commands", "persistence", "replication", "resp", "respserver", "storage")
+
+
+def modules(folder: str) -> list[str]:
+    """Its modules and those of the folders in it, as paths."""
+    return sorted(str(path) for path in Path(folder).rglob("*.py") if path.name != "__init__.py")
+
+
+def packages_of(*tops: str) -> list[str]:
+    return find_packages(include=[pattern for top in tops for pattern in (top, f"{top}.*")])
+
 
 # Together they are everything that a command passes through. Cold modules stay interpreted: they would only
 # make the installation longer.
 HOT = [
     "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
-    *sorted(str(path) for path in Path("storage").glob("*.py") if path.name != "__init__.py"),
-    "commands/context.py", "commands/declare.py", "commands/entries.py", "commands/grammar.py", "commands/groups.py",
-    "commands/parse.py", "commands/read.py", "commands/rows.py", "commands/session.py", "commands/staging.py",
-    "commands/streams.py",
-    "persistence/backlog.py", "persistence/log.py", "persistence/tail.py",
-    "respserver/blocking.py", "respserver/connection.py",
-    "respserver/dispatch.py", "respserver/server.py",
+    *modules("storage"),
+    "commands/context.py", "commands/declare.py", "commands/grammar.py", "commands/parse.py", "commands/session.py",
+    *modules("commands/streams"),
+    "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
+    "respserver/clients/connection.py", *modules("respserver/execution"), "respserver/server.py",
 ]  # fmt: skip
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],
@@ -59,10 +72,14 @@ class Build(build_ext):
             from mypyc.build import mypycify
 
             self.announce(f"tidelog: compiling {len(HOT)} hot modules, which takes a minute or two", logging.WARNING)
-            self.distribution.ext_modules += mypycify(
+            compiled = mypycify(
                 ["--config-file=", "--explicit-package-bases", "--ignore-missing-imports", *HOT],
                 opt_level="3", debug_level="0", group_name="tidelog",
             )  # fmt: skip
+            if not editable:
+                for extension in compiled:  # the library that they share lies beside the parts
+                    extension.name = f"{HOME}.{extension.name}"
+            self.distribution.ext_modules += compiled
             self.swig_opts = None  # finalize_options() was called before, and wants it as it was then
             self.finalize_options()
         super().run()
@@ -86,4 +103,9 @@ class Build(build_ext):
         return ""
 
 
-setup(ext_modules=[] if wish == "0" else [ROWS], cmdclass={"build_ext": Build})
+setup(
+    packages=[*packages_of(HOME, "pyspark_tidelog", "tidelog"), *(f"{HOME}.{name}" for name in packages_of(*PARTS))],
+    package_dir={f"{HOME}.{part}": part for part in PARTS},
+    ext_modules=[] if wish == "0" else [ROWS],
+    cmdclass={"build_ext": Build},
+)

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from storage.pending import PendingTable  # noqa: E402  # runs from a checkout without being installed
+from storage.groups.pending import PendingTable  # noqa: E402  # runs from a checkout without being installed
 
 NOW = 1_700_000_000_000
 LIMIT = 150  # bytes a message

@@ -38,7 +38,7 @@ class Installation(NamedTuple):
     checkout: bool = False  # it imports this checkout; any other installation must not
 
 
-OURS = (sys.executable, "-m", "respserver.program")
+OURS = (sys.executable, "-m", "_tidelog_server")
 THIS = Installation("tidelog", OURS, checkout=True)
 
 

@@ -8,8 +8,10 @@ from typing import Final
 from commands.declare import TABLE, all_commands, find, lookup, top_commands
 
 MODULES: Final = (
-    "client", "config", "connection", "debug", "expiry", "groups", "introspection", "keys", "memory", "observe",
-    "pubsub", "read", "replication", "server", "staging", "streams", "strings", "transactions",
+    "streams.append", "streams.groups", "streams.read", "streams.staging",
+    "keys.expiry", "keys.keys", "keys.strings", "keys.transactions",
+    "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection", "admin.memory",
+    "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
 )  # fmt: skip
 
 for _name in MODULES:

@@ -15,7 +15,7 @@ from typing import Final
 from zlib import crc32
 
 from persistence.journal import Journal
-from persistence.tail import Frame
+from persistence.wal import Frame
 from storage.records import HEAD
 
 NOTHING: Final = 1 << 62  # beyond every log offset

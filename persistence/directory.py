@@ -26,7 +26,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from persistence.tail import create as create_tail
+from persistence.wal import create as create_tail
 from resp.errors import CorruptError
 
 FORMAT = "tidelog data directory, format 1"

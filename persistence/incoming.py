@@ -28,11 +28,11 @@ from persistence.journal import Journal
 from persistence.lmdbfile import open_env, reported
 from persistence.pieces import DATABASES, META, NODES, STREAMS, Entry, entries
 from persistence.store import CRC, MAP_SIZE, NODE_KEY, STREAM, U64
-from persistence.tail import create as create_tail
+from persistence.wal import create as create_tail
 from resp.errors import CorruptError
 from storage.ids import MASK64
-from storage.node import BODY, HEADER
-from storage.node import CRC as NODE_CRC
+from storage.nodes.node import BODY, HEADER
+from storage.nodes.node import CRC as NODE_CRC
 
 HALF, READY = "incoming", "incoming.ready"
 PARTS = ("tail", "journal", "store", HISTORY)

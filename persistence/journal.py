@@ -24,7 +24,7 @@ import lmdb
 
 from persistence.directory import sync as sync_directory
 from persistence.lmdbfile import REMEDY, open_env, reported
-from persistence.tail import Frame
+from persistence.wal import Frame
 from resp.errors import CorruptError
 
 KEY = Struct(">Q")

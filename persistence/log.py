@@ -29,7 +29,7 @@ from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
 from persistence.store import Store
-from persistence.tail import Frame, Tail, blocks, create
+from persistence.wal import Frame, Tail, blocks, create
 from resp.errors import CorruptError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The store: all history as of the last checkpoint, in LMDB.
 
     db "meta"     b"offset"  -> log offset up to which the store is complete u64 | crc     b"next_sid" -> u64 | crc
-    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (see storage.node)
+    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (see storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
     db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
@@ -32,17 +32,17 @@ import lmdb
 from persistence.lmdbfile import REMEDY, open_env, reported, translated
 from persistence.pieces import DATABASES, StoreCopy
 from resp.errors import CorruptError
+from storage.groups.pendingdump import assemble
 from storage.ids import MASK64
-from storage.node import new_compressor
-from storage.nodes import NodeStore
-from storage.pendingdump import assemble
+from storage.nodes.node import new_compressor
+from storage.nodes.pool import NodeStore
 from storage.records import pack_sizes, unpack_sizes
 from storage.stream import Stream
 
 if TYPE_CHECKING:
     from storage.capture import Capture, StreamCapture
     from storage.keyspace import Keyspace
-    from storage.stages import Stage
+    from storage.stages.stages import Stage
 
 U64 = Struct(">Q")
 CRC = Struct(">I")

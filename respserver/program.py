@@ -21,9 +21,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from respserver import __version__
-from respserver.conffile import ConfigError
-from respserver.config import Config
-from respserver.logs import Logger, take_over_logging
+from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
+from respserver.observe.logs import Logger, take_over_logging
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run ``tidelog-server``; returns the exit code."""
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in ("-v", "--version"):
-        from respserver.info import COMPILED
+        from respserver.observe.info import COMPILED
 
         python = sys.version.split()[0]
         sys.stdout.write(f"tidelog-server v={__version__} bits={_bits()} python={python} compiled={int(COMPILED)}\n")
@@ -334,9 +334,9 @@ def _help(names: list[str]) -> int:
     if not names:
         sys.stdout.write(HELP)
         return 0
-    from respserver.conffile import nearest
-    from respserver.directives import ALIASES, DIRECTIVES
-    from respserver.unused import UNUSED, reason_unused
+    from respserver.config.conffile import nearest
+    from respserver.config.directives import ALIASES, DIRECTIVES
+    from respserver.config.ignored import UNUSED, reason_unused
 
     given = names[0].removeprefix("--").lower()
     directive = DIRECTIVES.get(ALIASES.get(given, given))
@@ -357,7 +357,7 @@ def _help(names: list[str]) -> int:
 
 def _test(config: Config) -> int:
     if config.tls_port:
-        from respserver.tls import build_context
+        from respserver.clients.tls import build_context
 
         try:
             build_context(config)

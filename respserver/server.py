@@ -22,25 +22,26 @@ from commands.declare import Command
 from commands.session import Session
 from persistence.log import Log, LogOptions, Recovered
 from resp.errors import CommandError, CorruptError
-from respserver import admission, expiry
-from respserver.api import Api
-from respserver.blocking import Blocking
-from respserver.checkpoints import Checkpoints
-from respserver.clients import Clients
+from respserver.clients import admission
+from respserver.clients.clients import Clients
+from respserver.clients.connection import Connection
+from respserver.clients.listen import Listeners
+from respserver.clients.pubsub import PubSub
 from respserver.clock import Clock
-from respserver.config import Config
-from respserver.connection import Connection
-from respserver.dispatch import Dispatcher
-from respserver.figures import Counters, StreamWalk, process_memory
-from respserver.listen import Listeners
-from respserver.logs import Logger
-from respserver.pubsub import PubSub
-from respserver.renames import rename
-from respserver.roles import Roles
-from respserver.slowlog import Histogram, LatencyEvents, SlowLog
-from storage.cache import NodeCache
+from respserver.config.config import Config
+from respserver.config.renames import rename
+from respserver.execution.api import Api
+from respserver.execution.blocking import Blocking
+from respserver.execution.dispatch import Dispatcher
+from respserver.observe.logs import Logger
+from respserver.observe.slowlog import Histogram, LatencyEvents, SlowLog
+from respserver.observe.stats import Counters, StreamWalk, process_memory
+from respserver.roles.roles import Roles
+from respserver.upkeep import expiry
+from respserver.upkeep.checkpoints import Checkpoints
 from storage.keyspace import Keyspace
-from storage.nodes import Nodes
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
 
 NEVER_NS: Final = 1 << 62
 

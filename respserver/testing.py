@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from respserver.clock import Clock
-from respserver.config import Config
-from respserver.logs import Logger
+from respserver.config.config import Config
+from respserver.observe.logs import Logger
 from respserver.server import Server
 
 T = TypeVar("T")

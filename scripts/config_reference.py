@@ -9,15 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from respserver.directives import SECTIONS, Directive  # noqa: E402 - needs the path above
-from respserver.unused import MODULE_PREFIXES, UNUSED  # noqa: E402
+from respserver.config.directives import SECTIONS, Directive  # noqa: E402 - needs the path above
+from respserver.config.ignored import MODULE_PREFIXES, UNUSED  # noqa: E402
 
 TARGET = ROOT / "docs" / "configuration.md"
 
 INTRO = """\
 # Configuration
 
-<!-- Written by scripts/config_reference.py from respserver/directives.py: change it there. -->
+<!-- Written by scripts/config_reference.py from respserver/config/directives.py: change it there. -->
 
 `tidelog-server` is configured like `redis-server`: a file, flags, or both. Flags win over the file.
 

@@ -22,7 +22,7 @@ import redis
 from vega_datasets import local_data
 
 from tidelog import Client, Entry, StreamId
-from tidelog.load import Loader, Row, read_rows
+from tidelog.cli.load import Loader, Row, read_rows
 from tidelog.testing import Server, running_server
 
 EVERY = 0.1  # seconds between two measurements
@@ -271,7 +271,7 @@ def picture(sampler: Sampler) -> str:
 
 def keep(directory: Path, port: int) -> None:
     """Start the server once more, on its own: it outlives the demo."""
-    command = [sys.executable, "-m", "respserver.program", "--port", str(port), "--dir", str(directory)]
+    command = [sys.executable, "-m", "_tidelog_server", "--port", str(port), "--dir", str(directory)]
     log = directory.with_suffix(".log")
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)

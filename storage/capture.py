@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.draft import Draft
-    from storage.stages import StageCapture
+    from storage.nodes.draft import Draft
+    from storage.stages.stages import StageCapture
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Capture:
     next_sid: int = 1  # stream IDs are never used twice
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0 none)
-    # sid, name, meta, pending list in parts: storage.pending.assemble() joins them, off the event loop
+    # sid, name, meta, pending list in parts: storage.groups.pending.assemble() joins them, off the event loop
     groups: list[tuple[int, bytes, bytes, list[bytes]]] = field(default_factory=list)
     dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
     dead_streams: list[int] = field(default_factory=list)

@@ -19,18 +19,19 @@ from typing import Protocol
 
 from resp import errors
 from resp.errors import CommandError
-from storage import agenda, publish, records
-from storage.agenda import Agenda
+from storage import records, timers
 from storage.capture import Capture
 from storage.changes import EVERYTHING, Changes
-from storage.groups import Group
+from storage.groups.group import Group
 from storage.ids import MASK64
 from storage.keyindex import KeyIndex
-from storage.nodes import Nodes
+from storage.nodes.pool import Nodes
 from storage.records import append_head
 from storage.replay import replay
-from storage.stages import Stages
+from storage.stages import publish
+from storage.stages.stages import Stages
 from storage.stream import Stream
+from storage.timers import Agenda
 
 
 class String:
@@ -292,9 +293,9 @@ class Keyspace:
     def _set_deadline(self, key: bytes, at_ms: int) -> None:
         if at_ms:
             self.expires[key] = at_ms
-            self.agenda.file(agenda.KEY_EXPIRY, key, b"", at_ms)
+            self.agenda.file(timers.KEY_EXPIRY, key, b"", at_ms)
         elif self.expires.pop(key, None) is not None:
-            self.agenda.forget(agenda.KEY_EXPIRY, key)
+            self.agenda.forget(timers.KEY_EXPIRY, key)
 
     def _forget(self, key: bytes) -> None:
         self._forget_value(key)
@@ -346,16 +347,16 @@ class Keyspace:
         self._logged(key, record)
 
     def _forget_group(self, key: bytes, name: bytes) -> None:
-        self.agenda.forget(agenda.GROUP_EXPIRY, key, name)
-        self.agenda.forget(agenda.PENDING_DROP, key, name)
+        self.agenda.forget(timers.GROUP_EXPIRY, key, name)
+        self.agenda.forget(timers.PENDING_DROP, key, name)
 
     def file_group(self, key: bytes, group: Group) -> None:
         """See that the group's moments stand in the agenda."""
         if group.deadline:
-            self.agenda.file(agenda.GROUP_EXPIRY, key, group.name, group.deadline)
+            self.agenda.file(timers.GROUP_EXPIRY, key, group.name, group.deadline)
         leaves = group.pending.next_drop()
         if leaves is not None:
-            self.agenda.file(agenda.PENDING_DROP, key, group.name, leaves)
+            self.agenda.file(timers.PENDING_DROP, key, group.name, leaves)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def capture(self) -> Capture:

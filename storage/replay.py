@@ -13,13 +13,15 @@ import struct
 from typing import TYPE_CHECKING
 
 from resp.errors import CorruptError
-from storage import consume, publish, records
+from storage import records
+from storage.groups import effects
 from storage.ids import MASK64
 from storage.records import split_ids, unpack_ids
+from storage.stages import publish
 from storage.stream import Stream
 
 if TYPE_CHECKING:
-    from storage.groups import Group
+    from storage.groups.group import Group
     from storage.keyspace import Keyspace
 
 
@@ -108,7 +110,7 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         _, _, klen, glen, raw, ttl, deadline = records.GROUP_HEAD.unpack_from(batch, at)
         key, name, _ = _split(batch, at + records.GROUP_HEAD.size, klen, glen)
         stream = _stream(ks, key) or ks.create_stream(key)
-        consume.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
+        effects.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
     elif op == records.DELIVER:
         (_, _, klen, glen, dlen, raw, now, retry, expire, most, flags, new, again, gone) = (
             records.DELIVER_HEAD.unpack_from(batch, at)
@@ -119,18 +121,18 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         if len(raws) != new + again + gone:
             raise CorruptError("a DELIVER record whose IDs don't add up")
         stream, group = _group(ks, key, name)
-        reader = consume.Reader(now, retry, expire, most, deadletter, flags)
+        reader = effects.Reader(now, retry, expire, most, deadletter, flags)
         offset = int.from_bytes(raw, "big")
         old = [int.from_bytes(raw, "big") for raw in raws[new:]]
-        consume.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
+        effects.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
     elif op == records.ACK:
         _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
-        consume.ack(ks, key, *_group(ks, key, name), split_ids(_part(batch, start, stop)))
+        effects.ack(ks, key, *_group(ks, key, name), split_ids(_part(batch, start, stop)))
     elif op == records.DUE:
         _, _, klen, glen, due = records.DUE_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.DUE_HEAD.size, klen, glen)
-        consume.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(_part(batch, start, stop)))
+        effects.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(_part(batch, start, stop)))
     elif op == records.DROP:
         _, _, klen, glen, dlen, raw, reason, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
         key, name, start = _split(batch, at + records.DROP_HEAD.size, klen, glen)
@@ -140,12 +142,12 @@ def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> Non
         target = _stream(ks, deadletter) if deadletter else None
         if target is not None and (ms, seq) <= (target.last_ms, target.last_seq):
             raise _not_above(ms, seq)
-        consume.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
+        effects.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
     elif op == records.DESTROY:
         _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
         key, name, _ = _split(batch, at + records.IDS_HEAD.size, klen, glen)
         stream, _ = _group(ks, key, name)
-        consume.destroy_group(ks, key, stream, name)
+        effects.destroy_group(ks, key, stream, name)
     else:
         raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
 

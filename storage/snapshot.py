@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from storage.cache import NodeCache
-from storage.draft import Draft
-from storage.node import Node
-from storage.nodes import NodeStore
-from storage.packed import AnyNode, open_stored
+from storage.nodes.cache import NodeCache
+from storage.nodes.draft import Draft
+from storage.nodes.node import Node
+from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.pool import NodeStore
 
 
 class Snapshot:

@@ -25,12 +25,12 @@ from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
-from storage.draft import Draft, WrittenDraft
-from storage.groups import Group
-from storage.index import NodeIndex
-from storage.node import TailNode, seal
-from storage.nodes import Nodes
-from storage.packed import AnyNode, open_stored
+from storage.groups.group import Group
+from storage.nodes.draft import Draft, WrittenDraft
+from storage.nodes.index import NodeIndex
+from storage.nodes.node import TailNode, seal
+from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.pool import Nodes
 from storage.snapshot import Snapshot
 
 # A stream's metadata as the store keeps it, numbers big-endian u64 unless said:

@@ -25,7 +25,7 @@ if os.environ.get("CI"):
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("interpreted") is not None:
-        from respserver.info import COMPILED
+        from respserver.observe.info import COMPILED
 
         if COMPILED:
             pytest.skip("replaces what compiled code does not let be replaced: it runs interpreted only")

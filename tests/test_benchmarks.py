@@ -57,7 +57,7 @@ def test_workload(name: str, tmp_path: Path, tools: None) -> None:
 
 def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
     file = tmp_path / "found.json"
-    twin = f"twin=env PYTHONPATH={ROOT} {sys.executable} -m respserver.program"
+    twin = f"twin=env PYTHONPATH={ROOT} {sys.executable} -m _tidelog_server"
     out = bench("append", *TINY, "--only", "everysec, 50 clients, P 16", "--also", twin, "--json", file).stdout
     assert "| workload | tidelog | twin | redis-server | tidelog/redis | twin/redis | floor / goal |" in out
     (row,) = json.loads(file.read_text())["rows"]

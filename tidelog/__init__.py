@@ -4,9 +4,10 @@
 a server for your tests, and the ``tidelog`` program loads, tails and dumps streams.
 """
 
-from tidelog.aio import AsyncClient
-from tidelog.client import Client, NoGroupError, NoStageError, StaleEpochError
-from tidelog.entries import (
+from tidelog.client import calls
+from tidelog.client.aio import AsyncClient
+from tidelog.client.client import Client, NoGroupError, NoStageError, StaleEpochError
+from tidelog.client.entries import (
     MISSING,
     Batch,
     Entry,
@@ -39,5 +40,6 @@ __all__ = [
     "NoGroupError",
     "NoStageError",
     "StaleEpochError",
+    "calls",
     "__version__",
 ]

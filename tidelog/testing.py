@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import tidelog
-from tidelog.client import Client
+from tidelog.client.client import Client
 
 READY = "Ready to accept connections"
 SETTLE = 30.0  # seconds a start or an orderly stop may take before it counts as failed
@@ -57,7 +57,7 @@ class Server:
         self.host = "127.0.0.1"
         self.port = free_port()
         self.output: list[str] = []  # lines of the current process, standard error among them
-        self._command = list(command or [sys.executable, "-m", "respserver.program"])
+        self._command = list(command or [sys.executable, "-P", "-m", "_tidelog_server"])
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()  # follows the process's output
         self._ready = threading.Event()  # set by the line READY, or by the end of the output

@@ -9,12 +9,12 @@ from commands.registry import TABLE
 from commands.session import Session
 from resp import reply
 from resp.errors import CommandError
-from respserver.clients import Clients, client_line
-from respserver.pubsub import PubSub
-from respserver.slowlog import Histogram, LatencyEvents, SlowLog
-from storage.cache import NodeCache
+from respserver.clients.clients import Clients, client_line
+from respserver.clients.pubsub import PubSub
+from respserver.observe.slowlog import Histogram, LatencyEvents, SlowLog
 from storage.keyspace import Keyspace
-from storage.nodes import Nodes
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
 
 NOW = 1_700_000_000_000
 

@@ -175,7 +175,7 @@ def test_another_tail_size_holds_from_the_next_start() -> None:
 def test_two_servers_on_one_directory(tmp_path: Path) -> None:
     with running_server(tmp_path):
         other = subprocess.run(
-            [sys.executable, "-m", "respserver.program", "--port", "0", "--unixsocket", str(tmp_path / "x.sock"),
+            [sys.executable, "-m", "_tidelog_server", "--port", "0", "--unixsocket", str(tmp_path / "x.sock"),
              "--dir", str(tmp_path)],
             cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=20,
         )  # fmt: skip
@@ -188,7 +188,7 @@ def test_a_server_that_can_not_start_leaves_the_others_socket_alone(tmp_path: Pa
     path = tmp_path / "tidelog.sock"
     with running_server(unixsocket=str(path)) as server:
         other = subprocess.run(
-            [sys.executable, "-m", "respserver.program", "--bind", server.host, "--port", str(server.port),
+            [sys.executable, "-m", "_tidelog_server", "--bind", server.host, "--port", str(server.port),
              "--unixsocket", str(path), "--dir", str(tmp_path / "data")],
             cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=20,
         )  # fmt: skip

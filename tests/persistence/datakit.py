@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from persistence.log import Log, LogOptions, Recovered
-from storage.cache import NodeCache
-from storage.groups import Group
+from storage.groups.group import Group
 from storage.keyspace import Keyspace
-from storage.nodes import Nodes, NodeStore
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes, NodeStore
 from storage.stream import Stream
 
 RING = 64 * 1024

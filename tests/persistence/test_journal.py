@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 from persistence.journal import Journal
-from persistence.tail import Frame
+from persistence.wal import Frame
 from resp.errors import CorruptError
 
 

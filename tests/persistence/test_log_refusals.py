@@ -11,7 +11,7 @@ from persistence import log as logfile
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
-from persistence.tail import BLOCK, FRAME, Tail
+from persistence.wal import BLOCK, FRAME, Tail
 from resp.errors import CorruptError
 from tests.persistence.datakit import (
     RING,

@@ -57,7 +57,7 @@ def change(path: Path, db: bytes, key: bytes, value: bytes | None) -> None:
 
 # -- the bytes -----------------------------------------------------------------------------------------------
 U64 = "0000000000000007"
-PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # behind the parts of a pending list, see storage.pending
+PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # behind the parts of a pending list, see storage.groups.pending
 
 
 def golden_capture() -> Capture:

@@ -14,8 +14,8 @@ from persistence.store import Store
 from resp.errors import CorruptError
 from storage.capture import Capture
 from storage.keyspace import Keyspace
-from storage.publish import gathered, publish, stage, unstage
-from storage.stages import Piece, StageCapture
+from storage.stages.publish import gathered, publish, stage, unstage
+from storage.stages.stages import Piece, StageCapture
 from tests.persistence.datakit import append, checkpoint, commit, keyspace, opened
 from tests.persistence.test_pieces import transfer
 from tests.persistence.test_store import change, reopened, save

@@ -220,7 +220,7 @@ class Cluster:
         """What starts a server."""
         if self.program == "redis":
             return [shutil.which("redis-server") or "redis-server", *arguments]
-        return [sys.executable, "-m", "respserver.program", *arguments]
+        return [sys.executable, "-m", "_tidelog_server", *arguments]
 
     def pair(self, **config: Any) -> tuple[Node, Node]:
         """A leader and its replica, in sync; something was logged, nothing is there."""

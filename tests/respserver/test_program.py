@@ -15,9 +15,9 @@ import pytest
 
 from resp.errors import CommandError
 from respserver import __version__, program
-from respserver.config import Config
-from respserver.directives import DIRECTIVES
-from respserver.logs import Logger
+from respserver.config.config import Config
+from respserver.config.directives import DIRECTIVES
+from respserver.observe.logs import Logger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a program that ends by itself."""
     done = subprocess.run(
-        [sys.executable, "-m", "respserver.program", *args],
+        [sys.executable, "-m", "_tidelog_server", *args],
         cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stdout + done.stderr
@@ -37,7 +37,7 @@ class Running:
 
     def __init__(self, directory: Path, *args: str, conf: Path | None = None, stdin: str = "") -> None:
         self.port = free_port()
-        command = [sys.executable, "-m", "respserver.program", *([str(conf)] if conf else [])]
+        command = [sys.executable, "-m", "_tidelog_server", *([str(conf)] if conf else [])]
         command += ["--port", str(self.port), "--dir", str(directory), *args]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

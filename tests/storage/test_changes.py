@@ -13,11 +13,11 @@ from commands.context import Context
 from commands.declare import lookup
 from commands.session import Session
 from persistence.store import Store
-from respserver import expiry
-from storage.cache import NodeCache
+from respserver.upkeep import expiry
 from storage.changes import EVERYTHING
 from storage.keyspace import Keyspace
-from storage.nodes import Nodes
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
 from storage.stream import Stream
 
 NOW = 1_700_000_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from storage.cache import NodeCache
-from storage.nodes import Nodes
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
 from storage.stream import Stream
-from tests.storage.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore
 
 COUNT = 101
 NODE = 2  # entries

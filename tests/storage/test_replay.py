@@ -18,20 +18,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from commands import registry  # noqa: F401  (fills the command table)
 from commands.context import Block, Chunks, Context
 from commands.declare import lookup
-from commands.entries import entry_wire, id_bulk
 from commands.session import Session
+from commands.streams.entries import entry_wire, id_bulk
 from persistence.store import Store
 from resp.errors import CommandError, CorruptError
-from respserver import expiry
-from storage import consume, publish, records
-from storage.cache import NodeCache
+from respserver.upkeep import expiry
+from storage import records
 from storage.capture import Capture
 from storage.changes import EVERYTHING
-from storage.consume import Reader
+from storage.groups import effects
+from storage.groups.effects import Reader
 from storage.keyspace import Keyspace
-from storage.nodes import Nodes, NodeStore
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes, NodeStore
+from storage.stages import publish
 from storage.stream import Stream
-from tests.storage.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore
 
 NOW = 1_700_000_000_000
 ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
@@ -86,23 +88,23 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("RUN")
     live.evict(b"s", stream, 1, NOW << 64)
     yield logged("EVICT")
-    group = consume.set_group(live, b"s", stream, b"g", 0, 500, NOW + 500)
+    group = effects.set_group(live, b"s", stream, b"g", 0, 500, NOW + 500)
     yield logged("GROUP")
     ids = stream.ids(1, 7)
     reader = Reader(NOW, 10, NOW + 100, 3, b"dead", ALL)
-    consume.deliver(live, b"s", stream, group, ids[-1], reader, [i.to_bytes(16, "big") for i in ids], [], [])
+    effects.deliver(live, b"s", stream, group, ids[-1], reader, [i.to_bytes(16, "big") for i in ids], [], [])
     yield logged("DELIVER")
-    consume.deliver(live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], ids[:2], [ids[2]])
+    effects.deliver(live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], ids[:2], [ids[2]])
     yield logged("DELIVER")
-    consume.ack(live, b"s", stream, group, [i.to_bytes(16, "big") for i in (ids[0], 77, ids[0])])
+    effects.ack(live, b"s", stream, group, [i.to_bytes(16, "big") for i in (ids[0], 77, ids[0])])
     yield logged("ACK")
-    consume.set_due(live, b"s", stream, group, NOW + 50, [ids[1], ids[3]])
+    effects.set_due(live, b"s", stream, group, NOW + 50, [ids[1], ids[3]])
     yield logged("DUE")
-    consume.drop(live, b"s", stream, group, ids[1], "expired", b"dead", NOW, 0, wire(NOW, 0))
+    effects.drop(live, b"s", stream, group, ids[1], "expired", b"dead", NOW, 0, wire(NOW, 0))
     yield logged("DROP")
-    consume.drop(live, b"s", stream, group, ids[3], "maxdeliveries", b"", 0, 0, b"")
+    effects.drop(live, b"s", stream, group, ids[3], "maxdeliveries", b"", 0, 0, b"")
     yield logged("DROP")
-    consume.destroy_group(live, b"s", stream, b"g")
+    effects.destroy_group(live, b"s", stream, b"g")
     yield logged("DESTROY")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from resp.errors import CorruptError
-from storage.cache import NodeCache
 from storage.capture import StreamCapture
-from storage.nodes import Nodes
-from storage.packed import open_node
+from storage.nodes.cache import NodeCache
+from storage.nodes.packed import open_node
+from storage.nodes.pool import Nodes
 from storage.stream import Stream
-from tests.storage.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore
 
 
 def made(entries: int, max_entries: int = 10, cache: int = 1 << 20) -> tuple[Stream, MemoryStore, Nodes]:

@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.cache import NodeCache
 from storage.capture import StreamCapture
-from storage.draft import BareDraft
 from storage.ids import MASK64, MAX_ID
-from storage.nodes import Nodes
-from storage.packed import AnyNode, open_node
-from storage.stages import Piece
+from storage.nodes.cache import NodeCache
+from storage.nodes.draft import BareDraft
+from storage.nodes.packed import AnyNode, open_node
+from storage.nodes.pool import Nodes
+from storage.stages.stages import Piece
 from storage.stream import Stream
-from tests.storage.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from respserver.connection import Connection
+from respserver.clients.connection import Connection
 from respserver.testing import RunningServer, start_in_thread
 from tests.wire.rawclient import Raw, pack
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from respserver.connection import Connection
+from respserver.clients.connection import Connection
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw, pack
 from tidelog.testing import Server, running_server
@@ -414,8 +414,8 @@ def test_renamed_commands() -> None:
 def test_a_command_taken_away(tmp_path: Path) -> None:
     conf = tmp_path / "server.conf"
     conf.write_text('rename-command FLUSHALL ""\nrename-command GET take\nrename-command SET GET\n')
-    from respserver.config import Config
-    from respserver.renames import rename
+    from respserver.config.config import Config
+    from respserver.config.renames import rename
 
     undo = rename(Config.load([str(conf)]).rename_command)
     try:
@@ -435,7 +435,7 @@ def test_a_command_taken_away(tmp_path: Path) -> None:
     ],
 )
 def test_renames_that_can_not_be(words: str, text: str) -> None:
-    from respserver.conffile import ConfigError
+    from respserver.config.conffile import ConfigError
 
     with pytest.raises(ConfigError, match=text), start_in_thread(rename_command=words.split()):
         pass

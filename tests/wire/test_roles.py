@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from commands.session import Session
-from respserver.roles import Roles
+from respserver.roles.roles import Roles
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw
 

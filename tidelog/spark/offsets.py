@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelog import calls
-from tidelog.calls import Call
-from tidelog.entries import SEQ_MAX, Info, StreamId
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.entries import SEQ_MAX, Info, StreamId
+from tidelog.client.servers import Servers
+from tidelog.client.wire import ReplyError
 from tidelog.spark.options import EARLIEST, Places, Source, Where
-from tidelog.spark.servers import Servers
-from tidelog.spark.wire import ReplyError
 
 ZERO: Final = StreamId(0, 0)
 TAILS_FOR: Final = 0.02  # seconds for which a look at the tails is good: Spark asks about 90 times a second

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tidelog.entries import StreamId
+from tidelog.client.entries import StreamId
 
 SOURCE: Final = "source"
 SINK: Final = "sink"

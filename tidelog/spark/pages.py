@@ -26,8 +26,8 @@ import hiredis
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.client.wire import Gather, ReplyError, StrangeError
 from tidelog.spark import values
-from tidelog.spark.wire import Gather, ReplyError, StrangeError
 
 if TYPE_CHECKING:
     from tidelog.spark._rows import Column

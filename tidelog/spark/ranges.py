@@ -20,13 +20,13 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from tidelog import calls
-from tidelog.entries import Info, StreamId
+from tidelog.client import calls
+from tidelog.client.entries import Info, StreamId
+from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.wire import PASSING, ReplyError, Wire
 from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
 from tidelog.spark.options import Source
 from tidelog.spark.pages import Page, Wanted, gather
-from tidelog.spark.servers import Servers, UnreachableError
-from tidelog.spark.wire import PASSING, ReplyError, Wire
 
 CATCH_UP: Final = 2.0  # seconds a replica has to catch up before the leader is asked
 LOOK_AGAIN: Final = 0.02  # seconds between two looks at how far it is

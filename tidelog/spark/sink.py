@@ -22,9 +22,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tidelog.client.publish import NAME, Stager, StaleError, drop, evict, publish, publish_once
 from tidelog.spark.commands import Entries
 from tidelog.spark.options import OptionError, Sink
-from tidelog.spark.stage import NAME, Stager, StaleError, drop, evict, publish, publish_once
 
 Messages = Sequence[WriterCommitMessage | None]
 

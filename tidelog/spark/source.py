@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelog.entries import StreamId
+from tidelog.client.entries import StreamId
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, Columns
 from tidelog.spark.offsets import ZERO, Ids, Offsets, Span, data_loss
 from tidelog.spark.options import BATCH, STREAM, Given, Source, for_sink, for_source, is_source

@@ -1,0 +1,333 @@
+"""CLIENT: the caller's own connection, and every other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from commands.admin.connection import check_name
+from commands.context import Context, Reply
+from commands.declare import arg, command, oneof, opt, repeat, token
+from commands.help import help_reply
+from commands.parse import integer, timeout_ms
+from commands.session import LEADER, Session
+from resp import errors, reply
+from resp.errors import CommandError
+
+_own = partial(command, flags="noscript loading stale", group="connection", since="0.1.0", complexity="O(1)")
+_all = partial(
+    command, flags="admin noscript loading stale", group="connection", since="0.1.0",
+    complexity="O(N): N connected clients.",
+)  # fmt: skip
+
+TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
+
+
+def client_type(session: Session) -> bytes:
+    """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
+    if session.replica is not None:
+        return b"master" if session.replica == LEADER else b"replica"
+    return b"pubsub" if session.channels or session.patterns else b"normal"
+
+
+def _type_filter(name: bytes) -> bytes:
+    word = name.lower()
+    if word not in TYPES:
+        raise errors.unknown_client_type(name)
+    return b"replica" if word == b"slave" else word
+
+
+def _on_off(word: bytes) -> bool:
+    upper = word.upper()
+    if upper == b"ON":
+        return True
+    if upper == b"OFF":
+        return False
+    raise errors.syntax()
+
+
+def _text(ctx: Context, text: str) -> bytes:
+    return reply.verbatim(ctx.session.proto, "txt", text.encode("latin-1", "replace"))
+
+
+# -- the caller ------------------------------------------------------------------------------------------------
+@_own("CLIENT|ID")
+def client_id(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the connection's ID, which is never used twice."""
+    return reply.integer(ctx.session.id)
+
+
+@_own("CLIENT|INFO")
+def client_info(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return this connection's line of CLIENT LIST."""
+    ctx.session.last_command = "client|info"  # the dispatcher notes it later
+    return _text(ctx, ctx.server.client_line(ctx.session, ctx.now) + "\n")
+
+
+@_own("CLIENT|SETNAME", arg("connection-name"))
+def client_setname(ctx: Context, argv: list[bytes]) -> Reply:
+    """Name the connection; an empty name takes it away."""
+    ctx.session.name = check_name(argv[2], "Client names")
+    return reply.OK
+
+
+@_own("CLIENT|GETNAME")
+def client_getname(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the connection's name, or null."""
+    return reply.bulk(ctx.session.name) if ctx.session.name else reply.null(ctx.session.proto)
+
+
+@_own("CLIENT|SETINFO", oneof("attr", arg("libname", token="LIB-NAME"), arg("libver", token="LIB-VER")))
+def client_setinfo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Say which client library, and which version of it, uses the connection."""
+    word = argv[2].lower()
+    if word not in (b"lib-name", b"lib-ver"):
+        raise errors.unrecognized_option(argv[2])
+    value = check_name(argv[3], errors.show(argv[2]))
+    if word == b"lib-name":
+        ctx.session.lib_name = value
+    else:
+        ctx.session.lib_ver = value
+    return reply.OK
+
+
+@_own("CLIENT|REPLY", oneof("action", token("ON"), token("OFF"), token("SKIP")))
+def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
+    """Switch replies on or off, or leave out the next one."""
+    session, word = ctx.session, argv[2].upper()
+    if word == b"ON":
+        session.reply_mode = 0
+        session.refresh()
+        return reply.OK
+    if word == b"OFF":
+        session.reply_mode = 1
+    elif word == b"SKIP":
+        if session.reply_mode != 1:
+            session.reply_mode = 2
+    else:
+        raise errors.syntax()
+    session.refresh()
+    return b""
+
+
+@_own("CLIENT|NO-TOUCH", oneof("enabled", token("ON"), token("OFF")))
+def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
+    """Read keys without changing when they were last used."""
+    ctx.session.no_touch = ctx.ks.no_touch = _on_off(argv[2])
+    return reply.OK
+
+
+@command(
+    "CLIENT|NO-EVICT", oneof("enabled", token("ON"), token("OFF")), flags="admin noscript loading stale",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
+    """Keep the connection when clients are cut for memory."""
+    ctx.session.no_evict = _on_off(argv[2])
+    return reply.OK
+
+
+# -- client-side caching, which there is none of: the answers of a connection that doesn't use it -----------------
+@_own("CLIENT|GETREDIR")
+def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return -1: invalidation messages go nowhere, there are none."""
+    return reply.integer(-1)
+
+
+@_own("CLIENT|TRACKINGINFO")
+def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Say that client-side caching is off."""
+    proto = ctx.session.proto
+    return reply.map_reply(
+        proto,
+        [
+            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(b"off")])),
+            (reply.bulk(b"redirect"), reply.integer(-1)),
+            (reply.bulk(b"prefixes"), reply.EMPTY_ARRAY),
+        ],
+    )
+
+
+@_own("CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")), arity=-3)
+def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
+    """Accept OFF; there is no client-side caching to switch on."""
+    if _on_off(argv[2]):
+        raise CommandError(errors.CACHING_UNSUPPORTED)
+    if len(argv) > 3:
+        raise errors.syntax()
+    return reply.OK
+
+
+# -- all clients -------------------------------------------------------------------------------------------------
+@_all(
+    "CLIENT|LIST",
+    opt(
+        oneof(
+            "filter",
+            oneof("client-type", token("NORMAL"), token("MASTER"), token("REPLICA"), token("PUBSUB"), token="TYPE"),
+            arg("client-id", "integer", token="ID", multiple=True),
+        )
+    ),
+)
+def client_list(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a line for each connection."""
+    ctx.session.last_command = "client|list"  # the dispatcher notes it later
+    sessions = ctx.server.client_list()
+    if len(argv) == 4 and argv[2].upper() == b"TYPE":
+        wanted = _type_filter(argv[3])
+        sessions = [session for session in sessions if client_type(session) == wanted]
+    elif len(argv) > 3 and argv[2].upper() == b"ID":
+        ids = [integer(word, errors.BAD_CLIENT_ID) for word in argv[3:]]
+        by_id = {session.id: session for session in sessions}
+        sessions = [by_id[number] for number in ids if number in by_id]
+    elif len(argv) != 2:
+        raise errors.syntax()
+    return _text(ctx, "".join([ctx.server.client_line(session, ctx.now) + "\n" for session in sessions]))
+
+
+class KillFilter:
+    """What CLIENT KILL's options ask for: a client must fit every one that was given.
+
+    An option given twice counts as it was given last, as in Redis.
+    """
+
+    def __init__(self) -> None:
+        self.skip_me = True
+        self._tests: dict[bytes, Callable[[Session], bool]] = {}
+
+    @classmethod
+    def parse(cls, words: list[bytes], now: int) -> KillFilter:
+        """``words``: option, value, ... . ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
+        self = cls()
+        for at in range(0, len(words), 2):
+            if at + 1 == len(words):
+                raise errors.syntax()
+            self._add(words[at].upper(), words[at + 1], now)
+        return self
+
+    def _add(self, option: bytes, value: bytes, now: int) -> None:
+        if option == b"ID":
+            client = _positive(value, errors.CLIENT_ID_TOO_SMALL, errors.CLIENT_ID_TOO_SMALL)
+            self._tests[option] = lambda session: session.id == client
+        elif option == b"TYPE":
+            wanted = _type_filter(value)
+            self._tests[option] = lambda session: client_type(session) == wanted
+        elif option == b"ADDR":
+            addr = value.decode("latin-1")
+            self._tests[option] = lambda session: session.addr == addr
+        elif option == b"LADDR":
+            laddr = value.decode("latin-1")
+            self._tests[option] = lambda session: session.laddr == laddr
+        elif option == b"USER":
+            if value != b"default":
+                raise errors.no_such_user(value)
+            self._tests[option] = lambda session: session.authenticated and session.user == value
+        elif option == b"MAXAGE":
+            age = _positive(value, errors.BAD_MAXAGE, errors.MAXAGE_TOO_SMALL)
+            self._tests[option] = lambda session: (now - session.created) // 1000 >= age
+        elif option == b"SKIPME":
+            word = value.lower()
+            if word not in (b"yes", b"no"):
+                raise errors.syntax()
+            self.skip_me = word == b"yes"
+        else:
+            raise errors.syntax()
+
+    def fits(self, session: Session) -> bool:
+        return all(test(session) for test in self._tests.values())
+
+
+def _positive(value: bytes, not_integer: str, too_small: str) -> int:
+    number = integer(value, not_integer)
+    if number < 1:
+        raise CommandError(too_small)
+    return number
+
+
+@_all(
+    "CLIENT|KILL",
+    oneof(
+        "filter",
+        arg("old-format"),
+        repeat(
+            oneof(
+                "new-format",
+                arg("client-id", "integer", token="ID"),
+                oneof(
+                    "client-type", token("NORMAL"), token("MASTER"), token("REPLICA"), token("PUBSUB"), token="TYPE"
+                ),
+                arg("username", token="USER"),
+                arg("addr", token="ADDR"),
+                arg("laddr", token="LADDR"),
+                oneof("skipme", token("YES"), token("NO"), token="SKIPME"),
+                arg("maxage", "integer", token="MAXAGE"),
+            )
+        ),
+    ),
+    arity=-3
+)
+def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
+    """Close the connection from an address, or every one that fits the filters."""
+    clients = ctx.server.client_list()
+    old_form = len(argv) == 3
+    if old_form:
+        addr = argv[2].decode("latin-1")
+        victims = [session for session in clients if session.addr == addr]
+        if not victims:
+            raise CommandError(errors.NO_SUCH_CLIENT)
+    else:
+        wanted = KillFilter.parse(argv[2:], ctx.now)
+        victims = [
+            session
+            for session in clients
+            if wanted.fits(session) and not (wanted.skip_me and session is ctx.session)
+        ]
+    if ctx.server.client_kill(victims, ctx.session):
+        ctx.session.close_after_reply = True  # it still gets this reply
+    return reply.OK if old_form else reply.integer(len(victims))
+
+
+@_all(
+    "CLIENT|UNBLOCK", arg("client-id", "integer"), opt(oneof("unblock-type", token("TIMEOUT"), token("ERROR")))
+)
+def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
+    """End a blocked client's wait, as if it had timed out or with an error."""
+    as_error = False
+    if len(argv) == 4:
+        word = argv[3].upper()
+        if word not in (b"TIMEOUT", b"ERROR"):
+            raise CommandError(errors.BAD_UNBLOCK_REASON)
+        as_error = word == b"ERROR"
+    elif len(argv) > 4:
+        raise errors.bad_subcommand(argv)
+    return reply.integer(int(ctx.server.client_unblock(integer(argv[2]), as_error)))
+
+
+@_all(
+    "CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL")))
+)
+def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
+    """Hold back every client's commands, or only those that write, for a number of ms."""
+    writes_only = False
+    if len(argv) == 4:
+        word = argv[3].upper()
+        if word not in (b"WRITE", b"ALL"):
+            raise CommandError(errors.BAD_PAUSE_MODE)
+        writes_only = word == b"WRITE"
+    elif len(argv) > 4:
+        raise errors.bad_subcommand(argv)
+    ctx.server.client_pause(ctx.now + timeout_ms(argv[2]), writes_only)
+    return reply.OK
+
+
+@_all("CLIENT|UNPAUSE")
+def client_unpause(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let paused clients go on."""
+    ctx.server.client_unpause()
+    return reply.OK
+
+
+@command("CLIENT|HELP", flags="loading stale", group="connection", since="0.1.0", complexity="O(1)")
+def client_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("CLIENT")

@@ -1,0 +1,170 @@
+"""Who is talking, and how: HELLO, AUTH, PING, ECHO, QUIT, RESET, SELECT."""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, block, command, opt
+from commands.keys.transactions import forget_transaction
+from commands.parse import integer
+from commands.session import Session
+from resp import errors, reply
+from resp.errors import CommandError
+
+# The Redis whose behaviour the shared commands follow, in HELLO and INFO: clients choose features by this number.
+REDIS_LEVEL = b"8.4.0"
+
+
+def check_name(value: bytes, what: str) -> bytes:
+    """A client's name or library word: printable ASCII without spaces. Raises CommandError."""
+    if any(not 0x21 <= code <= 0x7E for code in value):
+        raise errors.bad_name(what)
+    return value
+
+
+def _log_in(ctx: Context, user: bytes, password: bytes) -> None:
+    """Raises WRONGPASS. Without ``requirepass`` the default user takes any password, as in Redis."""
+    open_to_all = not ctx.server.config_value("requirepass")
+    if not (open_to_all and user == b"default") and not ctx.server.check_password(user, password):
+        raise CommandError(errors.BAD_CREDENTIALS)
+    ctx.session.authenticated = True
+    ctx.session.user = user
+    ctx.session.refresh()
+
+
+@command(
+    "HELLO",
+    opt(
+        block(
+            "arguments",
+            arg("protover", "integer"),
+            opt(block("auth", arg("username"), arg("password"), token="AUTH")),
+            opt(arg("clientname", token="SETNAME")),
+        )
+    ),
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def hello(ctx: Context, argv: list[bytes]) -> Reply:
+    """Greet the server: choose RESP2 or RESP3, log in, set the client's name; says who the server is."""
+    session = ctx.session
+    proto = session.proto
+    if len(argv) > 1:
+        proto = integer(argv[1], errors.BAD_PROTOCOL_VERSION)
+        if proto not in (2, 3):
+            raise CommandError(errors.NO_PROTO)
+    credentials: tuple[bytes, bytes] | None = None
+    name: bytes | None = None
+    at = 2
+    while at < len(argv):
+        word = argv[at].upper()
+        if word == b"AUTH" and at + 2 < len(argv):
+            credentials = (argv[at + 1], argv[at + 2])
+            at += 3
+        elif word == b"SETNAME" and at + 1 < len(argv):
+            name = check_name(argv[at + 1], "Client names")
+            at += 2
+        else:
+            raise errors.bad_hello(argv[at])
+    if credentials is not None:
+        _log_in(ctx, *credentials)
+    if not session.authenticated:
+        raise CommandError(errors.HELLO_NEEDS_AUTH)
+    if name is not None:
+        session.name = name
+    session.proto = proto
+    session.refresh()
+    pairs: list[tuple[bytes, bytes]] = [
+        (b"server", reply.bulk(b"redis")),
+        (b"version", reply.bulk(REDIS_LEVEL)),
+        (b"proto", reply.integer(proto)),
+        (b"id", reply.integer(session.id)),
+        (b"mode", reply.bulk(b"standalone")),
+        (b"role", reply.bulk(b"replica" if ctx.server.follower() else b"master")),
+        (b"modules", reply.EMPTY_ARRAY),
+    ]
+    return reply.map_reply(proto, [(reply.bulk(key), value) for key, value in pairs])
+
+
+@command(
+    "AUTH", opt(arg("username")), arg("password"), arity=-2,
+    flags="noscript loading stale fast no_auth allow_busy",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def auth(ctx: Context, argv: list[bytes]) -> Reply:
+    """Log in with the password that ``requirepass`` sets."""
+    if len(argv) > 3:
+        raise errors.syntax()
+    if len(argv) == 2:
+        if not ctx.server.config_value("requirepass"):
+            raise CommandError(errors.AUTH_WITHOUT_NEED)
+        _log_in(ctx, b"default", argv[1])
+    else:
+        _log_in(ctx, argv[1], argv[2])
+    return reply.OK
+
+
+@command("PING", opt(arg("message")), flags="fast", group="connection", since="0.1.0", complexity="O(1)")
+def ping(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return PONG, or the message."""
+    if len(argv) > 2:
+        raise errors.arity("ping")
+    session = ctx.session
+    if session.proto == 2 and (session.channels or session.patterns):
+        return reply.bulk_array([b"pong", argv[1] if len(argv) == 2 else b""])
+    return reply.bulk(argv[1]) if len(argv) == 2 else reply.PONG
+
+
+@command("ECHO", arg("message"), flags="loading stale fast", group="connection", since="0.1.0", complexity="O(1)")
+def echo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the message."""
+    return reply.bulk(argv[1])
+
+
+@command(
+    "QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def quit_(ctx: Context, argv: list[bytes]) -> Reply:
+    """Close the connection after this reply."""
+    ctx.session.close_after_reply = True
+    return reply.OK
+
+
+@command(
+    "RESET", flags="noscript loading stale fast no_auth allow_busy",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def reset(ctx: Context, argv: list[bytes]) -> Reply:
+    """Bring the connection back to what it was when it was made."""
+    session = ctx.session
+    forget_transaction(ctx)
+    unsubscribe_all(ctx, session)
+    if session.monitoring:
+        ctx.server.monitor(session, on=False)
+    session.name = b""
+    session.proto = 2
+    session.reply_mode = 0
+    session.no_evict = session.no_touch = ctx.ks.no_touch = False
+    session.user = b"default"
+    session.authenticated = not ctx.server.config_value("requirepass")
+    session.refresh()
+    return reply.simple(b"RESET")
+
+
+def unsubscribe_all(ctx: Context, session: Session) -> None:
+    """Without telling the client."""
+    for channel in list(session.channels):
+        ctx.server.unsubscribe(session, channel, pattern=False)
+    for pattern in list(session.patterns):
+        ctx.server.unsubscribe(session, pattern, pattern=True)
+
+
+@command(
+    "SELECT", arg("index", "integer"), flags="loading stale fast",
+    group="connection", since="0.1.0", complexity="O(1)",
+)
+def select(ctx: Context, argv: list[bytes]) -> Reply:
+    """Accept database 0, the only one."""
+    if integer(argv[1]) != 0:
+        raise CommandError(errors.NO_SUCH_DATABASE)
+    return reply.OK

@@ -1,0 +1,173 @@
+"""COMMAND: what this server can do, for clients and for redis-cli's hints and completion.
+
+Everything here is read from the declarations (``commands.declare``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import (
+    TABLE,
+    Command,
+    all_commands,
+    arg,
+    command,
+    docs_tree,
+    find,
+    find_keys,
+    info_row,
+    oneof,
+    opt,
+    top_commands,
+)
+from commands.help import help_reply
+from commands.keys.glob import glob_match
+from resp import errors, reply
+from resp.errors import CommandError
+
+_command = partial(command, flags="loading stale", group="server", since="0.1.0", acl="connection")
+
+
+def _encoded(proto: int, value: object) -> bytes:
+    """What ``docs_tree`` and ``info_row`` build. Their sets are words, sent as simple strings: redis-cli insists."""
+    if isinstance(value, frozenset):
+        return reply.set_reply(proto, [reply.simple(word.encode()) for word in sorted(value)])
+    if isinstance(value, dict):
+        return reply.map_reply(proto, [(reply.bulk(name.encode()), _encoded(proto, x)) for name, x in value.items()])
+    if isinstance(value, list):
+        return reply.array([_encoded(proto, x) for x in value])
+    return reply.encode(proto, value)
+
+
+def _named(name: bytes) -> Command | None:
+    """A command by its full name in any case; a subcommand as ``client|id``."""
+    parts = name.split(b"|")
+    found = find(parts) if len(parts) <= 2 else None
+    # A command that is no container has nothing behind a bar.
+    return found if found is not None and found.called.encode() == name.lower() else None
+
+
+def _called(argv: list[bytes]) -> Command | None:
+    """The command that a full argument list calls, whatever its arity."""
+    top = TABLE.get(argv[0].lower())
+    if top is None or not top.subcommands or len(argv) == 1:
+        return top
+    return top.subcommands.get(argv[1].lower())
+
+
+@_command("COMMAND", arity=-1, complexity="O(N): N commands.")
+def command_(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return what COMMAND INFO says, of every command."""
+    return _encoded(ctx.session.proto, [info_row(each) for each in top_commands()])
+
+
+@_command("COMMAND|COUNT", complexity="O(1)")
+def command_count(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of commands, subcommands not counted."""
+    return reply.integer(len(top_commands()))
+
+
+@_command("COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
+def command_info(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return arity, flags, key positions and ACL categories of the commands, of all where none is named."""
+    proto = ctx.session.proto
+    if len(argv) == 2:
+        return _encoded(proto, [info_row(each) for each in top_commands()])
+    rows = []
+    for name in argv[2:]:
+        found = _named(name)
+        rows.append(reply.null(proto) if found is None else _encoded(proto, info_row(found)))
+    return reply.array(rows)
+
+
+@_command("COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
+def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return summary, group, complexity and the argument tree of the commands, of all where none is named."""
+    if len(argv) == 2:
+        wanted = top_commands()
+    else:
+        wanted = [found for found in map(_named, argv[2:]) if found is not None]
+    return _encoded(ctx.session.proto, {each.called: docs_tree(each) for each in wanted})
+
+
+@_command(
+    "COMMAND|LIST",
+    opt(
+        oneof(
+            "filterby",
+            arg("module-name", token="MODULE"),
+            arg("category", token="ACLCAT"),
+            arg("pattern", "pattern", token="PATTERN"),
+            token="FILTERBY",
+        )
+    ),
+    complexity="O(N): N commands.",
+)
+def command_list(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the names of the commands; with a filter, of subcommands too."""
+    if len(argv) == 2:
+        return reply.bulk_array([each.called.encode() for each in top_commands()])
+    if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
+        raise errors.syntax()
+    fits = _list_filter(argv[3].upper(), argv[4])
+    return reply.bulk_array([each.called.encode() for each in all_commands() if fits(each)])
+
+
+def _list_filter(kind: bytes, value: bytes) -> Callable[[Command], bool]:
+    if kind == b"MODULE":
+        return lambda _: False  # there are no modules
+    if kind == b"ACLCAT":
+        category = value.decode("latin-1").lower()
+        return lambda each: category in each.acl_categories
+    if kind == b"PATTERN":
+        pattern = value.lower()
+        return lambda each: glob_match(pattern, each.called.encode())
+    raise errors.syntax()
+
+
+def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
+    """The keys in a full command. Raises CommandError."""
+    found = _called(argv)
+    if found is None:
+        raise CommandError(errors.BAD_COMMAND)
+    if not found.key_specs:
+        raise CommandError(errors.COMMAND_WITHOUT_KEYS)
+    if not found.takes(len(argv)):
+        raise CommandError(errors.COMMAND_ARITY)
+    keys = find_keys(found, argv)
+    if not keys and "no_mandatory_keys" not in found.flags and any(not spec.keyword for spec in found.key_specs):
+        raise CommandError(errors.COMMAND_ARGUMENTS)
+    return keys
+
+
+@_command(
+    "COMMAND|GETKEYS", arg("command"), opt(arg("arg", multiple=True)), arity=-3,
+    complexity="O(N): N arguments of the command.",
+)  # fmt: skip
+def command_getkeys(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the keys in a full command."""
+    return reply.bulk_array([name for name, _ in _keys(argv[2:])])
+
+
+@_command(
+    "COMMAND|GETKEYSANDFLAGS", arg("command"), opt(arg("arg", multiple=True)), arity=-3,
+    complexity="O(N): N arguments of the command.",
+)  # fmt: skip
+def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the keys in a full command, and what the command does with each."""
+    proto = ctx.session.proto
+    return reply.array(
+        [
+            reply.array([reply.bulk(name), reply.set_reply(proto, [reply.simple(flag.encode()) for flag in flags])])
+            for name, flags in _keys(argv[2:])
+        ]
+    )
+
+
+@_command("COMMAND|HELP", complexity="O(1)")
+def command_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("COMMAND")

@@ -1,0 +1,173 @@
+"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what members of a group say, and what is known of it. Semantics [22], [28]
+to [30]."""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, block, command, key, opt, repeat
+from commands.help import help_reply
+from commands.parse import integer, raw_ids, span
+from resp import errors
+from resp import reply as encode
+from storage.groups import effects
+from storage.groups.group import Group
+from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
+from storage.keyspace import Keyspace
+from storage.stream import Stream
+
+
+def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
+    """The stream in argv[at] and its group in argv[at + 1]; None if either is missing."""
+    stream = ctx.ks.stream(argv[at], ctx.now)
+    if stream is None:
+        return None
+    group = stream.groups.get(argv[at + 1])
+    return (stream, group) if group is not None else None
+
+
+def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
+    found = _find(ctx, argv, at)
+    if found is None:
+        raise errors.no_group(argv[at], argv[at + 1])
+    return found
+
+
+@command(
+    "TACK", key("RW"), arg("group"), repeat(arg("id")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def tack(ctx: Context, argv: list[bytes]) -> Reply:
+    """Acknowledge messages of a group; return how many were pending."""
+    ids = raw_ids(argv[3:])
+    found = _find(ctx, argv, 1)
+    if found is None:
+        return encode.integer(0)
+    stream, group = found
+    group.touch(ctx.now)
+    return encode.integer(effects.ack(ctx.ks, argv[1], stream, group, ids))
+
+
+@command(
+    "TNACK", key("RW"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def tnack(ctx: Context, argv: list[bytes]) -> Reply:
+    """Give messages back: they are due now or after the delay; return how many were pending."""
+    delay, first = 0, 3
+    if argv[3].upper() == b"DELAY":
+        if len(argv) < 6:
+            raise errors.arity("tnack")
+        delay, first = span(argv[4]), 5
+    return _fall_due(ctx, argv, first, delay)
+
+
+@command(
+    "TTOUCH", key("RW"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
+    """Say that work on messages goes on: they fall due so many ms from now; return how many were pending."""
+    return _fall_due(ctx, argv, 4, span(argv[3]))
+
+
+def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
+    ids = list(dict.fromkeys(parse_id(text) for text in argv[first:]))
+    found = _find(ctx, argv, 1)
+    if found is None:
+        return encode.integer(0)
+    stream, group = found
+    group.touch(ctx.now)
+    return encode.integer(effects.set_due(ctx.ks, argv[1], stream, group, ctx.now + delay, ids))
+
+
+@command(
+    "TPENDING", key("RO"), arg("group"), opt(block("range", arg("start-id"), arg("end-id"), arg("count", "integer"))),
+    flags="readonly", group="stream", since="0.1.0", complexity="O(log P + M): P pending messages, M returned.",
+)  # fmt: skip
+def tpending(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a summary of a group's pending messages, or the messages in a range of IDs."""
+    if len(argv) not in (3, 6):
+        raise errors.syntax()
+    if len(argv) == 6:
+        start, end = parse_range_start(argv[3]), parse_range_end(argv[4])
+        count = integer(argv[5])
+    pending = _need(ctx, argv, 1)[1].pending
+    proto = ctx.session.proto
+    if len(argv) == 3:
+        low, high = pending.lowest(), pending.highest()
+        summary = [
+            len(pending),
+            None if low is None else format_id(low),
+            None if high is None else format_id(high),
+            pending.next_due(),
+        ]
+        return encode.encode(proto, summary)
+    if count <= 0 or start > end:
+        return encode.EMPTY_ARRAY
+    rows = pending.rows(start, min(end, MAX_ID), count)
+    return encode.encode(proto, [[format_id(r.id), r.deliveries, r.first, r.due, r.expire] for r in rows])
+
+
+@command(
+    "TGROUP|LIST", key("RO"),
+    flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",
+)  # fmt: skip
+def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a map for each group of a stream."""
+    stream = ctx.ks.stream(argv[2], ctx.now)
+    groups = [] if stream is None else [stream.groups[name] for name in sorted(stream.groups)]
+    facts: list[dict[str, int | bytes]] = [
+        {
+            "name": g.name,
+            "offset": format_id(g.offset),
+            "ttl": g.ttl,
+            "pending": len(g.pending),
+            "readers": g.waiters,
+            "redelivered": g.redelivered,
+            "expired": g.expired,
+            "dead-lettered": g.deadlettered,
+        }
+        for g in groups
+    ]
+    return encode.encode(ctx.session.proto, facts)
+
+
+@command(
+    "TGROUP|SETID", key("RW"), arg("group"), arg("id"),
+    flags="write", group="stream", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
+    """Move a group's offset back or forth; its pending messages stay."""
+    offset = parse_id(argv[4])
+    stream, group = _need(ctx, argv, 2)
+    if offset == 0:
+        offset = stream.evicted_to  # the beginning of what there is: nothing is missing
+    group.touch(ctx.now)
+    effects.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
+    return encode.OK
+
+
+@command(
+    "TGROUP|DESTROY", key("RW"), arg("group"),
+    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
+)  # fmt: skip
+def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
+    """End a group, its pending messages included; return 1, or 0 if there was none."""
+    found = _find(ctx, argv, 2)
+    if found is None:
+        return encode.integer(0)
+    end_group(ctx.ks, argv[2], found[0], found[1].name)
+    return encode.integer(1)
+
+
+@command("TGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
+def tgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Print the subcommands and what they are for."""
+    return help_reply("TGROUP")
+
+
+def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
+    """A group goes; a stream that existed only for it, never having had an entry, goes with its last one [14]."""
+    effects.destroy_group(ks, key, stream, name)
+    if not stream.groups and not stream.last_id:
+        ks.remove(key)

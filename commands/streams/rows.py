@@ -1,0 +1,160 @@
+"""``FIELDS n field ... VALUES value ...``: many entries with the same fields in one command.
+
+Rule 1: no statement here runs once a row: they come by the million. Columns are handled whole, as slices with a stride,
+and all entries come out of one join of such parts (those of two fields, here without an ID):
+
+    CRLF *5 CRLF  CRLF $6 CRLF sensor CRLF $2 CRLF | 01 | CRLF $11 CRLF temperature CRLF $4 CRLF | 35.6 | CRLF *5 ...
+    `----- opening, the same for all values -----'   |    `------ opening of the second field ------'   |   next row
+           of this field and length                value                                              value
+
+Rule 2: a row's first part begins with the CRLF that ends the row before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import add
+from typing import Final
+
+from commands.parse import integer
+from commands.streams.entries import COUNTS
+from resp import errors
+from resp.errors import CommandError
+from resp.reply import array_header
+from storage.ids import MASK64
+
+MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
+
+# Openings of the fields that were used last: they come again with the next command. Bounded, to some 10 MB.
+KNOWN_FIELDS: Final = 64
+KNOWN_LENGTHS = 1024
+KNOWN_BYTES: Final = 128
+_known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
+
+_NUMBERS: Final = [b"%d" % n for n in range(1000)]
+_LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
+
+
+class Rows:
+    """The entries that such words describe: ``total`` of them."""
+
+    __slots__ = ("_fields", "_head", "_lengths", "_values", "total")
+
+    def __init__(self, words: Sequence[bytes], command: str) -> None:
+        """``words``: FIELDS and all behind it; ``command`` in lower case. Raises CommandError."""
+        if words[0].upper() != b"FIELDS":
+            raise errors.syntax()
+        width = integer(words[1])
+        if not 1 <= width <= len(words):
+            raise CommandError(errors.BAD_FIELDS)
+        if len(words) <= 2 + width or words[2 + width].upper() != b"VALUES":
+            raise errors.syntax()
+        fields, values = words[2 : 2 + width], words[3 + width :]
+        if not values or len(values) % width:
+            raise errors.arity(command)
+        total = len(values) // width
+        lengths = list(map(len, values))
+        if total * (sum(map(len, fields)) + 16 * width + 64) + sum(lengths) > MOST_AT_ONCE:
+            raise CommandError(errors.TOO_MUCH_AT_ONCE)  # the fields come once and are stored with every entry
+        count = 2 * width + 1
+        self.total = total
+        self._head = b"\r\n" + (COUNTS[count] if count < 1024 else array_header(count))
+        self._fields = fields
+        self._values = values
+        self._lengths = lengths
+
+    def bare(self) -> tuple[array[int], bytes]:
+        """Bytes of each entry, and all of them, without their IDs (see ``storage.draft``)."""
+        parts: list[bytes] = [b""] * (2 * len(self._values))
+        sizes = self._fill(parts, 0, self.total, 0, self._head)
+        return array("I", sizes), _joined(parts)
+
+    def written(self, ms: int, seq: int, start: int, stop: int) -> tuple[array[int], bytes]:
+        """The same of entries start to stop - 1 with the IDs ms.seq, ms.seq + 1 ...
+
+        Raises ValueError where a sequence number would pass 2**64.
+        """
+        if seq + (stop - start) - 1 > MASK64:
+            raise ValueError("sequence numbers end at 2**64")
+        step = 2 * len(self._fields) + 2
+        parts: list[bytes] = [b""] * (step * (stop - start))
+        sizes = self._fill(parts, start, stop, 2, b"")
+        stem = b"%d." % ms
+        rows: list[int] = []
+        at = 0
+        while start < stop:  # as long as IDs have the same beginning and length
+            thousands, low = divmod(seq, 1000)
+            digits = len(str(seq))
+            some = min(stop - start, (1000 if thousands else 10**digits) - low)
+            head = b"%b$%d\r\n%b" % (self._head, len(stem) + digits, stem)
+            if thousands:
+                head = b"%b%d" % (head, thousands)
+            end = at + some
+            parts[at * step : end * step : step] = [head] * some
+            parts[at * step + 1 : end * step : step] = (_LAST_DIGITS if thousands else _NUMBERS)[low : low + some]
+            more = len(head) + (3 if thousands else digits)
+            rows += [size + more for size in sizes[at:end]]
+            at = end
+            seq += some
+            start += some
+        return array("I", rows), _joined(parts)
+
+    def wires(self, ms: int, seq: int, start: int, stop: int) -> list[bytes]:
+        """The same one by one."""
+        sizes, joined = self.written(ms, seq, start, stop)
+        return [joined[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+
+    def _fill(self, parts: list[bytes], start: int, stop: int, first: int, before: bytes) -> list[int]:
+        """Put openings and values of rows start to stop - 1 into ``parts``; returns how many bytes each row has there.
+
+        A row takes as many parts as its share of ``parts``, from its part ``first`` on; ``before`` stands before all
+        of that.
+        """
+        fields, values = self._fields, self._values
+        width = len(fields)
+        step = len(parts) // (stop - start)
+        sizes: list[int] = []
+        for at in range(width):
+            field = fields[at]
+            lengths = self._lengths[start * width + at : stop * width : width]
+            texts, of_value = _openings(b"%b\r\n$%d\r\n%b\r\n$" % (before, len(field), field), lengths)
+            parts[first + 2 * at + 1 :: step] = values[start * width + at : stop * width : width]
+            length, count = lengths[0], len(lengths)
+            if lengths.count(length) == count:  # all alike
+                parts[first + 2 * at :: step] = [texts[length]] * count
+                more = of_value[length]
+                if at:
+                    sizes = [size + more for size in sizes]
+                else:
+                    sizes = [more] * count
+            else:
+                parts[first + 2 * at :: step] = map(texts.__getitem__, lengths)
+                column = list(map(of_value.__getitem__, lengths))
+                sizes = list(map(add, sizes, column)) if at else column
+            before = b""
+        return sizes
+
+
+def _openings(stem: bytes, lengths: Iterable[int]) -> tuple[dict[int, bytes], dict[int, int]]:
+    """By a value's length: what stands before it, which begins with ``stem``; and the bytes of both."""
+    found = _known.get(stem)
+    if found is None or len(found[0]) > KNOWN_LENGTHS:
+        found = {}, {}
+        if len(stem) <= KNOWN_BYTES:
+            if len(_known) >= KNOWN_FIELDS:
+                _known.clear()
+            _known[stem] = found
+    texts, sizes = found
+    for length in set(lengths).difference(texts):
+        texts[length] = text = b"%b%d\r\n" % (stem, length)
+        sizes[length] = len(text) + length
+    return found
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Rows from their parts (Rule 2)."""
+    parts[0] = parts[0][2:]
+    parts.append(b"\r\n")
+    return b"".join(parts)

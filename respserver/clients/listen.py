@@ -1,0 +1,111 @@
+"""Where the server listens: TCP, TLS and a unix socket; and what an address looks like to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from ssl import SSLContext
+
+from respserver.config.config import Config
+
+Factory = Callable[[], asyncio.Protocol]
+
+
+class Listeners:
+    """All listening sockets of one server."""
+
+    def __init__(self, config: Config, factory: Factory) -> None:
+        self._config = config
+        self._factory = factory
+        self._servers: list[asyncio.AbstractServer] = []
+        self._made = ""  # path of the unix socket, once it is ours
+        self.port = 0  # the TCP port that was listened on last
+
+    async def open(self) -> None:
+        """Listen wherever the configuration says. Raises OSError, ConfigError."""
+        config = self._config
+        if config.port:
+            await self._everywhere(config.port, None)
+        if config.tls_port:
+            from respserver.clients.tls import (
+                build_context,  # ssl takes its time to load, and most servers don't need it
+            )
+
+            await self._everywhere(config.tls_port, build_context(config))
+        if config.unixsocket:
+            await self._unix(config.unixsocket, config.unixsocketperm)
+
+    async def _everywhere(self, port: int, context: SSLContext | None) -> None:
+        """On each address of ``bind``; one with a leading dash may be missing on this machine."""
+        for address in self._config.bind:
+            host = address.removeprefix("-")
+            try:
+                await self.tcp(None if host == "*" else host, port, context)
+            except OSError as error:
+                if address.startswith("-") and error.errno != errno.EADDRINUSE:
+                    continue
+                kind = "TLS" if context is not None else "TCP"
+                text = f"Could not create server {kind} listening socket {host}:{port}: {error.strerror or error}"
+                raise OSError(error.errno, text) from error
+
+    async def tcp(self, host: str | None, port: int, context: SSLContext | None = None) -> int:
+        """Listen on one address; returns the port (a free one for 0). Raises OSError."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
+        self._servers.append(server)
+        found = int(server.sockets[0].getsockname()[1])
+        if context is None:
+            self.port = found
+        return found
+
+    async def _unix(self, path: str, mode: int) -> None:
+        """A socket that an earlier server left behind is replaced; anything else in its place is not touched."""
+        try:
+            left = stat.S_ISSOCK(os.stat(path).st_mode)
+        except FileNotFoundError:
+            left = False
+        if left:
+            os.unlink(path)
+        self._servers.append(await asyncio.get_running_loop().create_unix_server(self._factory, path))
+        self._made = path
+        if mode:
+            os.chmod(path, mode)
+
+    def close(self) -> None:
+        """Accept no more; connections that are open stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._made:
+            try:
+                os.unlink(self._made)
+            except FileNotFoundError:
+                pass
+            self._made = ""
+
+
+def shown(name: object, unixsocket: str) -> str:
+    """A socket's name as CLIENT LIST prints it: ``ip:port``, ``[ip6]:port``, or ``path:0``."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        host, port = name[0], name[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{unixsocket}:0"
+
+
+def is_loopback(addr: str) -> bool:
+    """``addr`` as of shown()."""
+    return addr.startswith(("127.", "[::1]", "[::ffff:127."))
+
+
+def keep_alive(sock: socket.socket, seconds: int) -> None:
+    """tcp-keepalive: first probe after that time, given up after about twice as long."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 3))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -1,0 +1,91 @@
+"""Who listens to which channel.
+
+Rule 1: ``session.channels`` and ``session.patterns`` change here only, together with the registry.
+Rule 2: a message is encoded once per protocol version, however many listen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commands.keys.glob import Glob, glob_match
+from commands.session import Session
+from resp import reply
+
+
+class PubSub:
+    """Registry of subscriptions. ``push(session, data)`` queues encoded bytes for a client.
+
+    Subscribers are kept in the order in which they came (dicts used as ordered sets), and are served in it.
+    """
+
+    __slots__ = ("_channels", "_globs", "_patterns", "_push")
+
+    def __init__(self, push: Callable[[Session, bytes], None]) -> None:
+        self._channels: dict[bytes, dict[Session, None]] = {}
+        self._patterns: dict[bytes, dict[Session, None]] = {}
+        self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
+        self._push = push
+
+    def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
+        """Idempotent."""
+        registry = self._patterns if pattern else self._channels
+        (session.patterns if pattern else session.channels).add(channel)
+        registry.setdefault(channel, {})[session] = None
+        if pattern and channel not in self._globs:
+            self._globs[channel] = Glob(channel)
+
+    def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
+        """Idempotent."""
+        registry = self._patterns if pattern else self._channels
+        (session.patterns if pattern else session.channels).discard(channel)
+        subscribers = registry.get(channel)
+        if subscribers is not None:
+            subscribers.pop(session, None)
+            if not subscribers:
+                del registry[channel]
+                if pattern:
+                    del self._globs[channel]
+
+    def drop(self, session: Session) -> None:
+        """The client is gone."""
+        for channel in list(session.channels):
+            self.unsubscribe(session, channel, pattern=False)
+        for pattern in list(session.patterns):
+            self.unsubscribe(session, pattern, pattern=True)
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Deliver to the channel's subscribers, then to those of each pattern that fits; number of deliveries."""
+        delivered = 0
+        subscribers = self._channels.get(channel)
+        if subscribers:
+            delivered += self._deliver(subscribers, [b"message", channel, message])
+        for glob in list(self._globs.values()):
+            listeners = self._patterns.get(glob.pattern)  # a push may have dropped the last of them
+            if listeners and glob.matches(channel):
+                delivered += self._deliver(listeners, [b"pmessage", glob.pattern, channel, message])
+        return delivered
+
+    def _deliver(self, subscribers: dict[Session, None], words: list[bytes]) -> int:
+        encoded: dict[int, bytes] = {}
+        receivers = list(subscribers)  # a push may close a client that is too slow
+        for session in receivers:
+            data = encoded.get(session.proto)
+            if data is None:
+                data = encoded[session.proto] = reply.push(session.proto, [reply.bulk(word) for word in words])
+            self._push(session, data)
+        return len(receivers)
+
+    def channels(self, pattern: bytes | None) -> list[bytes]:
+        """Channels with at least one subscriber (patterns are not channels)."""
+        return [name for name in self._channels if pattern is None or glob_match(pattern, name)]
+
+    def channel_subscribers(self, channel: bytes) -> int:
+        return len(self._channels.get(channel, ()))
+
+    def channel_count(self) -> int:
+        return len(self._channels)
+
+    def pattern_count(self) -> int:
+        """Distinct patterns, not subscriptions to them."""
+        return len(self._patterns)

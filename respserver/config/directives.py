@@ -1,0 +1,463 @@
+"""Every directive that tidelog has, declared once.
+
+CONFIG GET and SET, the configuration file, the command line, CONFIG REWRITE, ``--help <name>`` and
+docs/configuration.md derive from ``DIRECTIVES``. Names that Redis has and tidelog has no use for stand in ``unused``.
+
+To add one: a ``Directive`` below, an attribute of the same name (dashes become underscores) in ``config.Config``, and
+``scripts/config_reference.py``. Tests hold the three together.
+
+Texts of wrong values are Redis's: clients and people know them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
+
+
+class Limits(NamedTuple):
+    """How much may wait for a client that reads slowly; 0 means no limit."""
+
+    hard: int  # bytes
+    soft: int  # bytes, for ``seconds`` on end
+    seconds: int
+
+
+SavePoint = tuple[int, int]  # seconds, changes
+Value = bool | int | str | list[str] | list[SavePoint] | dict[str, Limits] | dict[str, str]
+
+MB = 1024 * 1024
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+
+_CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
+
+
+class Directive:
+    """One directive: how its words become a value, how a value is shown, and what it is for.
+
+    ``kind`` is one of yesno, integer, memory, octal, enum, string, words, save, limits, renames, leader. ``default`` is
+    text, as a file would have it.
+
+    ``fixed`` is for what Redis lets one choose and tidelog has decided: ``""`` a choice; ``"warn"`` any valid value is
+    taken with a warning and the default stays; ``"no-set"`` the same, but CONFIG SET refuses, since a client would
+    build on it; ``"refuse"`` refused everywhere, since to start without it would be dangerous. ``why`` is the reason,
+    told to whoever asks for another value.
+    """
+
+    __slots__ = ("name", "attr", "kind", "default", "doc", "mutable", "low", "high", "choices", "fixed", "why",
+                 "hidden")  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        default: str,
+        doc: str,
+        *,
+        mutable: bool = True,
+        low: int = 0,
+        high: int = MAX_LONG,
+        choices: tuple[str, ...] = (),
+        fixed: str = "",
+        why: str = "",
+        hidden: bool = False,
+    ) -> None:
+        self.name = name
+        self.attr = name.replace("-", "_")  # of Config
+        self.kind = kind
+        self.default = default
+        self.doc = doc
+        self.mutable = mutable  # CONFIG SET may change it
+        self.low = low
+        self.high = high
+        self.choices = choices
+        self.fixed = fixed
+        self.why = why
+        self.hidden = hidden  # not in CONFIG GET, as in Redis
+
+    def split(self, text: str) -> list[str]:
+        """The words of a value that came as one text (CONFIG SET, a quoted list). Raises ValueError."""
+        return split_words(text) if self.kind in ("words", "save", "limits", "leader") else [text]
+
+    def parse(self, words: list[str], before: Value) -> Value:
+        """The value that ``words`` give; repeated lines add to ``before``. Raises ValueError with Redis's text."""
+        kind = self.kind
+        if kind in ("words", "save", "limits"):
+            if len(words) == 1:
+                words = split_words(words[0])
+            if kind == "words":
+                return self._words(words)
+            return parse_save(words, before) if kind == "save" else parse_limits(words, before)
+        if kind == "renames":
+            return _parse_rename(words, before)
+        if kind == "leader":
+            return parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
+        if len(words) != 1:
+            raise ValueError("wrong number of arguments")
+        word = words[0]
+        if kind == "yesno":
+            return parse_yes_no(word)
+        if kind == "string":
+            return word
+        if kind == "enum":
+            if word.lower() not in self.choices:
+                raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
+            return word.lower()
+        return self._number(word)
+
+    def show(self, value: Value) -> str:
+        """The value as CONFIG GET answers it; ``parse(split(show(v)))`` gives v back."""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, int):
+            return f"{value:o}" if self.kind == "octal" else str(value)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict):
+            return " ".join(f"{_shown_class(name)} {_shown_limits(limits)}" for name, limits in value.items())
+        return " ".join(part if isinstance(part, str) else f"{part[0]} {part[1]}" for part in value)
+
+    def lines(self, value: Value) -> list[str]:
+        """The value as lines of a configuration file."""
+        if isinstance(value, dict):
+            if self.kind == "renames":
+                return [f"{self.name} {quote(old)} {quote(str(new))}" for old, new in value.items()]
+            return [f"{self.name} {name} {_shown_limits(limits)}" for name, limits in value.items()]
+        if self.kind == "leader" and not value:
+            return [f"{self.name} no one"]
+        if isinstance(value, list):
+            return [f"{self.name} {self.show(value)}" if value else f'{self.name} ""']
+        return [f"{self.name} {quote(self.show(value))}"]
+
+    def takes(self) -> str:
+        """What values it takes, for people."""
+        kind = self.kind
+        if kind == "enum":
+            return " or ".join(f"`{c}`" for c in self.choices)
+        if kind in ("integer", "memory"):
+            name = "a number" if kind == "integer" else "bytes (`64mb`)"
+            if self.high < MAX_INT or self.low != 0:
+                return f"{name}, {self.low} to {self.high}" if self.high < MAX_INT else f"{name}, {self.low} or more"
+            return name
+        return {
+            "yesno": "`yes` or `no`",
+            "octal": "a file mode in octal",
+            "string": "text",
+            "words": "words",
+            "save": "pairs of seconds and changes, or `\"\"`",
+            "limits": "class, hard bytes, soft bytes, soft seconds; may repeat",
+            "leader": "host and port, or `no one`",
+            "renames": "a name and its new name, or `\"\"`; may repeat",
+        }[kind]
+
+    def _words(self, words: list[str]) -> list[str]:
+        if not self.choices:
+            return words
+        words = [word.lower() for word in words]
+        if not words or not set(words) <= set(self.choices):
+            raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
+        return words
+
+    def _number(self, word: str) -> int:
+        if self.kind == "memory":
+            number = parse_memory(word)
+        else:
+            try:
+                number = int(word, 8 if self.kind == "octal" else 10)
+            except ValueError:
+                number = MAX_LONG + 1
+            if self.kind == "octal" and not self.low <= number <= self.high:
+                raise ValueError(f"argument must be between {self.low:o} and {self.high:o} inclusive")
+            if not -MAX_LONG - 1 <= number <= MAX_LONG or word != word.strip() or "_" in word:
+                raise ValueError("argument couldn't be parsed into an integer")
+        if not self.low <= number <= self.high:
+            raise ValueError(f"argument must be between {self.low} and {self.high} inclusive")
+        return number
+
+
+def parse_save(words: list[str], before: Value) -> list[SavePoint]:
+    """``900 1 300 10`` as pairs, added to those before; no words at all clear the list."""
+    if not words:
+        return []
+    numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
+    points = list(zip(numbers[::2], numbers[1::2], strict=False))
+    if len(numbers) % 2 or any(seconds < 1 or changes < 0 for seconds, changes in points):
+        raise ValueError("Invalid save parameters")
+    already: list[SavePoint] = [p for p in before if isinstance(p, tuple)] if isinstance(before, list) else []
+    return already + points
+
+
+def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
+    """``normal 0 0 0 pubsub 32mb 8mb 60`` over the limits before."""
+    limits: dict[str, Limits] = {}
+    if isinstance(before, dict):
+        limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    for i in range(0, len(words), 4):
+        name = _CLIENT_CLASSES.get(words[i].lower())
+        if name is None:
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            hard, soft, seconds = parse_memory(words[i + 1]), parse_memory(words[i + 2]), int(words[i + 3])
+        except ValueError:
+            hard = soft = seconds = -1
+        if hard < 0 or soft < 0 or seconds < 0:
+            raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
+        limits[name] = Limits(hard, soft, seconds)
+    return limits
+
+
+def parse_leader(words: list[str]) -> list[str]:
+    """``10.0.0.1 6379`` as host and port; no words for ``no one``, and for no words. Raises ValueError."""
+    if not words:
+        return []
+    if len(words) != 2:
+        raise ValueError("wrong number of arguments")
+    if [word.lower() for word in words] == ["no", "one"]:
+        return []
+    host, port = words
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError("Invalid master port")
+    return [host, str(int(port))]
+
+
+def _parse_rename(words: list[str], before: Value) -> dict[str, str]:
+    if len(words) != 2:
+        raise ValueError("wrong number of arguments")
+    renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
+    return {**renames, words[0].lower(): words[1]}
+
+
+def _shown_class(name: str) -> str:
+    return "slave" if name == "replica" else name  # Redis still answers with the old word
+
+
+def _shown_limits(limits: Limits | str) -> str:
+    return limits if isinstance(limits, str) else " ".join(map(str, limits))
+
+
+# fmt: off  -- one directive, few lines: read as a table
+_NETWORK = (
+    Directive(
+        "bind", "words", "127.0.0.1 -::1",
+        "Addresses to listen on; `*` is all of IPv4, `::*` all of IPv6. A leading dash: no error if the machine has no "
+        "such address. Loopback only unless you say otherwise.", mutable=False,
+    ),
+    Directive("port", "integer", "6379", "TCP port; 0 listens on none.", mutable=False, high=65535),
+    Directive(
+        "protected-mode", "yesno", "yes",
+        "While no password is set, clients from other machines are refused, whatever `bind` says.",
+    ),
+    Directive("tcp-backlog", "integer", "511", "Connections the system queues before they are accepted.",
+              mutable=False, high=MAX_INT),
+    Directive("unixsocket", "string", "", "Path of a unix socket to listen on as well; empty for none.", mutable=False),
+    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0 leaves it to the umask.",
+              mutable=False, high=0o777),
+    Directive("timeout", "integer", "0",
+              "Seconds after which an idle client is closed (blocked and subscribed ones are not); 0 never.",
+              high=MAX_INT),
+    Directive("tcp-keepalive", "integer", "300", "Seconds between TCP keepalive probes; 0 none.", high=MAX_INT),
+    Directive("maxclients", "integer", "10000",
+              "Clients at the same time; lowered at the start if the system grants fewer open files.",
+              low=1, high=2**32 - 1),
+)
+
+_TLS = (
+    Directive("tls-port", "integer", "0", "TCP port for TLS; 0 none. `port 0` with it serves TLS only.",
+              mutable=False, high=65535),
+    Directive("tls-cert-file", "string", "",
+              "The server's certificate (PEM), with its chain. To renew it: write the file, CONFIG SET the same path."),
+    Directive("tls-key-file", "string", "", "The private key of `tls-cert-file` (PEM)."),
+    Directive("tls-key-file-pass", "string", "", "The password of `tls-key-file`, if it is encrypted."),
+    Directive("tls-ca-cert-file", "string", "",
+              "The authorities that clients' certificates must come from (PEM).", mutable=False),
+    Directive("tls-ca-cert-dir", "string", "",
+              "The same as a directory of hashed names (`openssl rehash`).", mutable=False),
+    Directive("tls-auth-clients", "enum", "yes",
+              "Whether clients must show a certificate: `optional` checks one if it is shown.",
+              choices=("no", "yes", "optional"), mutable=False),
+    Directive("tls-protocols", "words", "",
+              "Versions to allow, e.g. `TLSv1.2 TLSv1.3`, which is the default.", mutable=False),
+    Directive("tls-ciphers", "string", "",
+              "Ciphers for TLS 1.2 in OpenSSL's notation; empty for OpenSSL's choice.", mutable=False),
+    Directive("tls-ciphersuites", "string", "",
+              "Ciphersuites for TLS 1.3; needs Python 3.15 or newer and is refused on an older one.", mutable=False),
+    Directive("tls-prefer-server-ciphers", "yesno", "no",
+              "The server's order of ciphers counts, not the client's.", mutable=False),
+    Directive("tls-dh-params-file", "string", "", "Diffie-Hellman parameters (PEM) for TLS 1.2.", mutable=False),
+    Directive("tls-session-caching", "yesno", "yes", "Let clients resume TLS sessions.", mutable=False),
+    Directive("tls-replication", "yesno", "no",
+              "As a replica, speak TLS with the leader: `replicaof` names the leader's `tls-port` then."),
+    Directive("tls-client-cert-file", "string", "",
+              "The certificate that a replica shows its leader (PEM); empty: that of `tls-cert-file`."),
+    Directive("tls-client-key-file", "string", "", "The private key of `tls-client-cert-file` (PEM)."),
+    Directive("tls-client-key-file-pass", "string", "", "The password of `tls-client-key-file`, if it is encrypted."),
+)
+
+_GENERAL = (
+    Directive("daemonize", "yesno", "no", "tidelog-server stays in the foreground.", mutable=False, fixed="warn",
+              why="tidelog-server stays in the foreground: let systemd, a container or nohup keep it"),
+    Directive("supervised", "enum", "no",
+              "`systemd` or `auto`: tell systemd (`Type=notify`) when the server is ready and when it stops.",
+              mutable=False, choices=("no", "systemd", "auto", "upstart")),
+    Directive("pidfile", "string", "", "Where to write the process ID once the server is ready; removed at the end.",
+              mutable=False),
+    Directive("loglevel", "enum", "notice", "The least that is logged.",
+              choices=("debug", "verbose", "notice", "warning", "nothing")),
+    Directive("logfile", "string", "",
+              "Where to log; empty for standard output. Opened for each line, so it may be renamed at any time.",
+              mutable=False),
+    Directive("syslog-enabled", "yesno", "no", "Logs go to standard output or to a file.", mutable=False,
+              fixed="warn", why="logs go to standard output or to logfile"),
+    Directive("databases", "integer", "1", "There is one key space, number 0.", mutable=False, low=1, high=MAX_INT,
+              fixed="warn", why="there is one database, number 0"),
+    Directive("hz", "integer", "10", "Times a second for housekeeping: idle clients, expired keys, save points.",
+              low=1, high=500),
+    Directive("shutdown-timeout", "integer", "10",
+              "Seconds that a leader's end waits for replicas to have everything; 0 doesn't wait.", high=MAX_INT),
+    Directive("shutdown-on-sigterm", "words", "default",
+              "`default` and `save` checkpoint before the end, `nosave` does not (nothing is lost either way: the "
+              "next start reads the journal); `now` does not wait for replicas (`shutdown-timeout`), `force` changes "
+              "nothing.",
+              choices=("default", "save", "nosave", "now", "force")),
+    Directive("shutdown-on-sigint", "words", "default", "The same for SIGINT (Ctrl-C).",
+              choices=("default", "save", "nosave", "now", "force")),
+)
+
+_PERSISTENCE = (
+    Directive("dir", "string", "./data", "The data directory; made if it is missing. One server at a time.",
+              mutable=False),
+    Directive("appendonly", "yesno", "yes", "Every write is logged; there is no other mode.", fixed="warn",
+              why="every write is on disk anyway"),
+    Directive("appendfsync", "enum", "always",
+              "When writes are synced: `always` before any client sees a reply; `everysec` and `no` (as the system "
+              "likes) lose nothing if the process dies, but may if the machine does.",
+              choices=("everysec", "always", "no")),
+    Directive("save", "save", "3600 1 300 100 60 10000",
+              "Save points: a checkpoint after so many seconds if so many changes were made. Repeated lines add up, "
+              '`save ""` clears. Durability does not depend on them: they bound memory and start-up time.'),
+    Directive("checkpoint-size", "memory", "64mb", "A checkpoint also when the journal has grown by this much.",
+              low=MB),
+    Directive("tail-size", "memory", "16mb",
+              "Size of the ring file in front of the journal; writers wait when it is full. A new size holds from the "
+              "next start.", mutable=False, low=MB, high=64 * 1024 * MB),
+)
+
+_STREAMS = (
+    Directive("stream-node-max-entries", "integer", "512",
+              "Entries in a macro node before it is sealed; 100 to 1000 are sensible.", low=1, high=65536),
+    Directive("stream-node-max-bytes", "memory", "64kb",
+              "Bytes (uncompressed) in a macro node before it is sealed; also the step in which ranges are streamed.",
+              low=1024, high=1024 * MB),
+    Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
+)
+
+_LIMITS = (
+    Directive("proto-max-bulk-len", "memory", "512mb", "The longest single argument a client may send.", low=MB),
+    Directive("client-query-buffer-limit", "memory", "1gb", "The most that one client may have waiting to be run.",
+              low=MB),
+    Directive("client-output-buffer-limit", "limits", "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60",
+              "A client that reads too slowly is closed when its waiting replies pass the hard limit, or the soft one "
+              "for so many seconds; 0 is no limit. Nothing waits in memory for a replica: a slow one is served from "
+              "the journal, so what is set for `replica` is kept and has no effect."),
+    Directive("maxmemory", "memory", "0",
+              "Data in memory above which commands that add data answer `-OOM`; 0 is no limit. Nothing is evicted."),
+    Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
+              why="tidelog evicts nothing to make room: writes answer -OOM instead",
+              choices=("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu",
+                       "allkeys-random", "noeviction")),
+)
+
+_SECURITY = (
+    Directive("requirepass", "string", "", "Password that clients must give (AUTH, HELLO); empty for none."),
+    Directive("enable-debug-command", "enum", "no", "Allow DEBUG: to all (`yes`) or over loopback (`local`).",
+              mutable=False, choices=("no", "yes", "local")),
+    Directive("rename-command", "renames", "",
+              "`rename-command FLUSHALL \"\"` takes a command away, a name instead of the empty text hides it.",
+              mutable=False, hidden=True),
+    Directive("user", "words", "", "Not supported: there is one user, `default`.", mutable=False, fixed="refuse",
+              why="tidelog has no ACL users; to ignore this line would leave the server open: use requirepass",
+              hidden=True),
+    Directive("aclfile", "string", "", "Not supported: there is one user, `default`.", mutable=False, fixed="refuse",
+              why="tidelog has no ACL users; to ignore this line would leave the server open: use requirepass"),
+)
+
+_OBSERVATION = (
+    Directive("slowlog-log-slower-than", "integer", "10000",
+              "Microseconds from which a command enters the slow log; 0 all, -1 none.", low=-1),
+    Directive("slowlog-max-len", "integer", "128", "Entries the slow log keeps."),
+    Directive("latency-tracking", "yesno", "no", "Keep a histogram of each command's time, for INFO latencystats."),
+    Directive("latency-monitor-threshold", "integer", "0", "Milliseconds from which LATENCY notes an event; 0 none."),
+    Directive("notify-keyspace-events", "string", "", "Keyspace notifications are not sent.", fixed="no-set",
+              why="tidelog sends no keyspace notifications: follow a stream with TREAD BLOCK"),
+)
+
+_REPLICATION = (
+    Directive("replicaof", "leader", "",
+              "Host and port of the leader whose replica this server is; `no one`: it leads. REPLICAOF changes it at "
+              "run time, CONFIG REWRITE keeps that.", mutable=False),
+    Directive("masterauth", "string", "", "The leader's password."),
+    Directive("masteruser", "string", "", "The user to give with it; empty for none (`default`)."),
+    Directive("replica-serve-stale-data", "yesno", "yes",
+              "Whether a replica that does not hear its leader goes on answering reads; `no`: `-MASTERDOWN`."),
+    Directive("replica-read-only", "yesno", "yes", "A replica takes no writes of its own.", fixed="refuse",
+              why="a replica's log is its leader's, record for record: it can't take writes of its own"),
+    Directive("repl-ping-replica-period", "integer", "10",
+              "Seconds after which a leader that has nothing to send says that it is there.", low=1, high=MAX_INT),
+    Directive("repl-timeout", "integer", "60",
+              "Seconds of silence after which either side gives the link up; more than `repl-ping-replica-period`.",
+              low=1, high=MAX_INT),
+    Directive("repl-disable-tcp-nodelay", "yesno", "no",
+              "Let the system collect small packets to replicas: less traffic, more lag."),
+    Directive("repl-backlog-size", "memory", "256mb",
+              "Bytes of journal that a leader keeps on disk for replicas that were away: what lies further back costs "
+              "a full copy.", low=1),
+    Directive("repl-backlog-ttl", "integer", "3600",
+              "Seconds after the last replica left until the journal is no more kept for it; 0: it is always kept."),
+    Directive("replica-priority", "integer", "100",
+              "Which replica Sentinel makes leader: the lowest first; 0 never.", high=MAX_INT),
+    Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients of this replica."),
+    Directive("replica-announce-ip", "string", "",
+              "The address under which others reach this replica; empty: the one that its leader sees."),
+    Directive("replica-announce-port", "integer", "0",
+              "The port under which others reach this replica; 0: the one it listens on.", high=65535),
+    Directive("min-replicas-to-write", "integer", "0",
+              "Replicas that must be well for a leader to take writes, else `-NOREPLICAS`; 0 asks for none.",
+              high=MAX_INT),
+    Directive("min-replicas-max-lag", "integer", "10",
+              "Seconds since it was heard after which a replica is not well; 0 asks for none.", high=MAX_INT),
+)
+
+_OTHERS = (
+    Directive("cluster-enabled", "yesno", "no", "Not supported.", mutable=False, fixed="refuse",
+              why="this server can't be a node of a Redis Cluster"),
+)
+
+# fmt: on
+SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
+    ("Network", _NETWORK),
+    ("TLS", _TLS),
+    ("General", _GENERAL),
+    ("Persistence", _PERSISTENCE),
+    ("Streams", _STREAMS),
+    ("Limits", _LIMITS),
+    ("Security", _SECURITY),
+    ("Observation", _OBSERVATION),
+    ("Replication", _REPLICATION),
+    ("More than one server", _OTHERS),
+)
+DIRECTIVES: dict[str, Directive] = {directive.name: directive for _, part in SECTIONS for directive in part}
+ALIASES: dict[str, str] = {  # Redis's other names for the same things
+    "slaveof": "replicaof",
+    "slave-serve-stale-data": "replica-serve-stale-data",
+    "slave-read-only": "replica-read-only",
+    "repl-ping-slave-period": "repl-ping-replica-period",
+    "slave-priority": "replica-priority",
+    "slave-announce-ip": "replica-announce-ip",
+    "slave-announce-port": "replica-announce-port",
+    "min-slaves-to-write": "min-replicas-to-write",
+    "min-slaves-max-lag": "min-replicas-max-lag",
+}

@@ -1,0 +1,309 @@
+"""Clients that wait: for a stream to have news, or for replicas and the disk to have what they wrote.
+
+Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked,
+one after
+another as entries arrive, and whoever was served queues at the end when it blocks again [18]. Those without a group
+that wait at the same place share one reply.
+Rule 2: serving happens right after the command that brought the news, so k appends in one pipeline feed k readers; the
+replies leave with the tick, when what they show is on disk.
+Rule 3: a wake without data keeps the place in the queue and the timeout [10].
+Rule 4: deadlines count on a clock that is never set; when a message falls due is wall-clock time, as stored.
+Rule 5: who waits for a stream stands in a queue of its key; who waits for replicas (WAIT, WAITAOF) stands in
+``_awaiting``, and is asked again at each acknowledgement, at each sync that is announced, and as time passes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from commands.context import Await, Block, Chunks, Context
+from resp import errors, reply
+from resp.errors import CommandError
+from storage.groups.group import Group
+from storage.stream import Stream
+from storage.timers import PENDING_DUE, Agenda
+
+if TYPE_CHECKING:
+    from respserver.clients.connection import Connection
+    from respserver.server import Server
+
+Queue = dict["Waiter", Block]  # of a group an OrderedDict: whoever is first leaves it first
+
+
+class Waiter:
+    """A parked client."""
+
+    __slots__ = ("block", "conn", "deadline", "done", "group")
+
+    def __init__(self, conn: Connection, block: Block | Await, deadline: int) -> None:
+        self.conn = conn
+        self.block = block
+        self.deadline = deadline  # ms on the monotonic clock; 0: waits for ever
+        self.done = False
+        self.group: Group | None = None  # the very one that it waits for: another may get its name
+
+    def late_reply(self) -> bytes:
+        """What it gets when its time is over."""
+        return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
+
+
+class Blocking:
+    """Registry of waiters by key and group."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.ctx = Context(server.ks, server.api, None)  # type: ignore[arg-type]  # set for each waiter
+        self.count = 0
+        self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
+        self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
+        self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
+        self._number = 0
+        self._due = Agenda()  # when a message of a waiting group falls due, wall-clock ms
+
+    # -- parking ---------------------------------------------------------------------------------------------
+    def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
+        server = self.server
+        deadline = server.mono_ms() + max(1, block.deadline - ctx.now) if block.deadline else 0
+        waiter = Waiter(conn, block, deadline)
+        conn.waiter = waiter
+        conn.session.blocked = True
+        self.count += 1
+        if isinstance(block, Await):
+            self._awaiting[waiter] = block
+            server.queue_tick()
+            server.loop.call_soon(self.acknowledged)  # behind the tick, which may put on disk what it waits for
+        else:
+            self._enqueue(waiter, block, ctx)
+        if deadline:
+            self._number += 1
+            heappush(self._deadlines, (deadline, self._number, waiter))
+            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # mostly of waits that have ended
+                self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+                heapify(self._deadlines)
+        if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
+            server.queue_flush(conn)  # the tick sets the timer, or closes what nobody waits for
+
+    def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
+        key, name = block.key, block.group
+        groups = self._queues.get(key)
+        if groups is None:
+            groups = self._queues[key] = {}
+        queue = groups.get(name)
+        if queue is None:
+            queue = groups[name] = {} if name is None else OrderedDict()
+        queue[waiter] = block
+        waiting = self.server.ks.waiting
+        waiting[key] = waiting.get(key, 0) + 1
+        if name is not None:
+            self._join(waiter, block, name)
+            self._file_due(block, name, ctx)
+
+    def _group(self, key: bytes, name: bytes) -> Group | None:
+        stream = self.server.ks.keys.get(key)
+        return stream.groups.get(name) if isinstance(stream, Stream) else None
+
+    def _join(self, waiter: Waiter, block: Block, name: bytes) -> None:
+        """A group with a blocked reader does not expire [15]."""
+        group = waiter.group = self._group(block.key, name)
+        if group is not None:
+            group.waiters += 1
+
+    def _leave(self, waiter: Waiter, block: Block, name: bytes) -> None:
+        group, waiter.group = waiter.group, None
+        if group is not None:
+            group.waiters -= 1
+            if not group.waiters and group is self._group(block.key, name):
+                group.touch(self.server.now_ms())
+                self.server.ks.file_group(block.key, group)
+
+    def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
+        when = block.wake_at(ctx)
+        if when is not None:
+            self._due.file(PENDING_DUE, block.key, name, when)
+
+    def forget(self, waiter: Waiter) -> None:
+        """The client is served, timed out, unblocked or gone."""
+        if waiter.done:
+            return
+        waiter.done = True
+        self.count -= 1
+        if isinstance(waiter.block, Await):
+            del self._awaiting[waiter]
+        else:
+            self._dequeue(waiter, waiter.block)
+        waiter.conn.waiter = None
+        waiter.conn.session.blocked = False
+
+    def _dequeue(self, waiter: Waiter, block: Block) -> None:
+        key, name = block.key, block.group
+        del self._queues[key][name][waiter]
+        self._left(key, name, 1)
+        if name is not None:
+            self._leave(waiter, block, name)
+
+    def _left(self, key: bytes, name: bytes | None, count: int) -> None:
+        """So many waiters are no longer in their queue."""
+        groups = self._queues[key]
+        if not groups[name]:
+            del groups[name]
+            if not groups:
+                del self._queues[key]
+        waiting = self.server.ks.waiting
+        left = waiting.get(key, count) - count
+        if left:
+            waiting[key] = left
+        else:
+            waiting.pop(key, None)
+
+    def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
+        """End the wait with a reply; the client goes on with what it sent meanwhile."""
+        self.forget(waiter)
+        self.server.dispatcher.answer_later(waiter.conn, answer)
+        self.server.queue_resume(waiter.conn)
+
+    # -- news ------------------------------------------------------------------------------------------------
+    def serve_ready(self) -> None:
+        """Serve the readers of every signalled key, until nothing is signalled any more."""
+        ks = self.server.ks
+        while ks.ready:
+            keys = dict.fromkeys(ks.ready)
+            ks.ready.clear()
+            for key in keys:
+                for name in list(self._queues.get(key, ())):
+                    self._serve_queue(key, name)
+
+    def _serve_queue(self, key: bytes, name: bytes | None) -> None:
+        queue = self._queues.get(key, {}).get(name)
+        if queue is None:
+            return
+        ctx = self.ctx
+        ctx.ks = self.server.ks
+        ctx.now = self.server.now_ms()
+        if name is None:
+            self._serve_all(key, queue)
+            return
+        while queue:
+            waiter = next(iter(queue))
+            block = queue[waiter]
+            ctx.session = waiter.conn.session
+            answer = self._ask(waiter, block)
+            if answer is None:
+                self._file_due(block, name, ctx)
+                return
+            self.release(waiter, answer)
+
+    def _serve_all(self, key: bytes, queue: Queue) -> None:
+        """Serve all readers without a group that have something to get."""
+        ctx = self.ctx
+        served: list[Waiter] = []
+        answers: list[bytes | Chunks] = []
+        asked: Block | None = None  # whose reply is ``answer``, if others may get it as well
+        answer: bytes | Chunks | None = None
+        proto = 0
+        for waiter, block in queue.items():
+            session = waiter.conn.session
+            if asked is None or proto != session.proto or not block.same(asked):
+                ctx.session = session
+                proto = session.proto
+                answer = self._ask(waiter, block)
+                asked = block if answer is None or (isinstance(answer, bytes) and answer.startswith(b"*")) else None
+            if answer is not None:
+                served.append(waiter)
+                answers.append(answer)
+        if not served:
+            return
+        if len(served) == len(queue):
+            queue.clear()
+        else:
+            for waiter in served:
+                del queue[waiter]
+        self._left(key, None, len(served))
+        self.count -= len(served)
+        server = self.server
+        for waiter, out in zip(served, answers, strict=True):
+            waiter.done = True
+            conn = waiter.conn
+            conn.waiter = None
+            conn.session.blocked = False
+            server.dispatcher.answer_later(conn, out)
+            server.queue_resume(conn)
+
+    def _ask(self, waiter: Waiter, block: Block) -> bytes | Chunks | None:
+        """What the reader gets now, be it an error; None: it waits on."""
+        name = block.group
+        try:
+            if name is not None and waiter.group is not self._group(block.key, name):
+                raise errors.no_group(block.key, name)  # it ended; one that got its name since is another [16]
+            return block.serve(self.ctx)
+        except CommandError as error:
+            self.server.stats.note_error(error.text)
+            return reply.error(error.text)
+        except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
+            return self.server.dispatcher.broke(b"a blocked read", error)
+
+    def acknowledged(self) -> None:
+        """A replica said how far it is, or the log was synced: end the waits for that which are satisfied."""
+        for waiter, wait in list(self._awaiting.items()):
+            answer = wait.check()
+            if answer is not None:
+                self.release(waiter, answer)
+
+    def wake(self, now: int, mono: int) -> None:
+        """Time has passed: serve what fell due, end the waits that timed out."""
+        while (item := self._due.take(now)) is not None:
+            _, key, name = item
+            self._serve_queue(key, name)
+        self.serve_ready()
+        if self._awaiting:  # a sync of the journal's own is not announced
+            self.acknowledged()
+        while self._deadlines and self._deadlines[0][0] <= mono:
+            waiter = heappop(self._deadlines)[2]
+            if not waiter.done:
+                self.release(waiter, waiter.late_reply())
+
+    def next_wake(self, now: int, mono: int) -> int | None:
+        """Milliseconds until wake() has something to do, None if nothing is in sight."""
+        while self._deadlines and self._deadlines[0][2].done:
+            heappop(self._deadlines)
+        waits = []
+        if self._deadlines:
+            waits.append(self._deadlines[0][0] - mono)
+        due = self._due.next()
+        if due is not None:
+            waits.append(due - now)
+        return max(0, min(waits)) if waits else None
+
+    # -- from outside ----------------------------------------------------------------------------------------
+    def unblock(self, conn: Connection, error: bool) -> bool:
+        """CLIENT UNBLOCK: as if it timed out, or with an error."""
+        waiter = conn.waiter
+        if waiter is None:
+            return False
+        answer = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n" if error else waiter.late_reply()
+        self.release(waiter, answer)
+        return True
+
+    def unblock_groups(self, text: str) -> None:
+        """The server is a leader no more: end, with that error, the waits that only a leader can serve.
+
+        Those are the readers of groups, and whoever waits for replicas. Plain readers stay: a replica serves them.
+        """
+        ended = list(self._awaiting)
+        for groups in self._queues.values():
+            ended += [waiter for name, queue in groups.items() if name is not None for waiter in queue]
+        for waiter in ended:
+            self.server.stats.note_error(text)
+            self.release(waiter, reply.error(text))
+
+    def recount(self) -> None:
+        """The keyspace is another one (DEBUG RELOAD): tell it who waits."""
+        ks = self.server.ks
+        for key, groups in self._queues.items():
+            ks.waiting[key] = sum(map(len, groups.values()))
+            for name, queue in groups.items():
+                if name is not None:
+                    for waiter, block in queue.items():
+                        self._join(waiter, block, name)
+            ks.ready.append(key)

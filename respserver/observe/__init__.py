@@ -1,0 +1,7 @@
+"""What the server tells of itself: stats, INFO, slow log, log lines.
+
+    info     INFO
+    logs     log lines in redis-server's shape
+    slowlog  slow log, latency events and histograms
+    stats    what is counted
+"""

@@ -1,0 +1,378 @@
+"""INFO: Redis's sections and field names, filled with the truth; plus a section ``streams``.
+
+A field that Redis has and for which tidelog has no counterpart is left out, unless a client or a monitor is known to
+ask for it; then it says what is true (``cluster_enabled:0``, ``evicted_keys:0``).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from commands.admin.connection import REDIS_LEVEL
+from commands.declare import Command, all_commands
+from respserver import __version__
+from respserver.clients.clients import IDLE_CLIENT_BYTES, figures_of
+from respserver.observe.stats import Figures, process_memory, system_memory
+from storage import stream
+
+Fields = Iterator[tuple[str, object]]
+COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are, or none
+
+
+def human(size: float) -> str:
+    """Bytes as Redis prints them: ``895.27K``."""
+    if size < 1024:
+        return f"{size:.0f}B"
+    for unit in "KMGT":
+        size /= 1024
+        if size < 1024:
+            return f"{size:.2f}{unit}"
+    return f"{size / 1024:.2f}P"
+
+
+def _server(f: Figures) -> Fields:
+    uptime = max(0, f.now - f.started) // 1000
+    yield "redis_version", REDIS_LEVEL.decode()
+    yield "tidelog_version", __version__
+    yield "tidelog_compiled", int(COMPILED)
+    yield "redis_git_sha1", "00000000"
+    yield "redis_git_dirty", 0
+    yield "redis_build_id", 0
+    yield "redis_mode", "standalone"
+    yield "os", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "arch_bits", 64 if sys.maxsize > 2**32 else 32
+    yield "multiplexing_api", "asyncio"
+    yield "python_version", platform.python_version()
+    yield "process_id", os.getpid()
+    yield "process_supervised", f.config("supervised")
+    yield "run_id", f.run_id
+    yield "tcp_port", f.config("port")
+    yield "server_time_usec", f.now * 1000
+    yield "uptime_in_seconds", uptime
+    yield "uptime_in_days", uptime // 86400
+    yield "hz", f.config("hz")
+    yield "configured_hz", f.config("hz")
+    yield "lru_clock", (f.now // 1000) & 0xFFFFFF
+    yield "executable", f.executable
+    yield "config_file", f.config_file
+    yield "io_threads_active", 0
+
+
+def _clients(f: Figures) -> Fields:
+    connected = blocked = subscribed = watching = watched_keys = largest_in = largest_out = 0
+    for session in f.sessions:
+        if session.replica is not None:  # they are listed with the replicas
+            continue
+        connected += 1
+        blocked += session.blocked
+        subscribed += bool(session.channels or session.patterns)
+        watching += bool(session.watching)
+        watched_keys += len(session.watching)
+        figures = figures_of(session)
+        largest_in = max(largest_in, figures.query_buffered)
+        largest_out = max(largest_out, figures.output_buffered)
+    yield "connected_clients", connected
+    yield "cluster_connections", 0
+    yield "maxclients", f.config("maxclients")
+    yield "client_recent_max_input_buffer", largest_in
+    yield "client_recent_max_output_buffer", largest_out
+    yield "blocked_clients", blocked
+    yield "tracking_clients", 0
+    yield "pubsub_clients", subscribed
+    yield "watching_clients", watching
+    yield "clients_in_timeout_table", blocked
+    yield "total_watched_keys", watched_keys
+    yield "total_blocking_keys", len(f.keyspace.waiting)
+
+
+def memory_figures(f: Figures) -> dict[str, int]:
+    """Bytes by what they are for; MEMORY STATS and INFO memory print them."""
+    process = process_memory()
+    totals = f.walk.totals(f.keyspace)
+    clients = replicas = 0
+    for session in f.sessions:
+        figures = figures_of(session)
+        size = IDLE_CLIENT_BYTES + figures.query_buffered + figures.query_free + figures.output_buffered
+        if session.replica is None:
+            clients += size
+        else:
+            replicas += size
+    keys = len(f.keyspace.keys)
+    # as Keyspace.memory_bytes()
+    dataset = totals.memory + f.keyspace.string_bytes + f.keyspace.stages.bytes + 200 * keys
+    return {
+        "used": process.anonymous,
+        "resident": process.resident,
+        "peak": max(process.peak, process.anonymous),
+        "startup": f.startup_memory,
+        "clients": clients,
+        "replicas": replicas,
+        "dataset": dataset,
+        "node_cache": f.keyspace.nodes.cache.bytes,
+        "keys": keys,
+    }
+
+
+def _memory(f: Figures) -> Fields:
+    m = memory_figures(f)
+    total = system_memory()
+    used, peak = m["used"], m["peak"]
+    overhead = max(0, used - m["dataset"])
+    maxmemory = int(f.config("maxmemory"))
+    yield "used_memory", used
+    yield "used_memory_human", human(used)
+    yield "used_memory_rss", m["resident"]
+    yield "used_memory_rss_human", human(m["resident"])
+    yield "used_memory_peak", peak
+    yield "used_memory_peak_human", human(peak)
+    yield "used_memory_peak_perc", f"{100 * used / peak:.2f}%"
+    yield "used_memory_overhead", overhead
+    yield "used_memory_startup", m["startup"]
+    yield "used_memory_dataset", m["dataset"]
+    yield "used_memory_dataset_perc", f"{min(100.0, 100 * m['dataset'] / max(1, used)):.2f}%"
+    yield "total_system_memory", total
+    yield "total_system_memory_human", human(total)
+    yield "used_memory_lua", 0
+    yield "used_memory_scripts", 0
+    yield "maxmemory", maxmemory
+    yield "maxmemory_human", human(maxmemory)
+    yield "maxmemory_policy", "noeviction"
+    yield "mem_fragmentation_ratio", f"{m['resident'] / max(1, used):.2f}"
+    yield "mem_fragmentation_bytes", max(0, m["resident"] - used)
+    yield "mem_not_counted_for_evict", 0
+    yield "mem_clients_slaves", m["replicas"]
+    yield "mem_clients_normal", m["clients"]
+    yield "mem_node_cache", m["node_cache"]
+    yield "mem_allocator", "python"
+
+
+def _persistence(f: Figures) -> Fields:
+    saves = f.saves
+    yield "loading", int(f.loading)
+    yield "async_loading", 0
+    yield "rdb_changes_since_last_save", f.keyspace.dirty_count
+    yield "rdb_bgsave_in_progress", int(saves.running)
+    yield "rdb_last_save_time", saves.last
+    yield "rdb_last_bgsave_status", "ok" if saves.last_ok else "err"
+    yield "rdb_last_bgsave_time_sec", saves.last_seconds
+    yield "rdb_current_bgsave_time_sec", max(0, f.now // 1000 - saves.started) if saves.running else -1
+    yield "rdb_saves", saves.count
+    yield "rdb_last_load_keys_expired", 0
+    yield "rdb_last_load_keys_loaded", f.keys_loaded
+    yield "aof_enabled", 1
+    yield "aof_rewrite_in_progress", 0
+    yield "aof_rewrite_scheduled", 0
+    yield "aof_last_rewrite_time_sec", -1
+    yield "aof_current_rewrite_time_sec", -1
+    yield "aof_last_bgrewrite_status", "ok"
+    yield "aof_last_write_status", "ok" if f.write_error is None else "err"
+    for name, value in f.log.items():
+        yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _stats(f: Figures) -> Fields:
+    c, ks = f.counters, f.keyspace
+    yield "total_connections_received", c.connections_received
+    yield "total_commands_processed", c.commands_processed
+    yield "instantaneous_ops_per_sec", round(c.ops_rate.per_second)
+    yield "total_net_input_bytes", c.net_input
+    yield "total_net_output_bytes", c.net_output
+    yield "total_net_repl_input_bytes", f.roles.bytes_in
+    yield "total_net_repl_output_bytes", f.roles.bytes_out
+    yield "instantaneous_input_kbps", f"{c.input_rate.per_second / 1024:.2f}"
+    yield "instantaneous_output_kbps", f"{c.output_rate.per_second / 1024:.2f}"
+    yield "rejected_connections", c.connections_rejected
+    yield "client_query_buffer_limit_disconnections", c.query_buffer_cuts
+    yield "client_output_buffer_limit_disconnections", c.output_buffer_cuts
+    yield "client_idle_disconnections", c.idle_cuts
+    yield "sync_full", f.roles.full_syncs
+    yield "sync_partial_ok", f.roles.partial_syncs
+    yield "sync_partial_err", f.roles.refused_partial
+    yield "expired_keys", ks.expired_keys
+    yield "evicted_keys", 0
+    yield "evicted_clients", 0
+    yield "keyspace_hits", ks.hits
+    yield "keyspace_misses", ks.misses
+    yield "pubsub_channels", f.channels
+    yield "pubsub_patterns", f.patterns
+    yield "pubsubshard_channels", 0
+    yield "latest_fork_usec", 0
+    yield "total_forks", 0
+    yield "migrate_cached_sockets", 0
+    yield "tracking_total_keys", 0
+    yield "total_error_replies", c.error_replies
+    yield "total_reads_processed", c.reads
+    yield "total_writes_processed", c.writes
+
+
+def _replication(f: Figures) -> Fields:
+    # Sentinel reads these lines: names, order and values are Redis's
+    r = f.roles
+    yield "role", "master" if r.leader else "slave"
+    if not r.leader:
+        yield from _following(f)
+    yield "connected_slaves", len(r.replicas)
+    if int(f.config("min-replicas-to-write")) and int(f.config("min-replicas-max-lag")):
+        yield "min_slaves_good_slaves", r.good_replicas
+    for number, one in enumerate(r.replicas):
+        said = f"ip={one.host},port={one.port},state={one.state},offset={one.offset},lag={one.lag}"
+        yield f"slave{number}", said
+    yield "master_failover_state", r.failover
+    yield "master_replid", r.id
+    yield "master_replid2", r.previous_id
+    yield "master_repl_offset", f.log_offset
+    yield "second_repl_offset", r.previous_offset
+    yield "repl_backlog_active", int(r.backlog_active)
+    yield "repl_backlog_size", f.config("repl-backlog-size")
+    yield "repl_backlog_first_byte_offset", r.backlog_first if r.backlog_active else 0
+    yield "repl_backlog_histlen", f.log_offset - r.backlog_first if r.backlog_active else 0
+
+
+def _following(f: Figures) -> Fields:
+    """What only a replica tells."""
+    r = f.roles
+    up = r.state == "connected"
+    yield "master_host", r.host
+    yield "master_port", r.port
+    yield "master_link_status", "up" if up else "down"
+    yield "master_last_io_seconds_ago", r.last_io
+    yield "master_sync_in_progress", int(r.syncing)
+    yield "slave_read_repl_offset", f.log_offset
+    yield "slave_repl_offset", f.log_offset
+    if r.syncing:
+        left = max(0, r.sync_total - r.sync_read)
+        yield "master_sync_total_bytes", r.sync_total
+        yield "master_sync_read_bytes", r.sync_read
+        yield "master_sync_left_bytes", left
+        yield "master_sync_perc", f"{min(100.0, 100 * r.sync_read / r.sync_total) if r.sync_total else 0:.2f}"
+        yield "master_sync_last_io_seconds_ago", r.sync_last_io
+    if not up:
+        yield "master_link_down_since_seconds", r.down_since
+    yield "slave_priority", f.config("replica-priority")
+    yield "slave_read_only", 1
+    yield "replica_announced", int(f.config("replica-announced") == "yes")
+
+
+def _cpu(_: Figures) -> Fields:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield "used_cpu_sys", f"{own.ru_stime:.6f}"
+    yield "used_cpu_user", f"{own.ru_utime:.6f}"
+    yield "used_cpu_sys_children", f"{children.ru_stime:.6f}"
+    yield "used_cpu_user_children", f"{children.ru_utime:.6f}"
+
+
+def _modules(_: Figures) -> Fields:
+    return iter(())
+
+
+def _used_commands() -> Iterator[Command]:
+    """Every command and subcommand that was called or refused since RESETSTAT."""
+    return (c for c in all_commands() if c.calls or c.rejected or c.failed)
+
+
+def _commandstats(_: Figures) -> Fields:
+    for command in _used_commands():
+        calls, usec = command.calls, command.usec // 1000  # kept in nanoseconds
+        mean = usec / calls if calls else 0
+        refused = f"rejected_calls={command.rejected},failed_calls={command.failed}"
+        yield f"cmdstat_{command.name}", f"calls={calls},usec={usec},usec_per_call={mean:.2f},{refused}"
+
+
+def _errorstats(f: Figures) -> Fields:
+    for code in sorted(f.counters.errors):
+        yield f"errorstat_{code}", f"count={f.counters.errors[code]}"
+
+
+def _latencystats(f: Figures) -> Fields:
+    for name, histogram in sorted(f.histograms.items()):
+        if histogram.calls:
+            values = ",".join(f"{label}={histogram.percentile(p):.3f}" for label, p in _PERCENTILES)
+            yield f"latency_percentiles_usec_{name}", values
+
+
+_PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9))
+
+
+def _cluster(_: Figures) -> Fields:
+    yield "cluster_enabled", 0
+
+
+def _keyspace(f: Figures) -> Fields:
+    ks = f.keyspace
+    if ks.keys:
+        # The mean over some of the keys that expire: an estimate, as in Redis.
+        some = [at - f.now for at in islice(ks.expires.values(), 1000)]
+        average = max(0, sum(some) // len(some)) if some else 0
+        yield "db0", f"keys={len(ks.keys)},expires={len(ks.expires)},avg_ttl={average},subexpiry=0"
+
+
+def _streams(f: Figures) -> Fields:
+    totals, cache = f.walk.totals(f.keyspace), f.keyspace.nodes.cache
+    lookups = cache.hits + cache.misses
+    yield "streams", totals.streams
+    yield "stream_entries", totals.entries
+    yield "stream_entries_added", totals.entries_added
+    yield "stream_nodes", totals.nodes
+    yield "stream_memory", totals.memory
+    yield "node_cache_bytes", cache.bytes
+    yield "node_cache_max_bytes", cache.max_bytes
+    yield "node_cache_hits", cache.hits
+    yield "node_cache_misses", cache.misses
+    yield "node_cache_hit_ratio", f"{cache.hits / lookups if lookups else 0:.4f}"
+    yield "groups", totals.groups
+    yield "groups_expired", f.keyspace.expired_groups
+    yield "group_pending", totals.pending
+    yield "group_expired", totals.expired
+    yield "group_deadlettered", totals.deadlettered
+    yield "group_redelivered", totals.redelivered
+    stages = f.keyspace.stages
+    yield "stages", len(stages.by_name)
+    yield "stage_bytes", stages.bytes
+    yield "stages_expired", stages.expired
+    yield "fences", len(stages.fences)
+
+
+_SECTIONS: dict[str, tuple[str, Callable[[Figures], Fields]]] = {
+    "server": ("Server", _server),
+    "clients": ("Clients", _clients),
+    "memory": ("Memory", _memory),
+    "persistence": ("Persistence", _persistence),
+    "stats": ("Stats", _stats),
+    "replication": ("Replication", _replication),
+    "cpu": ("CPU", _cpu),
+    "modules": ("Modules", _modules),
+    "commandstats": ("Commandstats", _commandstats),
+    "errorstats": ("Errorstats", _errorstats),
+    "latencystats": ("Latencystats", _latencystats),
+    "cluster": ("Cluster", _cluster),
+    "keyspace": ("Keyspace", _keyspace),
+    "streams": ("Streams", _streams),
+}
+_NOT_DEFAULT = {"commandstats", "latencystats"}
+
+
+def render(figures: Figures, sections: list[str]) -> str:
+    """The text of INFO. ``sections``: names in any case; none: the default ones; ``all``, ``everything``, ``default``.
+
+    An unknown name adds nothing, as in Redis.
+    """
+    wanted: set[str] = set()
+    for name in [section.lower() for section in sections] or ["default"]:
+        if name in ("all", "everything"):
+            wanted.update(_SECTIONS)
+        elif name == "default":
+            wanted.update(_SECTIONS.keys() - _NOT_DEFAULT)
+        else:
+            wanted.add(name)
+    parts = []
+    for name, (title, fields) in _SECTIONS.items():
+        if name in wanted:
+            lines = "".join([f"{key}:{value}\r\n" for key, value in fields(figures)])
+            parts.append(f"# {title}\r\n{lines}")
+    return "\r\n".join(parts)

@@ -1,0 +1,465 @@
+"""The pending list of a group: messages that were delivered with RETRY and not yet acknowledged.
+
+Rule 1: no Python object a message. What messages have in common is held once for a run of them: those that a read
+delivers together, or that one after the other get the same, cost little more than their IDs.
+Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
+Rule 3: no clock; ``now`` and due times are arguments, in ms since epoch.
+
+Rows of bytes in four ordered sets (``blocks``)::
+
+    _rows    | ID 16 |            of each message
+    _runs    0        16        24      32         40        48             52                 56      60        61
+             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
+             | low 16 |first u64|due u64|expire u64|retry u64|deliveries u32|max-deliveries u32|key u32|swept u8 |
+             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
+    _due     | due u64 | low 16 |   of each run whose messages may be delivered again
+    _drop    | when u64 | low 16 |  of each run whose messages must leave one day
+
+A run is all messages from its ``low`` to below the next run's; it has at least one, not always at its low itself. The
+lowest run begins at or below the lowest message. What follows ``low`` are the run's terms.
+
+Numbers are big-endian, so that rows sort as bytes. ``key`` is the place of the dead letter key in a table of its own,
+from 1; 0 for none. A message may be delivered again while its deliveries are below max-deliveries (0: no limit) and it
+falls due before it expires. It leaves when it expires (0: never) or, delivered for the last time, when it would fall
+due: whichever comes first. ``swept`` is 1 once it was met as expired: it is then not in _due.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise
+from operator import lt
+from struct import Struct
+from typing import Final, NamedTuple
+
+from resp.errors import CorruptError
+from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, assemble, cut, head, parse
+from storage.groups.sortedrows import SortedRows
+
+RUN: Final = Struct(">16sQQQQIIIB")
+TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
+TIME: Final = Struct(">Q")
+ENTRY: Final = 24  # width of _due and _drop
+
+MAX_COUNT: Final = (1 << 32) - 1
+NEVER: Final = -1
+SWEEP: Final = 1000  # runs of expired messages that one due() looks at
+
+_pack_time: Final = TIME.pack
+_pack_terms: Final = TERMS.pack
+_unpack_run: Final = RUN.unpack
+
+
+class PendingRow(NamedTuple):
+    """One pending message. Times in ms since epoch."""
+
+    id: int
+    deliveries: int  # 1 after the first
+    first: int  # when it was delivered first
+    due: int  # when it is delivered again
+    expire: int  # when it is given up; 0 never
+    retry: int  # ms from a delivery to the next
+    max_deliveries: int  # 0 without limit
+    deadletter: bytes  # key of the stream it goes to when it is given up; empty for none
+
+
+class PendingTable:
+    """Pending messages by ID, by due time and by the time at which they must leave."""
+
+    __slots__ = ("_drop", "_due", "_free", "_highest", "_keys", "_rows", "_runs", "_slots", "_users")
+
+    def __init__(self) -> None:
+        self._rows = SortedRows(ID_SIZE, ID_SIZE)
+        self._runs = SortedRows(RUN_SIZE, ID_SIZE)
+        self._due = SortedRows(ENTRY, ENTRY)
+        self._drop = SortedRows(ENTRY, ENTRY)
+        self._highest = b""  # no ID above it was ever added
+        # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] runs
+        self._keys: list[bytes] = []
+        self._users: list[int] = []
+        self._slots: dict[bytes, int] = {}
+        self._free: list[int] = []  # slots without users; their keys are empty
+
+    def __len__(self) -> int:
+        return self._rows.count
+
+    # -- changes ---------------------------------------------------------------------------------------------
+    def add(
+        self, entry_id: int, first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
+        deadletter: bytes = b"",
+    ) -> None:  # fmt: skip
+        """A message was delivered for the first time. One with this ID that is there already is replaced."""
+        self._add([entry_id.to_bytes(16, "big")], first, due, expire, retry, max_deliveries, deadletter)
+
+    def add_many(
+        self, ids: Sequence[int], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
+        deadletter: bytes = b"",
+    ) -> None:  # fmt: skip
+        """add() for each of ``ids``, many times cheaper where they ascend and stand together."""
+        if ids:
+            self._add(_raws(ids), first, due, expire, retry, max_deliveries, deadletter)
+
+    def add_raw(
+        self, raws: list[bytes], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
+        deadletter: bytes = b"",
+    ) -> None:  # fmt: skip
+        """The same of IDs as 16 bytes each, big-endian."""
+        if raws:
+            self._add(_ascending(raws), first, due, expire, retry, max_deliveries, deadletter)
+
+    def _add(
+        self, raws: list[bytes], first: int, due: int, expire: int, retry: int, most: int, deadletter: bytes
+    ) -> None:  # fmt: skip
+        slot = self._take_slot(deadletter) if deadletter else 0
+        terms = _pack_terms(first, due, expire, retry, 1, most, slot, 0)
+        low, high = raws[0], raws[-1]
+        if low > self._highest:
+            self._highest = high
+            self._rows.insert_many(b"".join(raws))
+            if self._runs.last()[ID_SIZE:] != terms:
+                self._put(low + terms)
+        else:
+            if high > self._highest:
+                self._highest = high
+            self._remove(raws)
+            behind = self._rows.above(low)
+            if not behind or behind > high:
+                self._rows.insert_many(b"".join(raws))
+                self._assign(low, high, terms)
+            else:  # others stand between them
+                for raw in raws:
+                    self._rows.insert(raw)
+                    self._assign(raw, raw, terms)
+        if slot:
+            self._free_slot(slot)
+
+    def redeliver(
+        self, entry_id: int, due: int, retry: int | None = None, max_deliveries: int | None = None,
+        deadletter: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """A message was delivered again; None keeps what it had. Raises KeyError if it isn't there."""
+        self.redeliver_many([entry_id], due, retry, max_deliveries, deadletter)
+
+    def redeliver_many(
+        self, ids: Sequence[int], due: int, retry: int | None = None, max_deliveries: int | None = None,
+        deadletter: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """redeliver() for each of ``ids``, much cheaper where they stand together. KeyError: nothing has changed."""
+        raws = _raws(ids)
+        for raw in raws:
+            if not self._rows.get(raw):
+                raise KeyError(int.from_bytes(raw, "big"))
+        taken = self._take_slot(deadletter) if deadletter else 0
+        at = 0
+        while at < len(raws):
+            run = self._runs.floor(raws[at])
+            _, first, _, expire, old_retry, deliveries, most, slot, _ = _unpack_run(run)
+            terms = _pack_terms(
+                first, due, expire, old_retry if retry is None else retry, min(deliveries + 1, MAX_COUNT),
+                most if max_deliveries is None else max_deliveries, slot if deadletter is None else taken, 0,
+            )  # fmt: skip
+            at = self._assign_some(raws, at, terms)
+        if taken:
+            self._free_slot(taken)
+
+    def set_due(self, entry_id: int, due: int) -> bool:
+        """Let a message fall due at ``due``; False if it isn't there."""
+        return bool(self.set_due_many([entry_id], due))
+
+    def set_due_many(self, ids: Sequence[int], due: int) -> list[int]:
+        """set_due() for each of ``ids``, many times cheaper where they stand together; returns those that were there,
+        in ascending order."""
+        raws = [raw for raw in _raws(ids) if self._rows.get(raw)]
+        when, at = _pack_time(due), 0
+        while at < len(raws):
+            run = self._runs.floor(raws[at])
+            at = self._assign_some(raws, at, run[16:24] + when + run[32:60] + b"\0")
+        return [int.from_bytes(raw, "big") for raw in raws]
+
+    def remove(self, entry_id: int) -> bool:
+        """A message is acknowledged or given up; False if it isn't there."""
+        return self._remove([entry_id.to_bytes(16, "big")]) > 0
+
+    def remove_many(self, ids: Iterable[int]) -> int:
+        """remove() for each of ``ids``, many times cheaper; returns how many were there."""
+        return self._remove(_raws(ids))
+
+    def remove_raw(self, raws: list[bytes]) -> int:
+        """The same of IDs as 16 bytes each, big-endian."""
+        return self._remove(_ascending(raws))
+
+    def _remove(self, raws: list[bytes]) -> int:
+        """``raws``: IDs, ascending."""
+        gone = self._rows.delete_many(raws) if self._rows.count else []
+        at, count = 0, len(gone)
+        while at < count:
+            run = self._runs.floor(gone[at])
+            low = run[:ID_SIZE]
+            border = self._runs.above(low)[:ID_SIZE]
+            left = self._rows.above(low, itself=True)
+            if not left or (border and left >= border):
+                self._take(run)
+            at = count if not border or gone[-1] < border else bisect_left(gone, border, at)
+        return count
+
+    # -- runs ------------------------------------------------------------------------------------------------
+    def _assign_some(self, raws: list[bytes], start: int, terms: bytes) -> int:
+        """Of the messages ``raws`` (ascending, all there) those from ``start`` on that stand in one run, side by side,
+        get these terms. Returns where in ``raws`` the next ones are."""
+        low, at, count = raws[start], start + 1, len(raws)
+        if at < count:
+            border, step = self._runs.above(low)[:ID_SIZE], 4
+            while at < count:
+                alike = self._rows.span(raws[at - 1], border, step)
+                some = 1
+                while some < len(alike) and at < count and alike[some] == raws[at]:
+                    some += 1
+                    at += 1
+                if some < step:
+                    break
+                step *= 4
+        self._assign(low, raws[at - 1], terms)
+        return at
+
+    def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
+        """Messages from ``low`` to ``high``, both there, and alone or new, get these terms."""
+        runs = self._runs
+        old = runs.floor(low)
+        row = self._rows.above(high)
+        behind = runs.floor(row) if row else b""  # the run of the next message
+        if old and old[ID_SIZE:] == terms and (not behind or behind == old or behind[:ID_SIZE] > high):
+            return
+        slot = int.from_bytes(terms[-5:-1], "big")
+        if slot:  # held, in case that its last run makes room for this
+            self._users[slot - 1] += 1
+        if behind and behind[:ID_SIZE] <= high:  # it goes on behind these
+            rest = row + behind[ID_SIZE:]
+            self._put(rest)
+            if behind != old:
+                self._take(behind)
+            behind = rest
+        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # nothing is left of it before these
+            self._take(old)
+            old = runs.floor(low)
+        if behind and behind[ID_SIZE:] == terms:
+            self._take(behind)
+        if not old or old[ID_SIZE:] != terms:
+            self._put(low + terms)
+        if slot:
+            self._free_slot(slot)
+
+    def _put(self, run: bytes) -> None:
+        self._runs.insert(run)
+        due, drop, slot = _filed(run)
+        if due:
+            self._due.insert(due)
+        if drop:
+            self._drop.insert(drop)
+        if slot:
+            self._users[slot - 1] += 1
+
+    def _take(self, run: bytes) -> None:
+        self._runs.delete(run[:ID_SIZE])
+        due, drop, slot = _filed(run)
+        if due:
+            self._due.delete(due)
+        if drop:
+            self._drop.delete(drop)
+        if slot:
+            self._free_slot(slot)
+
+    def _of(self, low: bytes, limit: int) -> list[bytes]:
+        """At most ``limit`` messages of the run that begins at ``low``."""
+        return self._rows.span(low, self._runs.above(low)[:ID_SIZE], limit)
+
+    # -- dead letter keys ------------------------------------------------------------------------------------
+    def _take_slot(self, key: bytes) -> int:
+        """The key's slot, held once until _free_slot()."""
+        slot = self._slots.get(key, 0)
+        if not slot:
+            if self._free:
+                slot = self._free.pop()
+                self._keys[slot - 1] = key
+            else:
+                self._keys.append(key)
+                self._users.append(0)
+                slot = len(self._keys)
+            self._slots[key] = slot
+        self._users[slot - 1] += 1
+        return slot
+
+    def _free_slot(self, slot: int) -> None:
+        self._users[slot - 1] -= 1
+        if not self._users[slot - 1]:
+            del self._slots[self._keys[slot - 1]]
+            self._keys[slot - 1] = b""
+            self._free.append(slot)
+
+    # -- by time ---------------------------------------------------------------------------------------------
+    def next_due(self) -> int | None:
+        """The earliest moment at which a message falls due that may be delivered again then; None if there is none."""
+        entry = self._due.first()
+        return int.from_bytes(entry[:8], "big") if entry else None
+
+    def due(self, now: int, limit: int) -> list[int]:
+        """IDs of messages due at ``now`` and not expired, by (due time, ID), at most ``limit``.
+
+        Expired messages that are met here are taken out of the due index, so that they are met once: they will not be
+        delivered again, even should the clock go back. One call meets at most SWEEP runs of them; it may then return
+        fewer than there are, and next_due() still lies in the past.
+        """
+        entries = self._due.span(b"", _pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
+        found: list[int] = []
+        expired: list[bytes] = []
+        for entry in entries:
+            if len(found) >= limit or len(expired) >= SWEEP:
+                break
+            run = self._runs.get(entry[8:])
+            expire = int.from_bytes(run[32:40], "big")
+            if expire and expire <= now:
+                expired.append(run)
+            else:
+                found += [int.from_bytes(raw, "big") for raw in self._of(entry[8:], limit - len(found))]
+        for run in expired:
+            self._due.delete(run[24:32] + run[:ID_SIZE])
+            self._runs.replace(run[:-1] + b"\1")
+        return found
+
+    def _overdue(self, now: int) -> bool:
+        leaves = self.next_drop()
+        return leaves is not None and leaves <= now
+
+    def next_drop(self) -> int | None:
+        """The earliest moment at which a message must leave; None if there is none."""
+        entry = self._drop.first()
+        return int.from_bytes(entry[:8], "big") if entry else None
+
+    def drops(self, now: int, limit: int) -> list[tuple[int, str]]:
+        """Messages that must leave at ``now``, earliest first, each with "expired" or "maxdeliveries"."""
+        found: list[tuple[int, str]] = []
+        for entry in self._drop.span(b"", _pack_time(now + 1), limit):
+            why = "expired" if self._runs.get(entry[8:])[32:40] == entry[:8] else "maxdeliveries"
+            found += [(int.from_bytes(raw, "big"), why) for raw in self._of(entry[8:], limit - len(found))]
+            if len(found) >= limit:
+                break
+        return found
+
+    # -- by ID -----------------------------------------------------------------------------------------------
+    def get(self, entry_id: int) -> PendingRow | None:
+        raw = entry_id.to_bytes(16, "big")
+        return self._open(raw, self._runs.floor(raw)) if self._rows.get(raw) else None
+
+    def _open(self, raw: bytes, run: bytes) -> PendingRow:
+        _, first, due, expire, retry, deliveries, most, slot, _ = _unpack_run(run)
+        key = self._keys[slot - 1] if slot else b""
+        return PendingRow(int.from_bytes(raw, "big"), deliveries, first, due, expire, retry, most, key)
+
+    def rows(self, start: int, end: int, count: int) -> list[PendingRow]:
+        """Messages with start <= ID <= end, in order, at most ``count``."""
+        found: list[PendingRow] = []
+        last = (end + 1).to_bytes(17, "big")
+        run = border = b""
+        for raw in self._rows.span(start.to_bytes(16, "big"), b"" if last[0] else last[1:], count):
+            if not run or (border and raw >= border):
+                run = self._runs.floor(raw)
+                border = self._runs.above(raw)[:ID_SIZE]
+            found.append(self._open(raw, run))
+        return found
+
+    def ids(self) -> list[int]:
+        """All IDs, in order."""
+        return [int.from_bytes(raw, "big") for raw in self._rows.span(b"", b"", self._rows.count)]
+
+    def lowest(self) -> int | None:
+        raw = self._rows.first()
+        return int.from_bytes(raw, "big") if raw else None
+
+    def highest(self) -> int | None:
+        raw = self._rows.last()
+        return int.from_bytes(raw, "big") if raw else None
+
+    # -- the whole -------------------------------------------------------------------------------------------
+    def memory_bytes(self) -> int:
+        """Estimate of what the list takes in memory."""
+        keys = sum(map(len, self._keys)) + 150 * len(self._keys)
+        sets = self._rows.memory_bytes() + self._runs.memory_bytes()
+        return sets + self._due.memory_bytes() + self._drop.memory_bytes() + keys
+
+    def dump(self) -> bytes:
+        """Everything as bytes, at about the speed of copying them; see ``pendingdump``."""
+        return bytes(assemble(self.parts()))
+
+    def parts(self) -> list[bytes]:
+        """A dump in pieces, which cost next to nothing and never change: assemble() them later, in any thread."""
+        return [*head(self._rows.count, self._runs.count, self._keys), *self._runs.dump(), *self._rows.dump()]
+
+    @classmethod
+    def load(cls, data: bytes) -> PendingTable:
+        """What dump() wrote. Raises CorruptError."""
+        table = cls()
+        table._keys, runs, rows = parse(data)
+        table._users = [0] * len(table._keys)
+        if runs or rows:
+            table._fill(runs, rows)
+        table._slots = {key: slot for slot, key in enumerate(table._keys, 1) if table._users[slot - 1]}
+        table._free = [slot for slot, users in enumerate(table._users, 1) if not users]
+        return table
+
+    def _fill(self, runs: list[bytes], rows: bytes) -> None:
+        """Put the runs and rows of a dump into an empty table whose keys are known."""
+        raws = cut(rows, ID_SIZE)
+        lows = [run[:ID_SIZE] for run in runs]
+        if not (all(map(lt, raws, islice(raws, 1, None))) and all(map(lt, lows, islice(lows, 1, None)))):
+            raise CorruptError("a pending list is damaged: its rows are out of order")
+        self._rows.fill(rows)
+        if not runs or not raws or lows[0] > raws[0] or lows[-1] > raws[-1] or any(
+            self._rows.above(low, itself=True) >= border for low, border in pairwise(lows)
+        ):  # fmt: skip
+            raise CorruptError("a pending list is damaged: its runs and its rows don't fit together")
+        self._highest = raws[-1]
+        self._runs.fill(b"".join(runs))
+        dues: list[bytes] = []
+        drops: list[bytes] = []
+        for run in runs:
+            due, drop, slot = _filed(run)
+            if slot > len(self._keys):
+                raise CorruptError("a pending list is damaged: a row names an unknown key")
+            if due:
+                dues.append(due)
+            if drop:
+                drops.append(drop)
+            if slot:
+                self._users[slot - 1] += 1
+        dues.sort()
+        drops.sort()
+        self._due.fill(b"".join(dues))
+        self._drop.fill(b"".join(drops))
+
+
+def _raws(ids: Iterable[int]) -> list[bytes]:
+    """IDs as bytes, ascending, each once."""
+    return _ascending([entry_id.to_bytes(16, "big") for entry_id in ids])
+
+
+def _ascending(raws: list[bytes]) -> list[bytes]:
+    return raws if all(map(lt, raws, islice(raws, 1, None))) else sorted(set(raws))
+
+
+def _filed(run: bytes) -> tuple[bytes, bytes, int]:
+    """A run's rows in _due and _drop, each empty if it isn't there, and the slot of its key."""
+    low, _, due, expire, _, deliveries, most, slot, swept = _unpack_run(run)
+    again = not most or deliveries < most
+    leaves = leaves_at(due, expire, deliveries, most)
+    return (
+        run[24:32] + low if again and not swept and (not expire or due < expire) else b"",
+        _pack_time(leaves) + low if leaves != NEVER else b"",
+        slot,
+    )
+
+
+def leaves_at(due: int, expire: int, deliveries: int, max_deliveries: int) -> int:
+    """When a message must leave, in ms since epoch, or NEVER."""
+    if max_deliveries and deliveries >= max_deliveries and (not expire or due < expire):
+        return due
+    return expire or NEVER

@@ -1,0 +1,259 @@
+"""Nodes as they come out of their blob: the columns as stored, added up only as far as a read needs it.
+
+To make a Node of a blob costs three times what its decompression costs, nearly all of it for the numbers of entries
+that nobody asks for. A PackedNode answers the same questions from the columns:
+
+    ms of entry i      base + sum(gaps[: i + 1])
+    end of entry i     sum(sizes[: i + 1])
+    seq of entry i     seqs[i], or first_seq + sum(seqs[: i + 1]) where the column holds differences
+
+``sum`` adds some hundred small numbers in a microsecond. So a node's first reads are cheap, later ones dearer than with
+arrays: the cache unpacks what it is asked for again and again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from sys import byteorder
+from typing import Final, TypeAlias
+from zlib import adler32, crc32
+
+import zstandard
+
+from resp.errors import CorruptError
+from storage.ids import MASK64
+from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node
+
+Column: TypeAlias = "bytes | array[int]"  # bytes if an element takes one, unsigned: the fastest to cut and to add up
+AT_ONCE: Final = 32  # numbers that a search adds up one by one; of more, it adds up the first half
+OVERHEAD: Final = 700  # bytes of a cached node's objects: node, columns, body, the cache's entry
+
+_NOT_NEGATIVE: Final = bytes(range(128))  # bytes that are not, where they are signed
+_LOW: Final = 0 if byteorder == "little" else 1  # which byte of two
+
+# Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
+_decompressor: Final = zstandard.ZstdDecompressor()
+
+
+class PackedNode:
+    """Entries of a sealed node; immutable, never empty. What Node answers, it answers the same."""
+
+    __slots__ = (
+        "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "base", "body", "first_id", "size", "uses",
+    )  # fmt: skip
+
+    def __init__(
+        self, base: int, gaps: Column, first_seq: int, seqs: Column, differences: bool, sizes: Column, body: bytes,
+        start: int,
+    ) -> None:  # fmt: skip
+        """The wire is ``body`` from ``start`` on; ``differences``: so is ``seqs`` to be read.
+
+        Raises CorruptError if there is no such node (differences that lead nowhere are found out when they are used).
+        """
+        self.base = base  # ms since epoch
+        self.body = body
+        self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
+        self.uses = 0  # since it came into the cache, which counts
+        self._start = start
+        self._gaps = gaps
+        self.first_id = base << 64 | first_seq
+        self._first_seq = first_seq
+        self._seqs = seqs
+        self._differences = differences
+        self._sizes = sizes
+        if _total(sizes) != len(body) - start:
+            raise CorruptError("a node's entries are not as long as its body")
+        if gaps[0] or seqs[0] != (0 if differences else first_seq):
+            raise CorruptError("a node's columns begin with another entry")
+        most = len(gaps) << (8 if isinstance(gaps, bytes) else 8 * gaps.itemsize)
+        if base + most > MASK64 and base + _total(gaps) > MASK64:
+            raise CorruptError("a node's IDs are too large")
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def unpack(self) -> Node:
+        """The same with arrays. Raises CorruptError."""
+        # plain lists between: an array takes its elements from a list twice as fast as from an iterator
+        gaps = list(accumulate(self._gaps))
+        offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
+        seqs = self._seqs
+        if self._differences:
+            seqs = array("Q", self._seqs_of(0, len(gaps)))
+        elif isinstance(seqs, bytes):
+            seqs = array("B", seqs)
+        return Node(self.base, offsets, seqs, array("I", list(accumulate(self._sizes))), self.body[self._start :])
+
+    def id_at(self, index: int) -> int:
+        ms = self.base + _total(self._gaps[: index + 1])
+        return ms << 64 | (self._seqs_of(index, index + 1)[0] if self._differences else self._seqs[index])
+
+    def ids(self, lo: int, hi: int) -> list[int]:
+        """IDs of entries lo to hi - 1. Raises CorruptError."""
+        first = self.base + _total(self._gaps[:lo])
+        times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
+        return [ms << 64 | seq for ms, seq in zip(times, self._seqs_of(lo, hi), strict=True)]
+
+    def find_from(self, id: int) -> int:  # noqa: A002
+        """Index of the first entry whose ID is >= ``id``; len(self) if there is none. Raises CorruptError."""
+        ms, seq = (id >> 64) - self.base, id & MASK64
+        gaps = self._gaps
+        at = _first_reaching(gaps, ms)
+        if not seq or at == len(gaps) or _total(gaps[: at + 1]) != ms:
+            return at
+        rest = gaps[at + 1 :]
+        if isinstance(rest, bytes):
+            behind = len(gaps) - len(rest.lstrip(b"\0"))
+        else:
+            behind = at + 1 + _first_reaching(rest, 1)
+        return at + self._place(at, behind, seq)
+
+    def _place(self, at: int, behind: int, seq: int) -> int:
+        """How many of entries at to behind - 1, which are of one millisecond, have a smaller number than ``seq``."""
+        seqs, first = self._seqs, self._seqs_of(at, at + 1)[0]
+        ahead = seq - first  # nearly always they count up by one
+        if ahead <= 0:
+            return 0
+        if at + ahead < behind:
+            if not self._differences:
+                if seqs[at + ahead] == seq:
+                    return ahead
+            elif not isinstance(seqs, bytes) and seqs[at + 1 : at + ahead + 1].tobytes() == _ones(ahead, seqs.itemsize):
+                return ahead
+        return bisect_left(self._seqs_of(at, behind), seq)
+
+    def slice(self, lo: int, hi: int) -> bytes:
+        """Wire bytes of entries lo to hi - 1."""
+        if hi <= lo:
+            return b""
+        sizes, body = self._sizes, self.body
+        start = self._start
+        if lo:
+            start += _total(sizes[:lo])
+        return body[start : start + _total(sizes[lo:hi]) if hi < len(sizes) else len(body)]
+
+    def each_reversed(self, lo: int, hi: int) -> list[bytes]:
+        """The same entries one by one, newest first."""
+        body = self.body
+        end = self._start + _total(self._sizes[:hi])
+        wires = []
+        for size in reversed(self._sizes[lo:hi]):
+            wires.append(body[end - size : end])
+            end -= size
+        return wires
+
+    def _seqs_of(self, lo: int, hi: int) -> list[int]:
+        seqs = self._seqs
+        if not self._differences:
+            return list(seqs[lo:hi])
+        numbers = list(accumulate(seqs[lo:hi], initial=self._first_seq + _total(seqs[:lo])))[1:]
+        if numbers and (min(numbers) < 0 or max(numbers) > MASK64):
+            raise CorruptError("a node's IDs are impossible")
+        return numbers
+
+
+AnyNode = Node | PackedNode
+
+
+def _total(numbers: Column) -> int:
+    """Their sum. Of bytes adler32 knows it ten times as fast as sum(): its low half is one more, modulo 65521, and
+    256 bytes don't reach that."""
+    if not isinstance(numbers, bytes):
+        if numbers.typecode == "b":
+            raw = numbers.tobytes()
+            return _total(raw) - 256 * len(raw.translate(None, _NOT_NEGATIVE))
+        if numbers.typecode == "H":
+            raw = numbers.tobytes()
+            low, high = raw[_LOW::2], raw[1 - _LOW :: 2]
+            return _total(low) + (_total(high) << 8)
+        return sum(numbers)
+    if len(numbers) <= 256:
+        return (adler32(numbers) & 0xFFFF) - 1
+    total = 0
+    for at in range(0, len(numbers), 256):
+        total += (adler32(numbers[at : at + 256]) & 0xFFFF) - 1
+    return total
+
+
+def _ones(count: int, width: int) -> bytes:
+    """A column of nothing but 1."""
+    return (b"\1".ljust(width, b"\0") if byteorder == "little" else b"\1".rjust(width, b"\0")) * count
+
+
+def _first_reaching(column: Column, target: int) -> int:
+    """The smallest i for which column[0] + ... + column[i] >= ``target``; len(column) if there is none."""
+    lo, hi = 0, len(column)
+    while hi - lo > AT_ONCE:
+        middle = (lo + hi) >> 1
+        half = _total(column[lo:middle])
+        if half < target:
+            lo = middle
+            target -= half
+        else:
+            hi = middle
+    return lo + bisect_left(list(accumulate(column[lo:hi])), target)
+
+
+def open_packed(blob: bytes) -> PackedNode:
+    """The node that ``seal`` made a blob of. Raises CorruptError."""
+    if len(blob) <= BODY:
+        raise CorruptError("a node is cut short")
+    magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
+    if magic != MAGIC:
+        raise CorruptError("a node has no node's beginning")
+    if version != VERSION:
+        raise CorruptError(f"a node is of version {version}: written by a newer tidelog?")
+    stored = memoryview(blob)[BODY:]
+    if CRC.unpack_from(blob, HEADER.size)[0] != crc32(stored, crc32(blob[: HEADER.size])):
+        raise CorruptError("a node's checksum is wrong")
+    ms_width, seq_width, size_width = how >> 1 & 3, how >> 3 & 3, how >> 5 & 3
+    seqs = count << ms_width  # offset of the seq column
+    sizes = seqs + (count << seq_width)
+    wires = sizes + (count << size_width)
+    try:
+        if how & ZSTD:
+            if zstandard.frame_content_size(stored) != wires + wire_size:
+                raise CorruptError("a node's body is not of its length")
+            body = _decompressor.decompress(stored, allow_extra_data=False)
+        else:
+            body = bytes(stored)
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"a node can't be decompressed ({error})") from error
+    if len(body) != wires + wire_size or not count:
+        raise CorruptError("a node's body is not of its length")
+    differences = bool(how & SEQ_DELTAS)
+    seq_column = _column((SIGNED if differences else UNSIGNED)[seq_width], body[seqs:sizes])
+    size_column = _column(UNSIGNED[size_width], body[sizes:wires])
+    gaps = _column(UNSIGNED[ms_width], body[:seqs])
+    return PackedNode(ms, gaps, seq, seq_column, differences, size_column, body, wires)
+
+
+def open_node(blob: bytes) -> Node:
+    """The same with arrays. Raises CorruptError."""
+    return open_packed(blob).unpack()
+
+
+def open_stored(blob: bytes, sid: int, first_ord: int, first_id: int, count: int) -> PackedNode:
+    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another's."""
+    try:
+        node = open_packed(blob)
+        if len(node) != count or node.first_id != first_id:
+            raise CorruptError("a node that belongs elsewhere")
+    except CorruptError as error:
+        raise CorruptError(
+            f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {error}. "
+            "Restore the data directory from a backup or a replica."
+        ) from error
+    return node
+
+
+def _column(code: str, raw: bytes) -> Column:
+    if code == "B":
+        return raw
+    column = array(code)
+    column.frombytes(raw)
+    if byteorder == "big":
+        column.byteswap()
+    return column

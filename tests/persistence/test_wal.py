@@ -1,0 +1,303 @@
+"""The ring file: its bytes, its turns, and what a reader makes of every kind of end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from persistence import wal as tailfile
+from persistence.wal import BLOCK, FRAME, Tail, create
+from resp.errors import CorruptError
+
+RING = 8 * BLOCK
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    create(tmp_path / "tail", RING)
+    return tmp_path / "tail"
+
+
+def put(tail: Tail, offset: int, batch: bytes, synced: int | None = None) -> int:
+    """Append a frame as Log does; returns the next log offset."""
+    place = tail.place_for(len(batch))
+    assert place is not None
+    tail.write(place, offset, offset if synced is None else synced, batch)
+    tail.took(place, len(batch))
+    return offset + len(batch)
+
+
+def reread(path: Path, offset: int) -> tuple[list[bytes], int]:
+    tail = Tail(path)
+    try:
+        frames, dropped = tail.read(offset)
+        return [batch for _, batch, _, _ in frames], dropped
+    finally:
+        tail.close()
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1 << bit
+    path.write_bytes(raw)
+
+
+# -- the bytes -----------------------------------------------------------------------------------------------
+HEADER = bytes.fromhex("5449444554 41494c 01000000 ea8821c4 0080000000000000 04030201")
+FRAME_HEAD = bytes.fromhex("54460000 212e21c2 0700000000000000 0500000000000000 03000000 c2412435")
+
+
+def test_golden_bytes_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "urandom", lambda n: bytes(range(4, 4 - n, -1)))
+    create(tmp_path / "tail", RING - 1)  # whole blocks
+    tail = Tail(tmp_path / "tail")
+    put(tail, 7, b"abc", synced=5)
+    tail.close()
+    raw = (tmp_path / "tail").read_bytes()
+    assert len(raw) == BLOCK + RING
+    assert raw[: len(HEADER)] == HEADER
+    assert not any(raw[len(HEADER) : BLOCK])
+    assert raw[BLOCK : BLOCK + FRAME.size] == FRAME_HEAD
+    assert raw[BLOCK + FRAME.size : BLOCK + FRAME.size + 3] == b"abc"
+    assert not any(raw[BLOCK + FRAME.size + 3 :])
+
+
+def test_golden_bytes_read(tmp_path: Path) -> None:
+    raw = HEADER.ljust(BLOCK, b"\0") + (FRAME_HEAD + b"abc").ljust(RING, b"\0")
+    (tmp_path / "tail").write_bytes(raw)
+    assert reread(tmp_path / "tail", 7) == ([b"abc"], 0)
+
+
+# -- writing and reading back --------------------------------------------------------------------------------
+def test_frames_follow_each_other(path: Path) -> None:
+    tail = Tail(path)
+    offset = put(tail, 100, b"one")
+    offset = put(tail, offset, b"two" * 2000)
+    put(tail, offset, b"three")
+    tail.close()
+    assert reread(path, 100) == ([b"one", b"two" * 2000, b"three"], 0)
+    assert reread(path, 103)[0] == [b"two" * 2000, b"three"]  # the journal has the first
+
+
+def test_the_ring_wraps_and_a_frame_lies_in_one_piece(path: Path) -> None:
+    tail = Tail(path)
+    offset = first = 0
+    for turn in range(20):
+        batch = bytes([turn]) * 6000  # two blocks
+        first, offset = offset, put(tail, offset, batch)
+        if tail.used > 1:  # the journal takes all but the last
+            tail.freed(tail.used - 1, tail.end - 2 * BLOCK)
+    tail.close()
+    batches, dropped = reread(path, first)
+    assert (batches, dropped) == ([bytes([19]) * 6000], 0)
+
+
+def test_a_full_ring_says_so_and_takes_no_live_frame(path: Path) -> None:
+    tail = Tail(path)
+    offset = 0
+    while tail.place_for(5000) is not None:
+        offset = put(tail, offset, b"x" * 5000)
+    assert offset == 4 * 5000
+    assert tail.place_for(1) is None
+    assert tail.place_for(RING) is None
+    tail.freed(1, 2 * BLOCK)
+    assert tail.place_for(1) == 0
+    assert tail.place_for(BLOCK) is None  # it would end where the first live frame begins: full would look like empty
+    tail.freed(3, 8 * BLOCK)
+    assert tail.place_for(RING - FRAME.size) == 0
+    tail.close()
+
+
+class Model:
+    """What the ring must hold: the frames that the journal lacks."""
+
+    def __init__(self) -> None:
+        self.live: list[tuple[int, int, bytes, int]] = []  # place, log offset, records, place behind
+        self.offset = 0
+
+
+@given(st.lists(st.one_of(st.integers(1, RING), st.tuples(st.integers(0, 3))), max_size=40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_order_of_appending_and_freeing(tmp_path_factory: pytest.TempPathFactory, steps: list[object]) -> None:
+    path = tmp_path_factory.mktemp("ring") / "tail"
+    create(path, RING)
+    tail, model = Tail(path), Model()
+    for step in steps:
+        if isinstance(step, int):
+            place = tail.place_for(step)
+            if place is None:
+                assert model.live or FRAME.size + step > RING, "an empty ring refused a frame that fits"
+                continue
+            behind = place + tailfile.blocks(FRAME.size + step)
+            assert behind <= RING
+            assert all(behind <= at or end <= place for at, _, _, end in model.live), "a live frame was overwritten"
+            batch = bytes([model.offset % 251]) * step
+            put(tail, model.offset, batch)
+            model.live.append((place, model.offset, batch, behind))
+            model.offset += step
+        else:
+            assert isinstance(step, tuple)
+            count = min(step[0], len(model.live))
+            if count:
+                tail.freed(count, model.live[count - 1][3])
+                del model.live[:count]
+    tail.close()
+    start = model.live[0][1] if model.live else model.offset
+    assert reread(path, start) == ([batch for _, _, batch, _ in model.live], 0)
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+def three(path: Path) -> list[bytes]:
+    """Three frames of two blocks, one and one, from log offset 50; each synced before the next."""
+    batches = [b"first" * 1000, b"second", b"third" * 20]
+    tail = Tail(path)
+    offset = 50
+    for batch in batches:
+        offset = put(tail, offset, batch)
+    tail.close()
+    return batches
+
+
+def places() -> list[tuple[int, int]]:
+    """Where in the file the three frames lie: from, to."""
+    return [(at * BLOCK, at * BLOCK + FRAME.size + size) for at, size in ((1, 5000), (3, 6), (4, 100))]
+
+
+def test_the_last_frame_cut_at_every_byte_is_dropped(path: Path) -> None:
+    batches = three(path)
+    whole = path.read_bytes()
+    start, stop = places()[2]
+    for cut in range(start, stop):
+        path.write_bytes(whole[:cut] + bytes(stop - cut) + whole[stop:])
+        found, dropped = reread(path, 50)
+        assert found == batches[:2]
+        assert bool(dropped) == (cut >= start + 2), cut  # and said, if there is enough of it to know it by
+        assert reread(path, 50) == (batches[:2], 0), "what was dropped must be gone"
+
+
+def test_the_last_frame_flipped_at_every_byte_is_dropped_and_said(path: Path) -> None:
+    batches = three(path)
+    whole = path.read_bytes()
+    for at in range(*places()[2]):
+        path.write_bytes(whole)
+        flip(path, at, at % 8)
+        found, dropped = reread(path, 50)
+        assert found == batches[:2]
+        assert dropped, at
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+def test_an_earlier_frame_flipped_at_any_byte_is_refused(path: Path, frame: int) -> None:
+    three(path)
+    whole = path.read_bytes()
+    start, stop = places()[frame]
+    for at in [*range(start, start + 60), *range(start + 60, stop, 97), stop - 1]:
+        if at >= stop:
+            continue
+        path.write_bytes(whole)
+        flip(path, at, at % 8)
+        with pytest.raises(CorruptError, match="says that it was on disk") as refusal:
+            reread(path, 50)
+        assert str(path) in str(refusal.value)
+        assert "backup" in str(refusal.value)
+
+
+def test_frames_that_were_never_synced_may_be_missing(path: Path) -> None:
+    """everysec, and the power goes: the system wrote the third block before the second."""
+    tail = Tail(path)
+    offset = put(tail, 50, b"synced")
+    second = put(tail, offset, b"lost", synced=offset)
+    put(tail, second, b"later", synced=offset)
+    tail.close()
+    flip(path, 2 * BLOCK + FRAME.size)
+    found, dropped = reread(path, 50)
+    assert found == [b"synced"]
+    assert dropped == 2 * FRAME.size + len(b"lost") + len(b"later")
+
+
+def test_what_was_dropped_never_follows_what_is_written_next(path: Path) -> None:
+    """Without the wipe, the old third frame would fit behind a new second one of the same length."""
+    tail = Tail(path)
+    offset = put(tail, 0, b"first", synced=0)
+    second = put(tail, offset, b"AAAA", synced=0)
+    put(tail, second, b"ghost", synced=0)
+    tail.close()
+    flip(path, 2 * BLOCK + FRAME.size)
+    tail = Tail(path)
+    frames, _ = tail.read(0)
+    assert [batch for _, batch, _, _ in frames] == [b"first"]
+    put(tail, offset, b"BBBB", synced=0)
+    tail.close()
+    assert reread(path, 0) == ([b"first", b"BBBB"], 0)
+
+
+def test_wiping_spares_the_frames_of_a_wrapped_ring(path: Path) -> None:
+    tail = Tail(path)
+    offset = 0
+    for _ in range(3):
+        offset = put(tail, offset, b"x" * 8000)  # two blocks each
+    tail.freed(2, 4 * BLOCK)
+    start = offset - 8000
+    offset = put(tail, offset, b"y" * 8000)  # the last two blocks
+    offset = put(tail, offset, b"z" * 3)  # the first
+    put(tail, offset, b"torn")
+    tail.close()
+    flip(path, 2 * BLOCK + FRAME.size)
+    found, dropped = reread(path, start)
+    assert dropped
+    assert found == [b"x" * 8000, b"y" * 8000, b"zzz"]
+    assert reread(path, start) == (found, 0)
+
+
+def test_stale_frames_of_an_earlier_lap_do_not_count(path: Path) -> None:
+    tail = Tail(path)
+    offset = 0
+    for turn in range(8):
+        offset = put(tail, offset, b"lap1%d" % turn)
+    tail.freed(8, 8 * BLOCK)
+    put(tail, offset, b"lap2")
+    tail.close()
+    assert reread(path, offset) == ([b"lap2"], 0)
+    assert reread(path, offset + 4) == ([], 0)
+
+
+def test_what_a_client_stores_can_not_look_like_a_frame(path: Path) -> None:
+    """A value that holds, where a block begins, a frame with a log offset to come: right but for the salt."""
+    body = b"evil"
+    rest = tailfile.SIGNED.pack(10_000, 9_999, len(body), crc32(body))
+    forged = b"TF\0\0" + crc32(rest).to_bytes(4, "little") + rest + body
+    batch = bytes(BLOCK - FRAME.size) + forged + bytes(100)
+    tail = Tail(path)
+    put(tail, 0, batch)
+    tail.close()
+    assert reread(path, 0) == ([batch], 0)
+
+
+# -- the file itself -----------------------------------------------------------------------------------------
+def test_every_flip_of_the_header_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for at in range(len(HEADER)):
+        path.write_bytes(whole)
+        flip(path, at, at % 8)
+        with pytest.raises(CorruptError, match=str(path)):
+            Tail(path)
+
+
+@pytest.mark.parametrize("size", [0, 10, BLOCK, BLOCK + RING - 1, BLOCK + RING + 1])
+def test_a_file_of_another_length_is_refused(path: Path, size: int) -> None:
+    os.truncate(path, size)
+    with pytest.raises(CorruptError, match=str(path)):
+        Tail(path)
+
+
+def test_a_newer_version_says_that_it_is_newer(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[8] = 2
+    path.write_bytes(raw)
+    with pytest.raises(CorruptError, match=r"version 2.*start the newer one"):
+        Tail(path)

@@ -1,0 +1,127 @@
+"""INFO replication: the lines that Sentinel and monitors parse, for every state of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commands.session import LEADER, Session
+from respserver.clients.clients import client_line
+from respserver.config.config import Config
+from respserver.observe import info
+from respserver.observe.stats import Counters, Figures, StreamWalk
+from respserver.roles.replicas import ReplicaFigures
+from respserver.roles.roles import RoleFigures
+from storage.keyspace import Keyspace
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
+from tests.commands.fakeserver import NOW, EmptyStore
+
+END = 1000  # log offset
+ID, PREVIOUS = "ab" * 20, "cd" * 20
+
+Lines = Callable[..., list[str]]
+
+
+@pytest.fixture
+def config() -> Config:
+    return Config.load(["--repl-backlog-size", "1mb", "--replica-priority", "7"])
+
+
+@pytest.fixture
+def lines(config: Config) -> Lines:
+    """The section's lines where the server's part is this."""
+
+    def lines(**facts: object) -> list[str]:
+        figures = Figures(
+            now=NOW, started=NOW, run_id="0" * 40, roles=RoleFigures(id=ID, **facts),  # type: ignore[arg-type]
+            config=config.value, keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=[],
+            counters=Counters(), walk=StreamWalk(), log_offset=END,
+        )  # fmt: skip
+        title, *rest, end = info.render(figures, ["replication"]).split("\r\n")
+        assert (title, end) == ("# Replication", "")
+        return rest
+
+    return lines
+
+
+def test_a_leader_alone(lines: Lines) -> None:
+    assert lines() == [
+        "role:master", "connected_slaves:0", "master_failover_state:no-failover", f"master_replid:{ID}",
+        f"master_replid2:{'0' * 40}", "master_repl_offset:1000", "second_repl_offset:-1", "repl_backlog_active:0",
+        "repl_backlog_size:1048576", "repl_backlog_first_byte_offset:0", "repl_backlog_histlen:0",
+    ]  # fmt: skip
+
+
+def test_a_leader_with_replicas(lines: Lines, config: Config) -> None:
+    replicas = [
+        ReplicaFigures("10.0.0.1", 6379, "online", 990, 980, 1),
+        ReplicaFigures("::1", 7000, "send_bulk", 0, 0, 0),
+    ]
+    config.min_replicas_to_write = 2
+    assert lines(
+        replicas=replicas, good_replicas=1, failover="waiting-for-sync", previous_id=PREVIOUS, previous_offset=400,
+        backlog_active=True, backlog_first=300,
+    ) == [
+        "role:master", "connected_slaves:2", "min_slaves_good_slaves:1",
+        "slave0:ip=10.0.0.1,port=6379,state=online,offset=990,lag=1",
+        "slave1:ip=::1,port=7000,state=send_bulk,offset=0,lag=0",
+        "master_failover_state:waiting-for-sync", f"master_replid:{ID}", f"master_replid2:{PREVIOUS}",
+        "master_repl_offset:1000", "second_repl_offset:400", "repl_backlog_active:1", "repl_backlog_size:1048576",
+        "repl_backlog_first_byte_offset:300", "repl_backlog_histlen:700",
+    ]  # fmt: skip
+    config.min_replicas_max_lag = 0
+    assert not any("good_slaves" in line for line in lines(replicas=replicas))
+
+
+REST = [
+    "connected_slaves:0", "master_failover_state:no-failover", f"master_replid:{ID}", f"master_replid2:{'0' * 40}",
+    "master_repl_offset:1000", "second_repl_offset:-1", "repl_backlog_active:0", "repl_backlog_size:1048576",
+    "repl_backlog_first_byte_offset:0", "repl_backlog_histlen:0",
+]  # fmt: skip
+OFFSETS = ["slave_read_repl_offset:1000", "slave_repl_offset:1000"]
+
+
+def test_a_replica_that_follows(lines: Lines) -> None:
+    assert lines(leader=False, host="10.0.0.9", port=6379, state="connected", last_io=3) == [
+        "role:slave", "master_host:10.0.0.9", "master_port:6379", "master_link_status:up",
+        "master_last_io_seconds_ago:3", "master_sync_in_progress:0", *OFFSETS,
+        "slave_priority:7", "slave_read_only:1", "replica_announced:1", *REST,
+    ]  # fmt: skip
+
+
+def test_a_replica_that_lost_its_leader(lines: Lines, config: Config) -> None:
+    config.replica_announced = False
+    assert lines(leader=False, host="h", port=1, state="connect", last_io=-1, down_since=12) == [
+        "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
+        "master_last_io_seconds_ago:-1", "master_sync_in_progress:0", *OFFSETS, "master_link_down_since_seconds:12",
+        "slave_priority:7", "slave_read_only:1", "replica_announced:0", *REST,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("total", "read", "left", "percent"), [(200, 50, 150, "25.00"), (0, 0, 0, "0.00"), (100, 120, 0, "100.00")]
+)
+def test_a_replica_that_gets_a_copy(lines: Lines, total: int, read: int, left: int, percent: str) -> None:
+    facts = {"sync_total": total, "sync_read": read, "sync_last_io": 0, "down_since": 4}
+    assert lines(leader=False, host="h", port=1, state="sync", last_io=0, syncing=True, **facts) == [
+        "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
+        "master_last_io_seconds_ago:0", "master_sync_in_progress:1", *OFFSETS,
+        f"master_sync_total_bytes:{total}", f"master_sync_read_bytes:{read}", f"master_sync_left_bytes:{left}",
+        f"master_sync_perc:{percent}", "master_sync_last_io_seconds_ago:0", "master_link_down_since_seconds:4",
+        "slave_priority:7", "slave_read_only:1", "replica_announced:1", *REST,
+    ]  # fmt: skip
+
+
+def test_replicas_are_not_counted_as_clients(lines: Lines, config: Config) -> None:
+    sessions = [Session(number, "127.0.0.1:5", "127.0.0.1:6379", NOW) for number in range(3)]
+    sessions[1].replica, sessions[2].replica = object(), LEADER
+    figures = Figures(
+        now=NOW, started=NOW, run_id="0" * 40, roles=RoleFigures(), config=config.value,
+        keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=sessions, counters=Counters(), walk=StreamWalk(),
+    )  # fmt: skip
+    assert "connected_clients:1\r\n" in info.render(figures, ["clients"])
+    memory = info.memory_figures(figures)
+    assert memory["replicas"] == 2 * memory["clients"] > 0
+    assert [client_line(one, NOW).split("flags=")[1].split(" ")[0] for one in sessions] == ["N", "S", "M"]

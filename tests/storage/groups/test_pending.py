@@ -1,0 +1,468 @@
+"""The pending list against a plain dict, its dumps against damage, its memory against 150 bytes a message."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+import tracemalloc
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from resp.errors import CorruptError
+from storage.groups import pending, sortedrows
+from storage.groups.pending import PendingRow, PendingTable
+from storage.groups.pendingdump import assemble
+
+NOW = 1_700_000_000_000
+MAX_ID = (1 << 128) - 1
+
+# few enough that they meet often, with neighbours in ms and in seq, and both ends of the range
+IDS = [ms << 64 | seq for ms in range(6) for seq in range(6)] + [MAX_ID - 1, MAX_ID, NOW << 64, 1 << 127]
+ids = st.sampled_from(IDS)
+spans = st.integers(0, 40)
+retries = st.integers(1, 40)
+limits = st.integers(0, 3)
+keys = st.sampled_from([b"", b"dead", b"other", b"\0\xff"])
+
+
+class Model(RuleBasedStateMachine):
+    """Every operation on the table and on a dict, with blocks so small that they split and join all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(sortedrows, "BLOCK_BYTES", 240)
+        self.table = PendingTable()
+        self.model: dict[int, PendingRow] = {}
+        self.now = NOW
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    # -- what the words mean, in the plainest form
+    def again(self, row: PendingRow) -> bool:
+        return (not row.max_deliveries or row.deliveries < row.max_deliveries) and (
+            not row.expire or row.due < row.expire
+        )
+
+    def leaves(self, row: PendingRow) -> tuple[int, str] | None:
+        ends = []
+        if row.expire:
+            ends.append((row.expire, "expired"))
+        if row.max_deliveries and row.deliveries >= row.max_deliveries:
+            ends.append((row.due, "maxdeliveries"))
+        return min(ends, default=None)
+
+    # -- rules
+    @rule(entry=ids, retry=retries, expire=spans, most=limits, key=keys)
+    def add(self, entry: int, retry: int, expire: int, most: int, key: bytes) -> None:
+        at = expire and self.now + expire
+        self.table.add(entry, self.now, self.now + retry, at, retry, most, key)
+        self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
+
+    @rule(entries=st.lists(ids, max_size=20), ordered=st.booleans(), retry=retries, expire=spans, most=limits, key=keys)
+    def add_many(self, entries: list[int], ordered: bool, retry: int, expire: int, most: int, key: bytes) -> None:
+        at = expire and self.now + expire
+        if ordered:
+            entries.sort()
+        self.table.add_many(entries, self.now, self.now + retry, at, retry, most, key)
+        for entry in entries:
+            self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), retry=st.none() | retries, most=st.none() | limits, key=st.none() | keys, wait=spans)
+    def redeliver(self, data: st.DataObject, retry: int | None, most: int | None, key: bytes | None, wait: int) -> None:
+        entry = data.draw(st.sampled_from(sorted(self.model)))
+        row = self.model[entry]
+        self.table.redeliver(entry, self.now + wait, retry, most, key)
+        self.model[entry] = row._replace(
+            deliveries=row.deliveries + 1,
+            due=self.now + wait,
+            retry=row.retry if retry is None else retry,
+            max_deliveries=row.max_deliveries if most is None else most,
+            deadletter=row.deadletter if key is None else key,
+        )
+
+    @rule(entries=st.lists(ids, max_size=20), retry=st.none() | retries, key=st.none() | keys, wait=spans)
+    def redeliver_many(self, entries: list[int], retry: int | None, key: bytes | None, wait: int) -> None:
+        if entries and not set(entries) <= self.model.keys():
+            with pytest.raises(KeyError):
+                self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+            entries = [entry for entry in entries if entry in self.model]
+        self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+        for entry in set(entries):
+            row = self.model[entry]
+            self.model[entry] = row._replace(
+                deliveries=row.deliveries + 1,
+                due=self.now + wait,
+                retry=row.retry if retry is None else retry,
+                deadletter=row.deadletter if key is None else key,
+            )
+
+    @rule(entries=st.lists(ids, max_size=20), wait=spans)
+    def set_due_many(self, entries: list[int], wait: int) -> None:
+        there = sorted(set(entries) & self.model.keys())
+        assert self.table.set_due_many(entries, self.now + wait) == there
+        for entry in there:
+            self.model[entry] = self.model[entry]._replace(due=self.now + wait)
+
+    @rule(entry=ids, wait=spans)
+    def set_due(self, entry: int, wait: int) -> None:
+        assert self.table.set_due(entry, self.now + wait) == (entry in self.model)
+        if entry in self.model:
+            self.model[entry] = self.model[entry]._replace(due=self.now + wait)
+
+    @rule(entry=ids)
+    def remove(self, entry: int) -> None:
+        assert self.table.remove(entry) == (self.model.pop(entry, None) is not None)
+
+    @rule(entries=st.lists(ids, max_size=20))
+    def remove_many(self, entries: list[int]) -> None:
+        there = set(entries) & self.model.keys()
+        assert self.table.remove_many(entries) == len(there)
+        for entry in there:
+            del self.model[entry]
+
+    @rule(span=spans)
+    def wait(self, span: int) -> None:
+        self.now += span
+
+    @rule(limit=st.integers(0, 12))
+    def due(self, limit: int) -> None:
+        found = sorted(
+            (row.due, entry)
+            for entry, row in self.model.items()
+            if self.again(row) and row.due <= self.now and not (row.expire and row.expire <= self.now)
+        )
+        assert self.table.due(self.now, limit) == [entry for _, entry in found[:limit]]
+
+    @rule(limit=st.integers(0, 12))
+    def drops(self, limit: int) -> None:
+        ends = [(end, entry) for entry, row in self.model.items() if (end := self.leaves(row)) is not None]
+        overdue = sorted((when, entry, why) for (when, why), entry in ends if when <= self.now)
+        assert self.table.drops(self.now, limit) == [(entry, why) for _, entry, why in overdue[:limit]]
+
+    @rule(start=ids, end=ids, count=st.integers(-1, 50))
+    def rows(self, start: int, end: int, count: int) -> None:
+        found = [self.model[entry] for entry in sorted(self.model) if start <= entry <= end]
+        assert self.table.rows(start, end, count) == found[: max(0, count)]
+
+    @rule()
+    def reload(self) -> None:
+        self.table = PendingTable.load(self.table.dump())
+
+    # -- always
+    @invariant()
+    def same_content(self) -> None:
+        assert len(self.table) == len(self.model)
+        assert self.table.ids() == sorted(self.model)
+        assert self.table.rows(0, MAX_ID, 100) == [self.model[entry] for entry in sorted(self.model)]
+        assert self.table.lowest() == min(self.model, default=None)
+        assert self.table.highest() == max(self.model, default=None)
+        for entry in IDS:
+            assert self.table.get(entry) == self.model.get(entry)
+
+    @invariant()
+    def same_moments(self) -> None:
+        ends = [end[0] for row in self.model.values() if (end := self.leaves(row)) is not None]
+        assert self.table.next_drop() == min(ends, default=None)
+        soonest = self.table.next_due()
+        dues = [row.due for row in self.model.values() if self.again(row)]
+        live = [row.due for row in self.model.values() if self.again(row) and not 0 < row.expire <= self.now]
+        # what has expired may still be counted, until a due() has met it
+        if soonest is None:
+            assert not live
+        else:
+            assert soonest in dues
+            assert soonest <= min(live, default=soonest)
+
+    @invariant()
+    def each_run_has_messages(self) -> None:
+        lows = [run[:16] for run in self.table._runs.span(b"", b"", 1000)]
+        raws = self.table._rows.span(b"", b"", 1000)
+        owners = [bisect_right(lows, raw) for raw in raws]
+        assert sorted(set(owners)) == list(range(1, len(lows) + 1))
+
+    @invariant()
+    def blocks_are_in_order(self) -> None:
+        for part in (self.table._rows, self.table._runs, self.table._due, self.table._drop):
+            check_blocks(part)
+
+
+def check_blocks(part: sortedrows.SortedRows) -> None:
+    assert part._mins[0] == b""
+    assert len(part._mins) == len(part._blocks)
+    assert all(part._blocks) or part._blocks == [b""]
+    assert sum(map(len, part._blocks)) == part.count * part._width
+    for i, block in enumerate(part._blocks):
+        assert len(block) <= part._capacity
+        assert part._mins[i] <= block
+        assert i + 1 == len(part._blocks) or block[-part._width :] < part._mins[i + 1]
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+# -- sizes that the model doesn't reach ---------------------------------------------------------------------
+def sequence(count: int, start: int = 0) -> list[int]:
+    """IDs as a stream gives them: three in each millisecond."""
+    return [NOW + i // 3 << 64 | i % 3 for i in range(start, start + count)]
+
+
+def filled(count: int) -> PendingTable:
+    table = PendingTable()
+    for start in range(0, count, 100):
+        table.add_many(sequence(100, start), NOW + start, NOW + start + 1000, NOW + start + 5000, 1000)
+    return table
+
+
+def test_appending_leaves_full_blocks() -> None:
+    one, many = PendingTable(), filled(9000)
+    for i, entry in enumerate(sequence(9000)):
+        one.add(entry, NOW + i, NOW + i + 1000, NOW + i + 5000, 1000)
+    for table in (one, many):
+        for part in (table._rows, table._runs, table._due, table._drop):
+            check_blocks(part)
+            assert {len(block) for block in part._blocks[:-1]} == {part._capacity}
+
+
+def test_long_runs_fall_into_the_middle() -> None:
+    table, low, high = PendingTable(), sequence(3000), sequence(3000, 9000)
+    table.add_many(low, NOW, NOW + 10, 0, 10)
+    table.add_many(high, NOW, NOW + 30, 0, 30)
+    table.add_many(sequence(3000, 4000), NOW, NOW + 20, 0, 20)
+    assert table.ids() == low + sequence(3000, 4000) + high
+    assert table.due(NOW + 20, 10_000) == low + sequence(3000, 4000)
+    assert table.remove_many(table.ids()[1:-1]) == 8998
+    assert table.ids() == [low[0], high[-1]]
+    check_blocks(table._rows)
+    check_blocks(table._due)
+
+
+def test_drained_in_random_order_it_is_as_new() -> None:
+    table = filled(6000)
+    order = sequence(6000)
+    random.Random(1).shuffle(order)
+    for number, entry in enumerate(order):
+        assert table.remove(entry)
+        if number % 500 == 0:
+            check_blocks(table._rows)
+            check_blocks(table._due)
+            check_blocks(table._drop)
+    assert len(table) == 0
+    assert (table.lowest(), table.highest(), table.next_due(), table.next_drop()) == (None, None, None, None)
+    assert table._rows._blocks == table._runs._blocks == table._due._blocks == table._drop._blocks == [b""]
+    assert table.dump() == PendingTable().dump()
+
+
+@pytest.mark.interpreted
+def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "SWEEP", 100)
+    table = PendingTable()
+    for entry in sequence(1000):
+        table.add(entry, NOW, NOW + 10, NOW + 20, 10, 0, b"%d" % entry)  # a run each
+    table.add_many(sequence(5, 1000), NOW, NOW + 15, 0, 15)
+    rounds = 0
+    while not (found := table.due(NOW + 50, 10)):
+        soonest = table.next_due()
+        assert soonest is not None
+        assert soonest <= NOW + 50  # there is more: the caller asks again
+        rounds += 1
+        assert rounds <= 10
+    assert rounds == 10
+    assert found == sequence(5, 1000)
+    assert table.next_due() == NOW + 15
+    assert len(table.drops(NOW + 50, 2000)) == 1000  # they are still to be dropped
+
+
+def test_redeliver_needs_the_message() -> None:
+    table = PendingTable()
+    with pytest.raises(KeyError):
+        table.redeliver(1, NOW)
+    assert table.get(1) is None
+
+
+def test_deliveries_stop_counting_at_the_largest_number() -> None:
+    table = PendingTable()
+    table.add(1, NOW, NOW, 0, 1)
+    raw = bytearray(table.dump()[:-4])
+    raw[-29:-25] = b"\xff\xff\xff\xff"
+    table = PendingTable.load(bytes(raw) + struct.pack(">I", zlib.crc32(raw)))
+    table.redeliver(1, NOW + 1)
+    row = table.get(1)
+    assert row is not None
+    assert row.deliveries == (1 << 32) - 1
+
+
+def test_dead_letter_keys_are_forgotten_with_their_last_message() -> None:
+    table = PendingTable()
+    for i in range(1, 1000):
+        table.add(i, NOW, NOW, 0, 1, 0, b"dead-%d" % i)
+        table.redeliver(i, NOW, deadletter=b"dead-%d" % (i + 1))
+        table.remove(i)
+    assert len(table._keys) <= 2
+    assert not table._slots
+    table.add(1, NOW, NOW, 0, 1, 0, b"a")
+    loaded = PendingTable.load(table.dump())
+    loaded.add(2, NOW, NOW, 0, 1, 0, b"b")
+    assert [row.deadletter for row in loaded.rows(0, 9, 9)] == [b"a", b"b"]
+
+
+# -- dumps ---------------------------------------------------------------------------------------------------
+def test_golden_dump() -> None:
+    table = PendingTable()
+    table.add(5 << 64 | 7, 1000, 2000, 9000, 1000, 3, b"dead")
+    table.add(6 << 64, 1001, 2001, 0, 1000)
+    table.redeliver(6 << 64, 3000, 500)
+    golden = bytes.fromhex(
+        "544c5032 0000000000000002 0000000000000002 00000001 00000004 64656164 "
+        "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
+        "00000001 00000003 00000001 00 "
+        "00000000000000060000000000000000 00000000000003e9 0000000000000bb8 0000000000000000 00000000000001f4 "
+        "00000002 00000000 00000000 00 "
+        "00000000000000050000000000000007 00000000000000060000000000000000"
+    )
+    golden += struct.pack(">I", zlib.crc32(golden))
+    assert table.dump() == golden
+    loaded = PendingTable.load(golden)
+    assert loaded.rows(0, MAX_ID, 9) == table.rows(0, MAX_ID, 9)
+    assert loaded.next_due() == 2000
+    assert loaded.next_drop() == 9000
+    assert loaded.dump() == golden
+
+
+def test_a_dump_without_runs_is_still_read() -> None:
+    table = PendingTable()
+    table.add_many([5 << 64 | 7, 5 << 64 | 8], 1000, 2000, 9000, 1000, 3, b"dead")
+    table.add(6 << 64, 1001, 2001, 0, 1000)
+    table.redeliver(6 << 64, 3000, 500)
+    old = bytes.fromhex(
+        "544c5031 0000000000000003 00000001 00000004 64656164 "
+        "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
+        "00000001 00000003 00000001 "
+        "00000000000000050000000000000008 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
+        "00000001 00000003 00000001 "
+        "00000000000000060000000000000000 00000000000003e9 0000000000000bb8 0000000000000000 00000000000001f4 "
+        "00000002 00000000 00000000"
+    )
+    loaded = PendingTable.load(old + struct.pack(">I", zlib.crc32(old)))
+    assert loaded.dump() == table.dump()
+
+
+def test_what_is_alike_is_one_run() -> None:
+    table, ids = PendingTable(), sequence(1000)
+    for entry in ids:
+        table.add(entry, NOW, NOW + 10, NOW + 90, 10)
+    assert len(table._runs) == 1
+    for entry in ids[100:900]:
+        table.redeliver(entry, NOW + 20)
+    assert [row.due for row in table.rows(0, MAX_ID, 1000)] == [NOW + 10] * 100 + [NOW + 20] * 800 + [NOW + 10] * 100
+    assert len(table._runs) == 3
+    for entry in reversed(ids[100:900]):
+        table.set_due(entry, NOW + 10)
+    assert len(table._runs) == 3  # delivered twice
+    assert table.due(NOW + 10, 1000) == ids
+    for entry in ids[:100] + ids[900:]:
+        table.redeliver(entry, NOW + 10)
+    assert len(table._runs) == 1
+    assert table.remove_many(ids[::2]) == 500
+    assert table.due(NOW + 10, 1000) == ids[1::2]
+    assert table.drops(NOW + 90, 1000) == [(entry, "expired") for entry in ids[1::2]]
+
+
+def test_parts_are_a_snapshot() -> None:
+    table = filled(500)
+    dump, parts = table.dump(), table.parts()
+    table.remove_many(sequence(250))
+    table.set_due(sequence(1, 400)[0], NOW)
+    assert assemble(parts) == dump != table.dump()
+
+
+def small_dump() -> bytes:
+    table = PendingTable()
+    table.add(1, NOW, NOW + 1, NOW + 9, 1, 2, b"dead")
+    table.add(2, NOW, NOW + 1, NOW + 9, 1, 2, b"letter")
+    return table.dump()
+
+
+def damaged() -> Iterator[bytes]:
+    dump = small_dump()
+    for at in range(len(dump)):
+        yield dump[:at]
+        yield dump[:at] + bytes([dump[at] ^ 1]) + dump[at + 1 :]
+    yield dump + b"\0"
+
+    def sealed(body: bytes) -> bytes:
+        return body + struct.pack(">I", zlib.crc32(body))
+
+    body = dump[:-4]
+    assert sealed(body) == dump
+    yield sealed(b"TLP3" + body[4:])  # a format of tomorrow
+    yield sealed(body[:4] + struct.pack(">Q", 3) + body[12:])  # counts that don't add up
+    yield sealed(body[:12] + struct.pack(">Q", 3) + body[20:])
+    yield sealed(body[:20] + struct.pack(">I", 7) + body[24:])
+    head, runs, rows = body[:-154], body[-154:-32], body[-32:]
+    yield sealed(head + runs + rows[16:] + rows[:16])  # rows out of order
+    yield sealed(head + runs + rows[:16] * 2)  # the same row twice
+    yield sealed(head + runs[61:] + runs[:61] + rows)  # the same of runs
+    yield sealed(head + runs[:61] * 2 + rows)
+    few, many = struct.pack(">QQ", 2, 0), struct.pack(">QQ", 0, 2)
+    yield sealed(body[:4] + few + head[20:] + rows)  # rows without runs, runs without rows
+    yield sealed(body[:4] + many + head[20:] + runs)
+    yield sealed(head + runs + rows[16:] + bytes(15) + b"\x03")  # a run without rows
+    yield sealed(head + runs[:59] + b"\x09" + runs[60:] + rows)  # a key that isn't there
+
+
+def test_a_damaged_dump_is_refused() -> None:
+    for blob in damaged():
+        with pytest.raises(CorruptError, match="pending list"):
+            PendingTable.load(blob)
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("how", ["sequential", "after random acks", "mixed retry times"])
+def test_150_bytes_a_message(how: str) -> None:
+    """The same as benchmarks/pending_memory.py, which asks the operating system too, with fewer messages."""
+    rng = random.Random(how)
+    order = sequence(30_000)
+    rng.shuffle(order)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        table = PendingTable()
+        for i, entry in enumerate(sequence(30_000)):
+            retry = rng.choice((1000, 5000, 60_000)) if how == "mixed retry times" else 1000
+            table.add(entry, NOW + i, NOW + i + retry, NOW + i + 3_600_000, retry, 9, b"dead")
+        if how == "after random acks":
+            for entry in order[:15_000]:
+                table.remove(entry)
+        took = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert took / len(table) <= 150
+    assert 0.9 < table.memory_bytes() / took < 1.25  # the estimate is honest
+
+
+@pytest.mark.interpreted
+def test_a_run_that_ends_on_the_bound_of_a_block_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sortedrows, "BLOCK_BYTES", 240)
+    rows = sortedrows.SortedRows(8, 8)
+    number = [n.to_bytes(8, "big") for n in range(120)]
+    rows.fill(b"".join(number[::2]))
+    bound = rows._mins[1]
+    assert rows.delete(bound) == bound
+    at = number.index(bound)
+    rows.insert_many(number[at - 1] + bound)
+    assert rows.get(bound) == bound
+    assert rows.span(b"", b"", 100) == sorted({*number[::2], number[at - 1]})

@@ -1,0 +1,67 @@
+"""A node store in memory, for tests of what stands on it: it keeps what checkpoints write, as the real one does."""
+
+from __future__ import annotations
+
+from resp.errors import CorruptError
+from storage.capture import StreamCapture
+from storage.nodes.node import new_compressor
+
+
+class View:
+    """The store as it was when it was pinned."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._blobs: dict[tuple[int, int], tuple[int, bytes]] | None = dict(store.blobs)
+        store.pins += 1
+
+    def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        assert self._blobs is not None, "read from a released view"
+        return find(self._blobs, sid, first_ord, first_id)
+
+    def pin(self) -> View:
+        raise AssertionError("nobody pins a view")
+
+    def release(self) -> None:
+        assert self._blobs is not None, "released twice"
+        self._blobs = None
+        self._store.pins -= 1
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.blobs: dict[tuple[int, int], tuple[int, bytes]] = {}  # sid, first ordinal -> first ID, blob
+        self.metas: dict[int, bytes] = {}
+        self.pins = 0  # views not released
+        self.loads = 0
+
+    def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        self.loads += 1
+        return find(self.blobs, sid, first_ord, first_id)
+
+    def pin(self) -> View:
+        return View(self)
+
+    def release(self) -> None:
+        raise AssertionError("the store itself isn't pinned")
+
+    def write(self, capture: StreamCapture) -> None:
+        """A checkpoint. Of the nodes that begin before the stream does the last one stays: its end isn't known here."""
+        self.metas[capture.sid] = capture.meta
+        for first, first_id, node in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
+            blob = node if isinstance(node, bytes) else node.seal(new_compressor())
+            self.blobs[capture.sid, first] = first_id, blob
+        dead = [first for first in self.firsts(capture.sid) if first <= capture.first_ord]
+        for first in dead[:-1]:
+            del self.blobs[capture.sid, first]
+
+    def firsts(self, sid: int) -> list[int]:
+        return sorted(first for other, first in self.blobs if other == sid)
+
+
+def find(blobs: dict[tuple[int, int], tuple[int, bytes]], sid: int, first_ord: int, first_id: int) -> bytes:
+    if (sid, first_ord) not in blobs:
+        raise CorruptError(f"no node at {sid}, {first_ord}")
+    stored_id, blob = blobs[sid, first_ord]
+    assert stored_id == first_id
+    return blob

@@ -1,0 +1,129 @@
+"""Drafts in a stream: what appending, checkpoints and eviction do with nodes that are not written yet."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from commands.streams.entries import entry_wire, id_bulk
+from storage.nodes.cache import NodeCache
+from storage.nodes.draft import BareDraft, Draft
+from storage.nodes.pool import Nodes
+from storage.stages.stages import Piece
+from storage.stream import Stream
+from tests.storage.nodes.nodestore import MemoryStore
+
+BARE = entry_wire(b"", [b"f", b"v"])
+
+
+def wires(ms: int, seq: int, count: int) -> bytes:
+    return b"".join(entry_wire(id_bulk(ms, n), [b"f", b"v"]) for n in range(seq, seq + count))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def stream(store: MemoryStore) -> Stream:
+    nodes = Nodes(store, NodeCache(0))
+    nodes.max_entries = 4
+    return Stream(1, nodes)
+
+
+def adopt(stream: Stream, seq: int, count: int) -> None:
+    piece = Piece.of(b"k", array("I", [len(BARE)] * count), BARE * count)
+    stream.adopt(BareDraft(5, seq, [piece]), 5, seq)
+
+
+def append(stream: Stream, seq: int, count: int) -> None:
+    for number in range(seq, seq + count):
+        stream.append(5, number, wires(5, number, 1))
+
+
+def everything(stream: Stream) -> bytes:
+    return stream.read(stream.first_ord, stream.next_ord)
+
+
+def test_a_tail_before_and_appends_behind(stream: Stream) -> None:
+    append(stream, 0, 2)
+    adopt(stream, 2, 4)
+    assert (stream.length, stream.last_id, stream.node_count) == (6, 5 << 64 | 5, 2)
+    assert everything(stream) == wires(5, 0, 6)
+    adopt(stream, 6, 1)
+    append(stream, 7, 2)
+    assert stream.node_count == 3  # the last draft had room
+    assert everything(stream) == wires(5, 0, 9)
+    assert stream.ids(0, 9) == [5 << 64 | n for n in range(9)]
+
+
+def test_a_draft_that_went_on_while_it_was_stored(stream: Stream, store: MemoryStore) -> None:
+    adopt(stream, 0, 2)
+    capture = stream.capture()
+    append(stream, 2, 2)  # the draft is the tail again, full, and sealed
+    store.write(capture)
+    stream.captured(capture)
+    assert everything(stream) == wires(5, 0, 4)
+    capture = stream.capture()
+    assert [type(node) for _, _, node in capture.nodes] == [bytes]
+    store.write(capture)
+    stream.captured(capture)
+    assert not stream.capture().nodes
+    assert everything(stream) == wires(5, 0, 4)
+
+
+def test_memory_is_given_back(stream: Stream, store: MemoryStore) -> None:
+    empty = stream.memory_bytes()
+    for number in range(50):
+        adopt(stream, number * 4, 4)
+    full = stream.memory_bytes()
+    assert full - empty > 200 * len(BARE)
+    assert stream.disk_bytes() == 0  # nobody knows yet
+    capture = stream.capture()
+    assert all(isinstance(node, Draft) for _, _, node in capture.nodes)
+    store.write(capture)
+    assert stream.captured(capture), "its figures have changed"
+    assert stream.memory_bytes() < full / 2
+    assert stream.disk_bytes() == sum(len(store.load(1, n * 4, 5 << 64 | n * 4)) for n in range(50))
+    assert not stream.captured(stream.capture())
+
+
+def test_a_failed_checkpoint_leaves_them(stream: Stream, store: MemoryStore) -> None:
+    adopt(stream, 0, 4)
+    stream.capture()
+    capture = stream.capture()
+    assert len(capture.nodes) == 1
+    store.write(capture)
+    stream.captured(capture)
+    assert everything(stream) == wires(5, 0, 4)
+
+
+def test_eviction(stream: Stream) -> None:
+    empty = stream.memory_bytes()
+    for number in range(5):
+        adopt(stream, number * 4, 4)
+    stream.evict_before(6, 5 << 64 | 5)
+    assert everything(stream) == wires(5, 6, 14)
+    assert stream.node_count == 4
+    stream.evict_before(20, 5 << 64 | 19)
+    assert (stream.node_count, stream.length) == (0, 0)
+    assert stream.memory_bytes() < empty + 700
+    append(stream, 20, 1)
+    adopt(stream, 21, 3)
+    assert everything(stream) == wires(5, 20, 4)
+
+
+def test_a_snapshot_outlives_them(stream: Stream, store: MemoryStore) -> None:
+    adopt(stream, 0, 4)
+    adopt(stream, 4, 3)
+    forward, _ = stream.pieces(1, 7)
+    backward, _ = stream.pieces_reverse(0, 7)
+    capture = stream.capture()
+    store.write(capture)
+    stream.captured(capture)
+    append(stream, 7, 3)
+    stream.evict_before(10, 5 << 64 | 9)
+    assert b"".join(forward) == wires(5, 1, 6)
+    assert b"".join(backward) == b"".join(wires(5, n, 1) for n in range(6, -1, -1))

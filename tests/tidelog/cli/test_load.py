@@ -1,0 +1,123 @@
+"""Files into rows, and entries as lines: no server needed."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog import Entry, StreamId
+from tidelog.cli import lines
+from tidelog.cli.load import BadRow, Format, Row, guess_format, read_rows
+
+
+def read(data: bytes, form: Format, delimiter: str = ",") -> list[Row | BadRow]:
+    return list(read_rows(io.BytesIO(data), form, delimiter))
+
+
+def values(rows: list[Row | BadRow]) -> list[list[str | bytes]]:
+    assert all(isinstance(row, Row) for row in rows), rows
+    return [[value for _, value in row.pairs] for row in rows if isinstance(row, Row)]
+
+
+def test_csv() -> None:
+    rows = read(b'\xef\xbb\xbftemp,date\r\n47.8,"2010,1"\r\n\r\n"4""7",\r\n', "csv")
+    assert rows == [
+        Row(2, 2, [(b"temp", b"47.8"), (b"date", b"2010,1")]),
+        Row(4, 4, [(b"temp", b'4"7'), (b"date", b"")]),
+    ]
+
+
+def test_csv_keeps_bytes_and_names_the_line_a_row_begins_in() -> None:
+    rows = read(b'a;b\n"one\ntwo";\xff\n1\n5;6\n', "csv", ";")
+    assert rows[0] == Row(2, 3, [(b"a", b"one\ntwo"), (b"b", b"\xff")])
+    assert rows[1] == BadRow(4, 4, "1 values for 2 columns")
+    assert rows[2] == Row(5, 5, [(b"a", b"5"), (b"b", b"6")])
+
+
+def test_csv_that_breaks_off_in_a_quote() -> None:
+    rows = read(b'a\n1\n"2', "csv")
+    assert rows[0] == Row(2, 2, [(b"a", b"1")])
+    assert isinstance(rows[1], BadRow)
+    assert rows[1].line == 3
+
+
+def test_csv_without_a_header() -> None:
+    with pytest.raises(ValueError, match="first line"):
+        read(b"", "csv")
+
+
+def test_json_lines() -> None:
+    data = b'{"a": 1.10, "b": "x", "c": true, "d": null, "e": [1.5, "y"], "f": 10000000000000000000001}\n\n{"a": NaN}\n'
+    assert read(data, "jsonl") == [
+        Row(1, 1, [("a", "1.10"), ("b", "x"), ("c", "true"), ("e", '[1.5,"y"]'), ("f", "10000000000000000000001")]),
+        Row(3, 3, [("a", "NaN")]),
+    ]
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"5", b"{", b"{}", b'{"a": null}', b'{"a": "\xff"}', b"[" * 100_000])
+def test_bad_json_lines_are_named_and_the_rest_is_read(line: bytes) -> None:
+    bad, good = read(line + b'\n{"a": "1"}', "jsonl")
+    assert isinstance(bad, BadRow)
+    assert (bad.line, bool(bad.reason)) == (1, True)
+    assert good == Row(2, 2, [("a", "1")])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "form"),
+    [
+        ("a.csv", b"{", "csv"),
+        ("a.TSV", b"{", "csv"),
+        ("a.jsonl", b"x", "jsonl"),
+        ("a.ndjson", b"", "jsonl"),
+        ("<stdin>", b' {"a": 1}', "jsonl"),
+        ("<stdin>", b"a,b", "csv"),
+        ("<stdin>", b"", "csv"),
+    ],
+)
+def test_format_is_guessed(name: str, data: bytes, form: Format) -> None:
+    source: Any = io.BufferedReader(io.BytesIO(data))
+    assert guess_format(name, source) == form
+    assert source.read() == data
+
+
+words = st.one_of(st.text(st.characters(codec="utf-8")).map(str.encode), st.binary(max_size=8))
+
+
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=5))
+def test_a_dumped_entry_comes_back_whole(pairs: list[tuple[bytes, bytes]]) -> None:
+    entry = Entry(StreamId(5, 1), [word for pair in pairs for word in pair])
+    line = lines.to_json(entry)
+    assert "\n" not in line
+    assert json.loads(line)["id"] == "5.1"
+    (row,) = read(line.encode(), "dump")
+    assert isinstance(row, Row)
+    assert [tuple(w.encode() if isinstance(w, str) else w for w in pair) for pair in row.pairs] == pairs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a": 1}',
+        "[]",
+        '{"fields": 5}',
+        '{"fields": {"a": 5}}',
+        '{"fields": [["a"]]}',
+        '{"fields": {"a": {"base64": "?"}}}',
+    ],
+)
+def test_what_is_no_dump_is_refused(line: str) -> None:
+    (row,) = read(line.encode(), "dump")
+    assert isinstance(row, BadRow)
+
+
+def test_entries_as_text() -> None:
+    entry = Entry(StreamId(1486475519747, 3), [b"sensor", b"01", b"note", b"a b", b"raw", b"\xff\x1b[0m", b"", b""])
+    assert lines.to_text(entry) == (
+        r'2017-02-07 13:51:59.747  1486475519747.3  sensor=01 note="a b" raw="\\xff\u001b[0m" ""=""'
+    )
+    assert lines.to_text(Entry(StreamId(2**64 - 1, 0), [b"a", b"1"])).split() == ["-", f"{2**64 - 1}.0", "a=1"]

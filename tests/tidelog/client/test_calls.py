@@ -1,0 +1,232 @@
+"""What each command sends and how it reads replies: both written out, in RESP2 and RESP3 form, without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId
+from tidelog.client import calls
+from tidelog.client.calls import Call
+
+A, B = StreamId(5, 0), StreamId(5, 1)
+EA, EB = Entry(A, [b"f", b"1"]), Entry(B, [b"f", b"2", b"f", b"3"])
+ROW_A, ROW_B = [b"5.0", b"f", b"1"], [b"5.1", b"f", b"2", b"f", b"3"]
+
+TINFO = {
+    b"length": 2, b"first": b"5.0", b"last": b"5.1", b"entries-added": 3, b"evicted": 1, b"evicted-to": b"4.0",
+    b"nodes": 1, b"memory-bytes": 100, b"disk-bytes": 50, b"groups": 1, b"pending": 2, b"redelivered": 3,
+    b"expired": 4, b"dead-lettered": 5, b"something-new": b"is skipped",
+}  # fmt: skip
+GROUP = {
+    b"name": b"g", b"offset": b"5.1", b"ttl": 0, b"pending": 1, b"readers": 2, b"redelivered": 3, b"expired": 4,
+    b"dead-lettered": 5,
+}  # fmt: skip
+
+
+def flat(facts: dict[bytes, Any]) -> list[Any]:
+    return [word for pair in facts.items() for word in pair]
+
+
+# (call, what is sent, [(reply, what is read from it), ...])
+TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
+    (calls.tappend("k", {"a": 1, b"b": 2.5}), "TAPPEND k a 1 b 2.5", [(b"5.1", B)]),
+    (calls.tappend("k", [("a", 1), ("a", 2)]), "TAPPEND k a 1 a 2", [(b"5.1", B)]),
+    (calls.tappev("k", {"a": "x"}, count=9), "TAPPEV k COUNT 9 a x", [(b"5.1", B)]),
+    (calls.tappev("k", {"a": "x"}, ms=60), "TAPPEV k TIME 60 a x", [(b"5.1", B)]),
+    (calls.ttrim("k", count=0), "TAPPEV k COUNT 0", [(7, 7)]),
+    (
+        calls.tmappend("k", ["a", "b"], [(1, 2), ("x", b"y")]),
+        "TMAPPEND k FIELDS 2 a b VALUES 1 2 x y",
+        [([b"5.0", b"5.1"], Span(A, B))],
+    ),
+    (
+        calls.tstage("st", 500, "k", ["a", "b"], [(1, 2), ("x", b"y")]),
+        "TSTAGE st 500 k FIELDS 2 a b VALUES 1 2 x y",
+        [(4, 4)],
+    ),
+    (
+        calls.tpublish("q", 7, "st", b"su"),
+        "TPUBLISH q 7 st su",
+        [([b"published", 4], Published(True, 4)), ([b"skipped", 0], Published(False, 0))],
+    ),
+    (calls.tdrop("st", b"su"), "TDROP st su", [(2, 2)]),
+    (
+        calls.tread("k"),
+        "TREAD k _ 100",
+        [([], Batch()), ([ROW_A, ROW_B], Batch([EA, EB])), ([None, ROW_A, None], Batch([MISSING, EA, MISSING]))],
+    ),
+    (calls.tread("k", A, 5, block=0), "TREAD k 5.0 5 BLOCK 0", [(None, Batch(timed_out=True))]),
+    (
+        calls.tread("k", "0", 5, with_info=True),
+        "TREAD k 0 5 WITHINFO",
+        [
+            ([[b"5.0", b"5.1"], ROW_A], Batch([EA], Span(A, B))),
+            ([[None, b"0.0"]], Batch([], Span(None, StreamId(0)))),
+        ],
+    ),
+    (
+        calls.tread(
+            "k", group="g", ttl=7, retry=8, expire=9, max_deliveries=3, deadletter="d", block=1, with_info=True
+        ),
+        "TREAD k _ 100 BLOCK 1 GROUP g 7 RETRY 8 9 MAXDELIVERIES 3 DEADLETTER d WITHINFO",
+        [(None, Batch(timed_out=True))],
+    ),
+    (calls.trange("k"), "TRANGE k - +", [([], []), ([ROW_A, ROW_B], [EA, EB])]),
+    (calls.trange("k", EA, 7, 3), "TRANGE k 5.0 7 COUNT 3", [([], [])]),
+    (calls.trevrange("k", B, "(5.0", 0), "TREVRANGE k 5.1 (5.0 COUNT 0", [([ROW_B], [EB])]),
+    (calls.tlen("k"), "TLEN k", [(3, 3)]),
+    (calls.tcount("k", "5", "6"), "TCOUNT k 5 6", [(2, 2)]),
+    (calls.tseek("k", A, 1), "TSEEK k 5.0 1", [(b"5.1", B), (None, None)]),
+    (
+        calls.tinfo("k"),
+        "TINFO k",
+        [
+            (TINFO, Info(2, A, B, 3, 1, StreamId(4), 1, 100, 50, 1, 2, 3, 4, 5)),
+            (flat(TINFO | {b"first": None}), Info(2, None, B, 3, 1, StreamId(4), 1, 100, 50, 1, 2, 3, 4, 5)),
+        ],
+    ),
+    (calls.tack("k", "g", A, EB, "7.0"), "TACK k g 5.0 5.1 7.0", [(2, 2)]),
+    (calls.tnack("k", "g", A), "TNACK k g 5.0", [(1, 1)]),
+    (calls.tnack("k", "g", A, delay=50), "TNACK k g DELAY 50 5.0", [(1, 1)]),
+    (calls.ttouch("k", "g", 900, A, B), "TTOUCH k g 900 5.0 5.1", [(2, 2)]),
+    (
+        calls.tpending("k", "g"),
+        "TPENDING k g",
+        [
+            ([0, None, None, None], PendingSummary(0, None, None, None)),
+            ([2, b"5.0", b"5.1", 99], PendingSummary(2, A, B, 99)),
+        ],
+    ),
+    (
+        calls.tpending_range("k", "g", "-", B, 10),
+        "TPENDING k g - 5.1 10",
+        [([], []), ([[b"5.0", 2, 10, 20, 0]], [Pending(A, 2, 10, 20, 0)])],
+    ),
+    (
+        calls.tgroup_list("k"),
+        "TGROUP LIST k",
+        [([], []), *((reply, [GroupInfo(b"g", B, 0, 1, 2, 3, 4, 5)]) for reply in ([GROUP], [flat(GROUP)]))],
+    ),
+    (calls.tgroup_setid("k", "g", A), "TGROUP SETID k g 5.0", [(b"OK", None)]),
+    (calls.tgroup_destroy("k", "g"), "TGROUP DESTROY k g", [(1, True), (0, False)]),
+    (calls.wait(2), "WAIT 2 0", [(3, 3)]),
+    (calls.wait(1, 500), "WAIT 1 500", [(0, 0)]),
+    (calls.waitaof(1, 2, 500), "WAITAOF 1 2 500", [([1, 0], (1, 0))]),
+]  # fmt: skip
+
+
+def words(call: Call[Any]) -> str:
+    shown = [word.decode() if isinstance(word, bytes) else str(word) for word in call.args]
+    return " ".join(word or "_" for word in shown)
+
+
+@pytest.mark.parametrize(("call", "sent", "replies"), TABLE, ids=[row[1] for row in TABLE])
+def test_what_is_sent_and_read(call: Call[Any], sent: str, replies: list[tuple[Any, Any]]) -> None:
+    assert words(call) == sent
+    for reply, meaning in replies:
+        read = call.read(reply)
+        assert read == meaning
+        assert type(read) is type(meaning)
+        if isinstance(meaning, Batch):
+            assert (read.info, read.timed_out) == (meaning.info, meaning.timed_out)
+
+
+def test_only_blocking_reads_ask_for_patience() -> None:
+    patient = [call.args[0] for call, _, _ in TABLE if call.block is not None]
+    assert patient == ["TREAD", "TREAD", "WAIT", "WAIT", "WAITAOF"]
+    assert calls.tread("k", block=250).block == 250
+
+
+def test_nothing_to_acknowledge_asks_nothing() -> None:
+    for call in (calls.tdrop(), calls.tack("k", "g"), calls.tnack("k", "g", delay=5), calls.ttouch("k", "g", 5)):
+        assert call.args == ()
+        assert call.read(None) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda: calls.tappend("k", {}), ValueError),
+        (lambda: calls.tmappend("k", ["a", "b"], [(1, 2), (3,)]), ValueError),
+        (lambda: calls.tmappend("k", ["a"], []), ValueError),
+        (lambda: calls.tstage("s", 0, "k", ["a", "b"], [(1, 2), (3,)]), ValueError),
+        (lambda: calls.tstage("s", 0, "k", ["a"], []), ValueError),
+        (lambda: calls.tpublish("q", 1), ValueError),
+        (lambda: calls.tappev("k", {"a": 1}), TypeError),
+        (lambda: calls.ttrim("k", count=1, ms=1), TypeError),
+        (lambda: calls.tread("k", group="g", expire=5), TypeError),
+        (lambda: calls.tread("k", group="g", deadletter="d"), TypeError),
+        (lambda: calls.trange("k", datetime(2026, 1, 1)), ValueError),  # noqa: DTZ001 - that it has no zone is the point
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_sent(wrong: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        wrong()
+
+
+def test_times_become_milliseconds() -> None:
+    at = datetime(2017, 2, 7, 13, 55, 48, 300_000, UTC)
+    assert calls.id_text(at) == "1486475748300"
+    assert calls.id_text(at.astimezone(timezone(timedelta(hours=2)))) == "1486475748300"
+
+
+class TestStreamId:
+    @pytest.mark.parametrize("text", ["5.1", "5-1", b"5.1", b"5-1"])
+    def test_forms(self, text: str | bytes) -> None:
+        assert StreamId.parse(text) == StreamId(5, 1)
+
+    def test_plain_milliseconds(self) -> None:
+        assert StreamId.parse("1486475519747") == StreamId(1486475519747, 0)
+
+    @pytest.mark.parametrize(
+        "text", ["", ".", "5.", ".5", "a.1", "1.b", "-1.0", "1.-1", "+1.0", "1_0.0", "٣.0", "18446744073709551616.0"]
+    )
+    def test_not_an_id(self, text: str) -> None:
+        with pytest.raises(ValueError, match="not a stream ID"):
+            StreamId.parse(text)
+
+    def test_order_is_numeric_and_text_comes_back(self) -> None:
+        ids = [StreamId(9, 0), StreamId(10, 2), StreamId(10, 11)]
+        assert sorted([ids[2], ids[0], ids[1]]) == ids
+        assert [StreamId.parse(str(i)) for i in ids] == ids
+
+    def test_time(self) -> None:
+        assert StreamId(1486475519747, 3).time == datetime(2017, 2, 7, 13, 51, 59, 747_000, UTC)
+
+
+class TestEntry:
+    def test_access(self) -> None:
+        assert EB.pairs == [(b"f", b"2"), (b"f", b"3")]
+        assert EB.fields == {b"f": b"3"}
+        assert EB["f"] == EB[b"f"] == b"3"
+        assert EB.get("g") is None
+        assert EB.get("g", b"-") == b"-"
+        assert EA.text() == {"f": "1"}
+        with pytest.raises(KeyError):
+            EA["g"]
+
+    def test_text_of_bytes_that_are_none(self) -> None:
+        entry = Entry(A, [b"f", b"\xff"])
+        with pytest.raises(UnicodeDecodeError):
+            entry.text()
+        assert entry.text("replace") == {"f": "�"}
+
+    def test_equality_and_hash(self) -> None:
+        assert Entry(A, (b"f", b"1")) == EA
+        assert Entry(B, (b"f", b"1")) != EA
+        assert Entry(A, (b"f", b"2")) != EA
+        assert len({EA, Entry(A, (b"f", b"1")), EB}) == 2
+
+
+class TestBatch:
+    def test_markers_are_false_and_left_out(self) -> None:
+        batch = Batch([MISSING, EA, EB])
+        assert [bool(item) for item in batch] == [False, True, True]
+        assert batch.entries == [EA, EB]
+
+    def test_last_id_is_the_newest_also_when_old_ones_are_redelivered(self) -> None:
+        assert Batch([EB, EA]).last_id == B
+        assert Batch([MISSING]).last_id is None

@@ -1,0 +1,179 @@
+"""Streaming writes: each batch once, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.tidelog.spark.sparkkit import ROOT
+from tidelog import Client
+from tidelog.testing import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE = 100  # seconds
+
+pytestmark = pytest.mark.timeout(240)  # two JVMs start, one after the other
+
+
+def fill(client: Client, numbers: range) -> None:
+    client.tmappend("in", ["n"], [(n,) for n in numbers])
+
+
+def written(client: Client) -> Counter[int]:
+    return Counter(int(entry["n"]) for entry in client.trange("out"))
+
+
+def once(numbers: range) -> Counter[int]:
+    return Counter(numbers)
+
+
+def start(
+    spark: SparkSession, url: str, checkpoint: str, name: str = "tidelog", pieces: int = 3, **options: Any
+) -> StreamingQuery:
+    """Copy stream in to stream out, 100 entries a batch."""
+    reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100)
+    frame = reader.option("minPartitions", pieces).option("fetchOffset.numRetries", 60).load()
+    writer = frame.writeStream.format(name).option("url", url).option("key", "out").options(**options)
+    writer = writer.option("checkpointLocation", checkpoint).option("fetchOffset.numRetries", 60)
+    return writer.trigger(availableNow=True).start()
+
+
+def test_appending(spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str) -> None:
+    fill(client, range(250))
+    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    assert written(client) == once(range(250))
+    fill(client, range(250, 300))
+    start(spark, tidelog_server.url, checkpoint, maxlen="40").awaitTermination(PATIENCE)
+    assert written(client) == once(range(260, 300))
+    assert client.redis.info("streams")["stages"] == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_driver_is_killed_around_publishing(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str, tmp_path: Path, when: str
+) -> None:
+    fill(client, range(300))
+    flag = tmp_path / "paused"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_TEST_PAUSE": f"{when}:1:{flag}"}
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.driver", tidelog_server.url, checkpoint],
+        env=environment, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not flag.exists():
+            assert driver.poll() is None, "the driver ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)  # the JVM with it: all of the driver, at once
+        driver.wait()
+    assert written(client).total() == (100 if when == "before" else 200)
+    # The batch under way is run again: in other pieces than before.
+    start(spark, tidelog_server.url, checkpoint, pieces=7).awaitTermination(PATIENCE)
+    assert written(client) == once(range(300))
+
+
+def test_a_task_fails_when_it_has_staged(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    from tests.tidelog.spark.faulty import FailingSource
+
+    spark.dataSource.register(FailingSource)
+    fill(client, range(250))
+    start(spark, tidelog_server.url, checkpoint, "tidelog_failing").awaitTermination(PATIENCE)
+    assert written(client) == once(range(250))
+
+
+def test_the_server_is_killed_again_and_again(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    fill(client, range(1000))
+    options: dict[str, Any] = {"fetchOffset.retryIntervalMs": "200"}
+    query = start(spark, tidelog_server.url, checkpoint, **options)
+    done = threading.Event()
+
+    def disturb() -> None:
+        while not done.wait(1.2):
+            tidelog_server.kill()
+            tidelog_server.start()
+
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    try:
+        assert query.awaitTermination(PATIENCE)
+    finally:
+        done.set()
+        disturber.join()
+    with tidelog_server.client() as again:
+        assert written(again) == once(range(1000))
+
+
+def test_a_checkpoint_from_an_older_time_is_found_out(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str, tmp_path: Path
+) -> None:
+    import shutil
+
+    fill(client, range(100))
+    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    older = str(tmp_path / "older")
+    shutil.copytree(checkpoint, older)
+    fill(client, range(100, 300))
+    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    query = start(spark, tidelog_server.url, older)
+    with pytest.raises(Exception, match="comes after a later one was published"):
+        query.awaitTermination(PATIENCE)
+    assert written(client) == once(range(300))
+
+
+def test_complete_mode_appends_the_whole_result(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    fill(client, range(150))
+    url = tidelog_server.url
+    reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+    frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
+    counts = frame.selectExpr("n % 2 as parity").groupBy("parity").count()
+    writer = counts.writeStream.format("tidelog").option("url", url).option("key", "out").outputMode("complete")
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    rows = [entry.text() for entry in client.trange("out")]
+    assert Counter(int(row["count"]) for row in rows) == Counter([50, 50, 75, 75])
+
+
+def test_for_each_batch_with_a_version(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    fill(client, range(250))
+    url = tidelog_server.url
+    failed: list[int] = []
+
+    def write(frame: Any, batch: int) -> None:
+        writer = frame.write.format("tidelog").mode("append").option("url", url).option("key", "out")
+        writer.option("txnAppId", "copy").option("txnVersion", batch).save()
+        if batch == 1 and not failed:
+            failed.append(batch)
+            raise RuntimeError("as asked for")
+
+    def run() -> None:
+        reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+        frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+
+    with pytest.raises(Exception, match="as asked for"):
+        run()
+    run()
+    assert written(client) == once(range(250))

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidelog.client.entries import StreamId
+from tidelog.spark.options import (
+    BATCH,
+    DECLARED,
+    EARLIEST,
+    LATEST,
+    STREAM,
+    Given,
+    OptionError,
+    Source,
+    Where,
+    for_source,
+)
+
+SUB = {"subscribe": "a"}
+
+
+def source(kind: str = "", **options: str) -> Source:
+    return for_source(Given({name.replace("__", "."): value for name, value in options.items()}), kind)
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    stream, batch = source(STREAM, **SUB), source(BATCH, **SUB)
+    assert (stream.starting.everywhere, batch.starting.everywhere) == (LATEST, EARLIEST)
+    assert batch.ending.everywhere == LATEST
+    assert (stream.max_offsets, stream.min_offsets, stream.min_partitions) == (None, None, None)
+    assert (stream.max_delay_ms, stream.fail_on_loss, stream.mode) == (15 * 60_000, True, "permissive")
+    assert (stream.access.retries, stream.access.retry_ms) == (3, 1000)
+    assert not stream.from_replica
+
+
+def test_names_are_taken_in_any_case() -> None:
+    assert for_source(Given({"SUBSCRIBE": "a", "minpartitions": "3"})).min_partitions == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"subscribe": "a, b"}, ("a", "b")),
+        ({"assign": '["a,b", " c"]'}, ("a,b", " c")),
+        ({"assign": '{"a": [0], "b": [0]}'}, ("a", "b")),
+    ],
+)
+def test_subscriptions(options: dict[str, str], keys: tuple[str, ...]) -> None:
+    assert source(**options).subscription.keys == keys
+
+
+@pytest.mark.parametrize(
+    ("options", "by_key"),
+    [
+        ({"startingOffsets": '{"a": "17.3"}'}, Where("id", StreamId(17, 3))),
+        ({"startingOffsets": '{"a": "17-3"}'}, Where("id", StreamId(17, 3))),
+        ({"startingOffsets": '{"a": 17}'}, Where("id", StreamId(17, 0))),
+        ({"startingOffsets": '{"a": "earliest"}'}, EARLIEST),
+        ({"startingOffsets": '{"a": -2}'}, EARLIEST),
+        ({"startingOffsets": '{"a": -1}'}, LATEST),
+        ({"startingOffsetsByTimestamp": '{"a": 17}'}, Where("time", StreamId(17, 0))),
+    ],
+)
+def test_places_by_key(options: dict[str, str], by_key: Where) -> None:
+    assert source(STREAM, **SUB, **options).starting.named("a") == by_key
+
+
+WRONG = [
+    ("", {}, "one of subscribe, subscribePattern, assign"),
+    ("", {"subscribe": "a", "assign": '["a"]'}, "subscribe and assign contradict"),
+    ("", {"subscribe": "a", "subscribePattern": "a"}, "subscribe and subscribePattern contradict"),
+    ("", {"subscribe": ""}, "subscribe is empty"),
+    ("", {"subscribe": "a,,b"}, "subscribe has an empty key"),
+    ("", {"subscribe": "a,a"}, "subscribe names a key twice"),
+    ("", {"subscribePattern": "("}, "subscribePattern is no regular expression"),
+    ("", {"assign": "a"}, "assign must be JSON"),
+    ("", {"assign": '{"a": [1]}'}, "assign must be a JSON array"),
+    ("", SUB | {"startingOffset": "earliest"}, r"unknown option: startingOffset \(did you mean startingOffsets\?\)"),
+    ("", SUB | {"path": "/x"}, "unknown option: path"),
+    ("", SUB | {"startingOffsets": "yesterday"}, "startingOffsets must be earliest, latest or JSON"),
+    ("", SUB | {"startingOffsets": "[1]"}, "startingOffsets must be a JSON object"),
+    ("", SUB | {"startingOffsets": "{}"}, "startingOffsets names no key"),
+    ("", SUB | {"startingOffsets": '{"a": "x.1"}'}, "startingOffsets for key 'a'"),
+    ("", SUB | {"startingOffsets": '{"a": true}'}, "startingOffsets for key 'a'"),
+    ("", SUB | {"startingOffsets": '{"b": "1.0"}'}, "startingOffsets names key 'b', which subscribe does not"),
+    ("", {"subscribe": "a,b", "startingOffsets": '{"a": "1.0"}'}, "startingOffsets lacks key 'b'"),
+    ("", {"subscribePattern": "a.*", "startingOffsets": '{"b": "1.0"}'}, "which subscribePattern does not match"),
+    ("", SUB | {"startingTimestamp": "1", "startingOffsets": "earliest"}, "startingTimestamp and startingOffsets"),
+    ("", SUB | {"startingTimestamp": "now"}, "startingTimestamp must be a whole number"),
+    ("", SUB | {"startingOffsetsByTimestamp": '{"a": "1"}'}, "startingOffsetsByTimestamp for key 'a'"),
+    ("", SUB | {"endingOffsets": "earliest"}, "endingOffsets can't be earliest"),
+    (BATCH, SUB | {"startingOffsets": "latest"}, "startingOffsets can't be latest"),
+    (BATCH, SUB | {"startingOffsets": '{"a": -1}'}, "startingOffsets can't be latest, as it is for key 'a'"),
+    (BATCH, SUB | {"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger is for stream reads only"),
+    (BATCH, SUB | {"minOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is for stream reads only"),
+    (STREAM, SUB | {"endingOffsets": "latest"}, "endingOffsets is for batch reads only"),
+    (STREAM, SUB | {"endingTimestamp": "1"}, "endingTimestamp is for batch reads only"),
+    (STREAM, SUB | {"endingOffsetsByTimestamp": '{"a": 1}'}, "endingOffsetsByTimestamp is for batch reads only"),
+    ("", SUB | {"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number, at least 1"),
+    ("", SUB | {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "minOffsetsPerTrigger .* is above"),
+    ("", SUB | {"maxTriggerDelay": "1m"}, "maxTriggerDelay is given without minOffsetsPerTrigger"),
+    ("", SUB | {"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a duration"),
+    ("", SUB | {"minPartitions": "-1"}, "minPartitions must be a whole number"),
+    ("", SUB | {"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+    ("", SUB | {"groupIdPrefix": "a b"}, "groupIdPrefix must be printable ASCII"),
+    ("", SUB | {"readFrom": "anywhere"}, "readFrom must be one of leader, replica"),
+    ("", SUB | {"mode": "strict"}, "mode must be one of permissive, dropmalformed, failfast"),
+    ("", SUB | {"url": "http://x"}, "url must be redis://"),
+    ("", SUB | {"url": "rediss://x", "tls": "false"}, "tls is false, and url says rediss"),
+    ("", SUB | {"tlsCaFile": "/x"}, "tlsCaFile is given, but neither"),
+    ("", SUB | {"tls": "true", "tlsCertFile": "/x"}, "tlsCertFile and tlsKeyFile belong together"),
+    ("", SUB | {"username": "u"}, "username is given without password"),
+    ("", SUB | {"url": "redis://:x@h", "password": "y"}, "password is given, and url has one too"),
+    ("", SUB | {"connectTimeoutMs": "0"}, "connectTimeoutMs must be a whole number, at least 1"),
+    ("", SUB | {"readTimeoutMs": "1s"}, "readTimeoutMs must be a whole number"),
+    ("", SUB | {"fetchOffset.numRetries": "x"}, "fetchOffset.numRetries must be a whole number"),
+    ("", SUB | {"fetchOffset.retryIntervalMs": ""}, "fetchOffset.retryIntervalMs must be a whole number"),
+    ("", SUB | {"maxlen": "5"}, "maxlen is an option of the sink"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), WRONG)
+def test_wrong_options_name_themselves(kind: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        for_source(Given(options), kind)
+
+
+def test_every_option_has_a_wrong_value_or_takes_all() -> None:
+    tried = {name for _, options, _ in WRONG for name in options} | {"username", "password", "tlsKeyFile", "tlsVerify"}
+    source_options = {option.name for option in DECLARED if option.side != "sink"}
+    assert source_options <= tried
+
+
+def test_the_documentation_has_every_option() -> None:
+    text = (Path(__file__).parents[3] / "docs/spark.md").read_text()
+    for option in DECLARED:
+        row = re.search(rf"^\| `{re.escape(option.name)}` \|(.*)$", text, re.MULTILINE)
+        assert row is not None, option.name
+        assert not option.default or f"`{option.default}`" in row[1], option.name

@@ -1,0 +1,287 @@
+"""The ``tidelog`` program: load, tail, dump, info."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+import click
+import redis
+
+import tidelog
+from tidelog.cli import lines
+from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
+from tidelog.cli.progress import Progress
+from tidelog.cli.report import print_server, print_stream
+from tidelog.client.client import DEFAULT_URL, PAGE, Client
+from tidelog.client.entries import Batch, StreamId
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+RECONNECT = 1.0  # seconds between two attempts to find a lost server again
+POLL = 60_000  # ms a tail waits at a time
+AT_ONCE = 100  # entries a tail takes at a time
+
+
+def url_option(command: F) -> F:
+    """--url, which every command has."""
+    return click.option(
+        "--url",
+        envvar="TIDELOG_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        help="The server: redis://, rediss:// (TLS) or unix://, with user and password where it asks for them.",
+    )(command)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[Client]:
+    """A client; what the server or the way to it says becomes the program's error message."""
+    try:
+        with Client(url) as client:
+            yield client
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
+    except redis.ResponseError as error:
+        raise click.ClickException(f"the server says: {error}") from None
+    except ValueError as error:  # a URL or an ID that is none
+        raise click.ClickException(str(error)) from None
+
+
+def _shown(url: str) -> str:
+    """Without the password."""
+    scheme, found, rest = url.partition("://")
+    return f"{scheme}{found}{rest.rpartition('@')[2]}"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(tidelog.__version__)
+def main() -> None:
+    """Work with the streams of a tidelog-server.
+
+    \b
+    A stream is an append-only log under a key. An entry has an ID, which is the
+    time it was added (ms.seq), and fields with values. Try:
+
+    \b
+      tidelog load weather temps.csv          a file into a stream
+      tidelog tail weather                    what is there, then what arrives
+      tidelog dump weather --start 2026-11-21T08:00Z | head
+      tidelog info weather
+    """
+
+
+@main.command()
+@click.argument("key")
+@click.argument("file", type=click.File("rb"))
+@url_option
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl", "dump"]), help="Default: guessed.")
+@click.option("--delimiter", default=",", show_default=True, help="Between the values of a CSV file.")
+@click.option("--batch", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Rows a command.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Go on at this line of the file.")
+def load(
+    key: str, file: io.BufferedReader, url: str, form: Format | None, delimiter: str, batch: int, on_error: str,
+    from_line: int,
+) -> None:  # fmt: skip
+    """Append the rows of FILE to the stream KEY, - for standard input.
+
+    \b
+    csv    the first line names the fields, each other line is an entry
+    jsonl  each line is a JSON object; numbers are kept as they are written,
+           nested values as JSON, a null is a field left out
+    dump   what "tidelog dump" wrote, the entries get new IDs
+
+    The format is guessed from the name (.csv, .jsonl, .ndjson) or the first character. Rows go in batches, each in
+    the stream whole or not at all. When a load is stopped it says at which line to go on with --from-line.
+    """
+    rows = read_rows(file, form or guess_format(file.name, file), delimiter)
+    with connected(url) as client, Progress(_size(file)) as progress, closing(rows):
+        loader = Loader(client, key, batch)
+        skipped = 0
+        try:
+            for row in rows:
+                if row.line < from_line:
+                    continue
+                if isinstance(row, BadRow):
+                    message = f"line {row.line}: {row.reason}"
+                    if on_error == "stop":
+                        loader.flush()
+                        raise click.ClickException(f"{message}{_where_it_stands(loader, row.line)}")
+                    click.echo(message, err=True)
+                    skipped += 1
+                    continue
+                loader.add(row)
+                progress.show(loader.rows, file.tell() if progress.total else 0)
+            loader.flush()
+        except (redis.RedisError, OSError, KeyboardInterrupt) as error:
+            what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+            raise click.ClickException(f"{what}{_where_it_stands(loader, loader.line + 1)}") from None
+        rate = loader.rows / max(progress.seconds, 1e-9)
+    click.echo(f"{loader.rows:,} rows in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
+    click.echo(f", IDs {loader.first} to {loader.last}" if loader.first else "", nl=False)
+    click.echo(f"; {skipped:,} bad rows skipped" if skipped else "")
+
+
+def _size(file: io.BufferedReader) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # not a file of the system
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _where_it_stands(loader: Loader, next_line: int) -> str:
+    text = f"\n{loader.rows:,} rows are in. To go on: --from-line {next_line}"
+    if loader.waiting:
+        first, last = loader.waiting
+        text += f"\nThe batch of lines {first} to {last} was not answered: look whether it is in before you go on."
+    return text
+
+
+@main.command()
+@click.argument("key")
+@url_option
+@click.option("-n", "--lines", "show", type=click.IntRange(0), default=10, help="Entries to begin with; default: 10.")
+@click.option("--from", "start", metavar="ID", help="Begin after this ID instead; 0 is the beginning.")
+@click.option("--limit", type=click.IntRange(1), help="End after so many entries.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, as dump writes them.")
+@click.option("--group", help="Share the stream with the other readers of this group.")
+@click.option("--ttl", type=click.IntRange(0), default=0, help="Ms without a request until the group ends; 0 = never.")
+@click.option("--retry", type=click.IntRange(1), help="Ms until an entry that was not acknowledged is delivered again.")
+@click.option("--expire", type=click.IntRange(0), default=0, help="Ms until it is dropped; 0 = never.")
+@click.option("--max-deliveries", type=click.IntRange(1), help="Deliveries until it is dropped.")
+@click.option("--deadletter", metavar="KEY", help="Where dropped entries go.")
+@click.option("--no-ack", is_flag=True, help="With --retry: don't acknowledge what was printed.")
+def tail(
+    key: str, url: str, show: int, start: str | None, limit: int | None, as_json: bool, group: str | None, ttl: int,
+    retry: int | None, expire: int, max_deliveries: int | None, deadletter: str | None, no_ack: bool,
+) -> None:  # fmt: skip
+    """Print the newest entries of KEY, then what arrives.
+
+    It ends with Ctrl-C, or after --limit entries.
+
+    \b
+    With --group, several tails share the work: each entry goes to one of them. A
+    new group begins with what arrives from then on, or after --from.
+    With --retry too, an entry is acknowledged once it is printed; what a tail
+    that died had not acknowledged goes to another one:
+
+    \b
+      tidelog tail jobs --group mail --retry 5000
+
+    A lost connection is found again; nothing is printed twice, but with --group and no --retry what was on its way then
+    is lost.
+    """
+    if not group and (retry or ttl):
+        raise click.UsageError("--retry and --ttl need --group")
+    if not retry and (expire or max_deliveries or deadletter):
+        raise click.UsageError("--expire, --max-deliveries and --deadletter need --retry")
+    options: dict[str, Any] = {}
+    if group:
+        options |= {"group": group, "ttl": ttl}
+    if retry:
+        options |= {"retry": retry, "expire": expire, "max_deliveries": max_deliveries, "deadletter": deadletter}
+    with connected(url) as client:
+        try:
+            for batch in _follow(client, key, start, show, limit or sys.maxsize, options):
+                if len(batch.entries) < len(batch):
+                    click.echo("-- here entries are missing: evicted before they could be read", err=True)
+                for entry in batch.entries:
+                    click.echo(lines.to_json(entry) if as_json else lines.to_text(entry))
+                if retry and not no_ack:
+                    _patiently(client.tack, key, str(group), *batch.entries)
+        except KeyboardInterrupt:
+            pass
+
+
+def _follow(
+    client: Client, key: str, start: str | None, show: int, limit: int, options: dict[str, Any]
+) -> Iterator[Batch]:
+    """What is there, then what arrives: ``limit`` entries in all."""
+    if options or start is not None:
+        position: StreamId | str = start or ""
+        client.tread(key, position, 0, **options)  # a new group begins here, and a server that isn't there is an error
+    else:
+        span = client.tread(key, count=0, with_info=True).info
+        position = span.last if span else ""
+        newest = Batch(client.trevrange(key, end=position, count=min(show, limit))[::-1])
+        limit -= len(newest)
+        yield newest
+    while limit > 0:
+        batch = _patiently(client.tread, key, position, min(AT_ONCE, limit), block=POLL, **options)
+        limit -= len(batch.entries)
+        position = batch.last_id or position
+        yield batch
+
+
+def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Ask, and ask again while the server is away."""
+    told = False
+    while True:
+        try:
+            return ask(*args, **kwargs)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            if not told:
+                click.echo(f"-- {error}; trying again", err=True)
+            told = True
+            time.sleep(RECONNECT)
+
+
+@main.command()
+@click.argument("key")
+@url_option
+@click.option("--start", default="-", help="First ID, milliseconds or time (2026-11-21T08:00Z); included.")
+@click.option("--end", default="+", help="Last one; included.")
+@click.option("--limit", type=click.IntRange(0), help="At most so many entries.")
+@click.option("--text", "as_text", is_flag=True, help="For people, as tail prints.")
+def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: bool) -> None:
+    """Print the entries of KEY as JSON lines, oldest first.
+
+    \b
+      {"id":"1486475519747.0","fields":{"sensor":"01","temperature":"35.6"}}
+
+    A field that occurs twice makes "fields" a list of pairs; bytes that are not UTF-8 stand as {"base64":"..."}.
+    Nothing is lost: "tidelog load --format dump" reads it back. A range of any size takes little memory.
+    """
+    left = sys.maxsize if limit is None else limit
+    write = lines.to_text if as_text else lines.to_json
+    with connected(url) as client:
+        for page in client.pages(key, _moment(start), _moment(end), max(1, min(PAGE, left))):
+            text = "".join(f"{write(entry)}\n" for entry in page[:left])
+            click.echo(text, nl=False)
+            left -= len(page)
+            if left <= 0:
+                return
+
+
+def _moment(text: str) -> str | datetime:
+    """A time in ISO form, or whatever the server takes as an ID. ValueError for a time without its zone."""
+    if text[4:5] != "-" or not text[:4].isdigit() or len(text) < 8:
+        return text
+    return datetime.fromisoformat(text)
+
+
+@main.command()
+@click.argument("key", required=False)
+@url_option
+def info(key: str | None, url: str) -> None:
+    """Describe the stream KEY, or the whole server."""
+    with connected(url) as client:
+        if key is None:
+            print_server(client)
+        else:
+            print_stream(client, key)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What ``tidelog info`` prints."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from tidelog.client.client import Client
+from tidelog.client.entries import GroupInfo, StreamId
+
+SHOWN = 50  # streams listed by name
+
+
+def print_stream(client: Client, key: str) -> None:
+    """One stream and its groups."""
+    info = client.tinfo(key)
+    _facts(
+        {
+            "entries": f"{info.length:,}",
+            "first": _id(info.first),
+            "last": _id(info.last),
+            "ever added": f"{info.entries_added:,}",
+            "evicted": f"{info.evicted:,}" + (f", up to {_id(info.evicted_to)}" if info.evicted else ""),
+            "nodes": f"{info.nodes:,}",
+            "memory": size(info.memory_bytes),
+            "disk": size(info.disk_bytes),
+        }
+    )
+    groups = client.tgroup_list(key)
+    if groups:
+        click.echo()
+        _table(
+            ["group", "offset", "behind", "pending", "readers", "redelivered", "expired", "dead letters", "ttl"],
+            [_group(client, key, group) for group in groups],
+        )
+
+
+def _group(client: Client, key: str, group: GroupInfo) -> list[str]:
+    behind = client.tcount(key, f"({group.offset}")
+    counters = [behind, group.pending, group.readers, group.redelivered, group.expired, group.deadlettered]
+    ttl = f"{group.ttl:,} ms" if group.ttl else "never ends"
+    return [_name(group.name), str(group.offset), *(f"{n:,}" for n in counters), ttl]
+
+
+def print_server(client: Client) -> None:
+    """The server, and its streams by name."""
+    info: dict[str, Any] = client.redis.info()
+    _facts(
+        {
+            "server": f"tidelog {info['tidelog_version']}, behaves as Redis {info['redis_version']}",
+            "up for": f"{info['uptime_in_seconds']:,} s, process {info['process_id']}, port {info['tcp_port']}",
+            "clients": f"{info['connected_clients']}, {info['blocked_clients']} of them blocked",
+            "memory": size(info["used_memory"]),
+            "streams": f"{info['streams']:,} with {info['stream_entries']:,} entries, {size(info['stream_memory'])}",
+            "pending": f"{info['group_pending']:,} in {info['groups']:,} groups",
+            "replication": _replication(info),
+            "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
+        }
+    )
+    # SCAN may name a key twice
+    names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
+    if names:
+        click.echo()
+        _table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
+    if info["streams"] > SHOWN:
+        click.echo(f"and {info['streams'] - SHOWN:,} more")
+
+
+def _replication(info: dict[str, Any]) -> str:
+    replicas = f"{info['connected_slaves']} replicas"
+    if info["role"] == "master":
+        return f"leader of {replicas}"
+    leader = f"{info['master_host']}:{info['master_port']}"
+    return f"replica of {leader}, the link is {info['master_link_status']}; {replicas} of its own"
+
+
+def _stream(client: Client, key: bytes) -> list[str]:
+    span = client.tread(key, count=0, with_info=True).info
+    return [_name(key), f"{client.tlen(key):,}", _id(span.last if span else None)]
+
+
+def size(count: int) -> str:
+    """Bytes as people read them."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _ago(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _id(at: StreamId | None) -> str:
+    if at is None or at.ms == 0:
+        return "-"
+    try:
+        return f"{at} ({at.time:%Y-%m-%d %H:%M:%S} UTC)"
+    except (ValueError, OverflowError):  # beyond the year 9999
+        return str(at)
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _facts(facts: dict[str, str]) -> None:
+    for name, fact in facts.items():
+        click.echo(f"{name:<12}{fact}")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,141 @@
+"""``AsyncClient``: the commands of tidelog-server for asyncio. What holds for ``Client`` holds here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import redis
+import redis.asyncio
+
+from tidelog.client import calls
+from tidelog.client.calls import Call, IdLike, Name
+from tidelog.client.client import DEFAULT_URL, PAGE, connection_options, is_sent, read_all, translated, with_self
+from tidelog.client.entries import Entry
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    """A method that sends what ``build`` returns."""
+
+    @wraps(build)
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(build(*args, **kwargs))
+
+    with_self(method, build)
+    return method
+
+
+async def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
+    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    block: int | None = options["block"]
+    if block is None:
+        return await connection.read_response(disable_decoding=True)
+    patience: float | None = connection.socket_timeout
+    # here None means the socket timeout, infinity no timeout
+    timeout = math.inf if block == 0 or patience is None else patience + block / 1000
+    return await connection.read_response(disable_decoding=True, timeout=timeout)
+
+
+class _Raw(redis.asyncio.Redis):
+    """One command at a time."""
+
+    parse_response = _reply
+
+
+class _Pipeline(redis.asyncio.client.Pipeline):
+    """Several at once."""
+
+    parse_response = _reply
+
+
+class AsyncClient:
+    """A client of tidelog-server for asyncio; many tasks may share it.
+
+    >>> async with AsyncClient("redis://localhost:6379") as client:
+    ...     await client.tappend("weather", {"city": "Catania", "celsius": 31.5})
+
+    A task cancelled in a ``tread`` closes its connection. What a group had delivered to it just then counts as
+    delivered: it comes again if it was read with ``retry``, and not otherwise.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
+        self._use(redis.asyncio.Redis.from_url(url, **connection_options(url, options)))
+
+    def _use(self, client: redis.asyncio.Redis) -> None:
+        self.redis = client
+        self._raw: Any = _Raw(connection_pool=client.connection_pool)
+
+    @classmethod
+    def over(cls, client: redis.asyncio.Redis) -> Self:
+        """As ``Client.over``: a client over the connections of a redis.asyncio.Redis."""
+        self = cls.__new__(cls)
+        self._use(client)
+        return self
+
+    async def run(self, call: Call[T]) -> T:
+        """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
+        if not call.args:
+            return call.read(None)
+        try:
+            reply = await self._raw.execute_command(*call.args, block=call.block)
+        except redis.ResponseError as error:
+            raise translated(error) from None
+        return call.read(reply)
+
+    async def together(self, *calls: Call[Any]) -> list[Any]:
+        """As ``Client.together``: calls one behind the other on one connection."""
+        pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
+        for call in filter(is_sent, calls):
+            pipeline.execute_command(*call.args, block=call.block)
+        return read_all(calls, await pipeline.execute(raise_on_error=False))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.redis.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    tappend = sent(calls.tappend)
+    tappev = sent(calls.tappev)
+    ttrim = sent(calls.ttrim)
+    tmappend = sent(calls.tmappend)
+    tstage = sent(calls.tstage)
+    tpublish = sent(calls.tpublish)
+    tdrop = sent(calls.tdrop)
+    tread = sent(calls.tread)
+    trange = sent(calls.trange)
+    trevrange = sent(calls.trevrange)
+    tlen = sent(calls.tlen)
+    tcount = sent(calls.tcount)
+    tseek = sent(calls.tseek)
+    tinfo = sent(calls.tinfo)
+    tack = sent(calls.tack)
+    tnack = sent(calls.tnack)
+    ttouch = sent(calls.ttouch)
+    tpending = sent(calls.tpending)
+    tpending_range = sent(calls.tpending_range)
+    tgroup_list = sent(calls.tgroup_list)
+    tgroup_setid = sent(calls.tgroup_setid)
+    tgroup_destroy = sent(calls.tgroup_destroy)
+    wait = sent(calls.wait)
+    waitaof = sent(calls.waitaof)
+
+    async def pages(
+        self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE
+    ) -> AsyncIterator[list[Entry]]:
+        """A range of any size, ``size`` entries at a time, oldest first."""
+        while page := await self.trange(key, start, end, size):
+            yield page
+            start = f"({page[-1].id}"

@@ -1,0 +1,215 @@
+"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (tidelog/client/aio.py) is its twin for asyncio.
+
+What redis-py brings stays: connection pools (one client serves many threads), TLS, unix sockets, RESP2 and RESP3.
+Two things are different here on purpose:
+
+- Every command is sent once. redis-py repeats a command whose reply was lost, which would append an entry twice.
+  Pass ``retry=redis.retry.Retry(...)`` to have that back.
+- A read with ``block`` waits as long as it says, whatever the socket timeout is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from tidelog.client import calls
+from tidelog.client.calls import Call, IdLike, Name
+from tidelog.client.entries import Entry
+
+DEFAULT_URL = "redis://localhost:6379"
+PAGE = 1000  # entries a command when a range is read in pages
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NoGroupError(redis.ResponseError):
+    """The group that was read from, or was to be changed, is not there (any more)."""
+
+
+class NoStageError(redis.ResponseError):
+    """A stage that was to be published is not there: it never was, its time was over, or it was published."""
+
+
+class StaleEpochError(redis.ResponseError):
+    """An epoch above the one that was to be published has been published under this fence."""
+
+
+_CLASSES = {"NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError}
+
+
+def translated(error: redis.ResponseError) -> redis.ResponseError:
+    """The error under its own class, where it has one here."""
+    known = _CLASSES.get(str(error).partition(" ")[0])
+    return known(str(error)) if known is not None else error
+
+
+def with_self(method: Callable[..., Any], call: Callable[..., Any]) -> None:
+    """Give a method the signature of the call that it sends, with self and with what the call reads: for help()."""
+    signature = inspect.signature(call)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[this, *signature.parameters.values()],
+        return_annotation=signature.return_annotation.removeprefix("Call[").removesuffix("]"),
+    )
+
+
+def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    """A method that sends what ``build`` returns."""
+
+    @wraps(build)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.run(build(*args, **kwargs))
+
+    with_self(method, build)
+    return method
+
+
+def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What both clients hand to redis-py: the caller's options over our defaults."""
+    defaults: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    if not url.startswith("unix:"):
+        defaults["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    return defaults | options
+
+
+def read_all(calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
+    """What each call reads from its reply; the first reply that is an error is raised."""
+    for reply in replies:
+        if isinstance(reply, redis.ResponseError):
+            raise translated(reply) from None
+    left = iter(replies)
+    return [call.read(next(left) if is_sent(call) else None) for call in calls]
+
+
+def is_sent(call: Call[Any]) -> bool:
+    """False for a call that has nothing to ask."""
+    return bool(call.args)
+
+
+def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
+    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    block: int | None = options["block"]
+    if block is None:
+        return connection.read_response(disable_decoding=True)
+    patience: float | None = connection.socket_timeout
+    timeout = None if block == 0 or patience is None else patience + block / 1000
+    return connection.read_response(disable_decoding=True, timeout=timeout)
+
+
+class _Raw(redis.Redis):
+    """One command at a time."""
+
+    parse_response = _reply
+
+
+class _Pipeline(redis.client.Pipeline):
+    """Several at once."""
+
+    parse_response = _reply
+
+
+class Client:
+    """A client of tidelog-server, safe to share between threads.
+
+    >>> with Client("redis://localhost:6379") as client:
+    ...     client.tappend("weather", {"city": "Catania", "celsius": 31.5})
+
+    ``url`` as for redis.Redis.from_url (redis://, rediss://, unix://, with user, password and options); other options
+    are redis-py's. ``client.redis`` is a redis.Redis over the same connections, for every other command.
+
+    Raises redis.ConnectionError and redis.TimeoutError where the server isn't there; a command that ends so may or may
+    not have happened. redis.ResponseError carries what the server says, NoGroupError where a group is gone.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
+        self._use(redis.Redis.from_url(url, **connection_options(url, options)))
+
+    def _use(self, client: redis.Redis) -> None:
+        self.redis = client
+        self._raw: Any = _Raw(connection_pool=client.connection_pool)
+
+    @classmethod
+    def over(cls, client: redis.Redis) -> Self:
+        """A client over the connections of a redis.Redis, as Sentinel gives one.
+
+        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
+        >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
+
+        What that one repeats after a lost reply is repeated here too: hence the ``retry`` above.
+        """
+        self = cls.__new__(cls)
+        self._use(client)
+        return self
+
+    def run(self, call: Call[T]) -> T:
+        """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
+        if not call.args:
+            return call.read(None)
+        try:
+            reply = self._raw.execute_command(*call.args, block=call.block)
+        except redis.ResponseError as error:
+            raise translated(error) from None
+        return call.read(reply)
+
+    def together(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls one behind the other on one connection; returns what each reads from its reply.
+
+        >>> entry_id, replicas = client.together(calls.tappend("weather", {"city": "Oslo"}), calls.wait(1, 1000))
+
+        If one is refused the others are carried out all the same; then its error is raised.
+        """
+        pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
+        for call in filter(is_sent, calls):
+            pipeline.execute_command(*call.args, block=call.block)
+        return read_all(calls, pipeline.execute(raise_on_error=False))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    tappend = sent(calls.tappend)
+    tappev = sent(calls.tappev)
+    ttrim = sent(calls.ttrim)
+    tmappend = sent(calls.tmappend)
+    tstage = sent(calls.tstage)
+    tpublish = sent(calls.tpublish)
+    tdrop = sent(calls.tdrop)
+    tread = sent(calls.tread)
+    trange = sent(calls.trange)
+    trevrange = sent(calls.trevrange)
+    tlen = sent(calls.tlen)
+    tcount = sent(calls.tcount)
+    tseek = sent(calls.tseek)
+    tinfo = sent(calls.tinfo)
+    tack = sent(calls.tack)
+    tnack = sent(calls.tnack)
+    ttouch = sent(calls.ttouch)
+    tpending = sent(calls.tpending)
+    tpending_range = sent(calls.tpending_range)
+    tgroup_list = sent(calls.tgroup_list)
+    tgroup_setid = sent(calls.tgroup_setid)
+    tgroup_destroy = sent(calls.tgroup_destroy)
+    wait = sent(calls.wait)
+    waitaof = sent(calls.waitaof)
+
+    def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
+        """A range of any size, ``size`` entries at a time, oldest first."""
+        while page := self.trange(key, start, end, size):
+            yield page
+            start = f"({page[-1].id}"
