@@ -1,7 +1,7 @@
 """The store: all history as of the last checkpoint, in LMDB.
 
     db "meta"     b"offset"  -> log offset up to which the store is complete u64 | crc     b"next_sid" -> u64 | crc
-    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (see storage.nodes.node)
+    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
     db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value

@@ -1,8 +1,8 @@
 """The commands of tidelog-server, each defined once: what is sent, and how the reply is read.
 
-A function here opens no connection: it returns a ``Call``, which ``Client`` (tidelog/client.py) and ``AsyncClient``
-(tidelog/client/aio.py) send each in their way. Both take their methods, with signatures and docstrings, from here; there they
-lack nothing but the ``self``.
+A function here opens no connection: it returns a ``Call``, which ``Client`` (``client``) and ``AsyncClient`` (``aio``)
+send each in their way. Both take their methods, with signatures and docstrings, from here; there
+they lack nothing but the ``self``.
 
 Rule 1: a reply may come in RESP2 or RESP3 form; ``read`` takes both.
 Rule 2: bytes stay bytes. Text in arguments is sent as UTF-8, numbers as Python prints them.

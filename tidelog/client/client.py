@@ -1,4 +1,4 @@
-"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (tidelog/client/aio.py) is its twin for asyncio.
+"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (``aio``) is its twin for asyncio.
 
 What redis-py brings stays: connection pools (one client serves many threads), TLS, unix sockets, RESP2 and RESP3.
 Two things are different here on purpose:
