@@ -2,16 +2,16 @@
 
 A handler is a plain function ``handler(ctx, argv) -> Reply``; ``argv[0]`` is the command's name as sent.
 It reads no clock, opens nothing and never waits: ``ctx.now`` is the time, a ``Block`` asks the server to wait.
+What it needs of the running server it asks of one of its parts: ``ctx.server.clients``, ``ctx.server.config`` ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from commands.session import Session
-    from storage.keyspace import Keyspace
+from commands.session import Session
+from storage.keyspace import Keyspace
 
 
 class Chunks:
@@ -32,7 +32,7 @@ class Block:
     """Nothing to return yet: park the client until ``key`` has news.
 
     ``group`` is None for a plain reader, else the group whose queue it joins. ``timeout_reply`` is sent at
-    ``deadline`` (ms since epoch, 0 = never). What is waited for, a subclass knows.
+    ``deadline`` (ms since epoch, 0 = never). A subclass knows what the client waits for.
     """
 
     __slots__ = ("deadline", "group", "key", "timeout_reply")
@@ -63,7 +63,7 @@ class Block:
 class Await:
     """Nothing to return yet: park the client until replicas, or the disk, have caught up (WAIT, WAITAOF).
 
-    ``check()`` is asked again whenever a replica acknowledges or the log was synced; it returns the reply, or None to
+    ``check()`` is called again whenever a replica acknowledges or the log was synced. It returns the reply, or None to
     go on waiting. ``at_timeout()`` makes the reply at ``deadline`` (ms since epoch, 0 = never).
     """
 
@@ -86,10 +86,10 @@ class Context:
     ks: Keyspace
     now: int  # ms since epoch, one reading a command
     session: Session
-    server: ServerAPI
+    server: ServerParts
     in_exec: bool  # inside EXEC: nothing blocks
 
-    def __init__(self, ks: Keyspace, server: ServerAPI, session: Session, now: int = 0) -> None:
+    def __init__(self, ks: Keyspace, server: ServerParts, session: Session, now: int = 0) -> None:
         self.ks = ks
         self.server = server
         self.session = session
@@ -97,114 +97,200 @@ class Context:
         self.in_exec = False
 
 
-class ServerAPI(Protocol):
-    """What the running server offers to handlers; the implementation is respserver's."""
+# -- what handlers may ask of the running server: one protocol for each part of it ---------------------------------
+class ServerParts(Protocol):
+    """The parts of the running server that commands use. ``respserver.server`` builds them."""
 
-    # -- clients
-    def client_list(self) -> list[Session]:
+    @property
+    def clients(self) -> ClientsPart: ...
+    @property
+    def pauses(self) -> PausesPart: ...
+    @property
+    def monitors(self) -> MonitorsPart: ...
+    @property
+    def pubsub(self) -> PubSubPart: ...
+    @property
+    def config(self) -> ConfigPart: ...
+    @property
+    def writes(self) -> WritesPart: ...
+    @property
+    def checkpoints(self) -> CheckpointsPart: ...
+    @property
+    def roles(self) -> RolesPart: ...
+    @property
+    def replicas(self) -> ReplicasPart: ...
+    @property
+    def stats(self) -> StatsPart: ...
+    @property
+    def timings(self) -> TimingsPart: ...
+    @property
+    def dispatcher(self) -> DispatcherPart: ...
+    @property
+    def clock(self) -> ClockPart: ...
+    def random(self) -> float:
+        """From 0 to 1, 1 excluded."""
+    def stop(self, save: bool, now: bool) -> None:
+        """Begin to end. ``save``: with a checkpoint. ``now``: without waiting for replicas."""
+    def reload(self, session: Session, save: bool) -> None:
+        """DEBUG: read everything back from disk; ``save``: after a checkpoint. Raises CommandError."""
+
+
+class ClientsPart(Protocol):
+    """CLIENT. A single client is reached by its ``session.transport``."""
+
+    def all(self) -> list[Session]:
         """Oldest connection first; a copy."""
-    def client_line(self, session: Session, now: int) -> str:
-        """Its line of CLIENT LIST, without the line end."""
-    def client_kill(self, victims: list[Session], caller: Session) -> bool:
-        """Close them at once, the caller after its reply. True if the caller is among them."""
-    def client_unblock(self, client_id: int, error: bool) -> bool: ...
-    def client_pause(self, until_ms: int, writes_only: bool) -> None: ...
-    def client_unpause(self) -> None: ...
-    def push(self, session: Session, data: bytes) -> None:
-        """Queue out-of-band bytes (a message, a monitor line) for a client; released with the tick."""
+    def get(self, client_id: int) -> Session | None: ...
 
-    # -- pub/sub registry, MONITOR
+
+class PausesPart(Protocol):
+    """CLIENT PAUSE."""
+
+    def pause(self, until_ms: int, writes_only: bool) -> None:
+        """Hold commands back until a time in ms since epoch. A pause is never shortened by another."""
+    def unpause(self) -> None: ...
+
+
+class MonitorsPart(Protocol):
+    """MONITOR."""
+
+    def add(self, session: Session) -> None:
+        """Sets ``session.monitoring``."""
+    def remove(self, session: Session) -> None:
+        """Idempotent."""
+
+
+class PubSubPart(Protocol):
+    """The registry of subscriptions."""
+
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent; changes ``session.channels`` or ``session.patterns``."""
-    def publish(self, channel: bytes, message: bytes) -> int: ...
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
     def channels(self, pattern: bytes | None) -> list[bytes]: ...
     def channel_subscribers(self, channel: bytes) -> int: ...
     def pattern_count(self) -> int: ...
-    def monitor(self, session: Session, on: bool) -> None:
-        """Start or stop MONITOR; sets ``session.monitoring``."""
 
-    # -- transactions
-    def watch(self, session: Session, key: bytes) -> None:
-        """Adds to ``session.watching``; a change of the key sets ``session.dirty_cas``."""
-    def unwatch(self, session: Session) -> None:
-        """Empties ``session.watching``; leaves ``session.dirty_cas`` to the caller."""
-    def run_queued(self, ctx: Context) -> Reply:
-        """EXEC: run session.queued in order; the reply is the whole array (Chunks if a part was)."""
 
-    # -- configuration
-    def config_get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
-    def config_set(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """All or nothing; raises CommandError with Redis's texts."""
-    def config_rewrite(self) -> None: ...
-    def config_value(self, name: str) -> str: ...
+class ConfigPart(Protocol):
+    """CONFIG, and the password."""
+
+    def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
+    def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """All or nothing. Raises CommandError with Redis's texts."""
+    def rewrite(self) -> None:
+        """Raises CommandError."""
+    def value(self, name: str) -> str: ...
     def check_password(self, user: bytes, password: bytes) -> bool:
         """In constant time."""
 
-    # -- persistence and life
-    def save(self) -> None:
-        """Checkpoint before returning; raises CommandError."""
-    def bgsave(self, schedule: bool) -> bool:
-        """Start a checkpoint; False if that can't be done now: one is running, or a transaction is.
 
-        ``schedule``: then begin when it can.
-        """
-    def last_save(self) -> int: ...
-    def shutdown(self, save: bool, now: bool, force: bool, abort: bool) -> None:
-        """Begin to end, or give that up (``abort``; raises CommandError where nothing was begun)."""
-    def reload(self) -> None:
-        """DEBUG RELOAD: checkpoint, then read everything back from disk."""
-    def load_log(self) -> None:
-        """DEBUG LOADAOF: read everything back from store, journal and tail, without a checkpoint."""
+class WritesPart(Protocol):
+    """How far the log goes. An offset counts bytes of records ever logged."""
 
-    # -- replication
-    def follower(self) -> bool:
-        """Whether this server is a replica."""
-    def role(self) -> list[object]:
-        """What ROLE tells."""
-    def replicate_from(self, host: str, port: int) -> bool:
+    def written(self, session: Session) -> int:
+        """A log offset: a log that reaches it has everything that the client has written."""
+    def synced(self, offset: int) -> bool:
+        """Whether everything up to ``offset`` is on this server's disk."""
+
+
+class CheckpointsPart(Protocol):
+    """SAVE and its kin. ``session``: whose writes so far end in the checkpoint's batch."""
+
+    def save(self, session: Session) -> None:
+        """Write a checkpoint before returning. Raises CommandError."""
+    def begin(self, session: Session) -> bool:
+        """Start one in the background; False if one is running. Raises CommandError."""
+    def schedule(self) -> None:
+        """Start one as soon as that is possible."""
+    def last(self) -> int:
+        """Unix seconds of the last good one."""
+
+
+class RolesPart(Protocol):
+    """Leader or replica."""
+
+    def describe(self) -> list[object]:
+        """What ROLE answers."""
+    def follow(self, host: str, port: int) -> bool:
         """Become the replica of a leader; False if it is that already. Raises CommandError."""
     def lead(self) -> None:
         """Become a leader; nothing happens where it is one. Raises CommandError."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """Begin to hand over to a replica, None: to the first that has everything; 0 ms: whenever that is.
+        """Begin to hand over to ``target``; None: to the first replica that has everything. 0 ms: no time limit.
 
         Raises CommandError.
         """
     def failover_abort(self) -> None:
         """Raises CommandError where nothing was begun."""
-    def replconf(self, session: Session, argv: list[bytes]) -> bytes:
-        """What a replica says of itself; the reply, empty where none is due. Raises CommandError."""
-    def psync(self, session: Session, argv: list[bytes]) -> Await:
-        """From now on the client is a replica: it is parked until its link is taken over. Raises CommandError."""
-    def written(self, session: Session) -> int:
-        """A log offset: whoever has everything up to it has all that the client has written."""
+    def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
+        """The client is a replica from now on. ``takeover``: and hands over to this server. Raises CommandError."""
+
+
+class ReplicasPart(Protocol):
+    """The replicas of this server."""
+
+    def replconf(self, session: Session, options: list[bytes]) -> bool:
+        """Names and values that a replica tells of itself; False if no reply is due. Raises CommandError."""
     def acknowledged(self, offset: int) -> int:
-        """How many replicas have everything up to ``offset``."""
+        """How many have everything up to ``offset``."""
     def synced(self, offset: int) -> int:
-        """How many replicas have everything up to ``offset`` on disk."""
-    def synced_here(self, offset: int) -> bool:
-        """Whether everything up to ``offset`` is on this server's disk."""
-    def ask_replicas(self) -> None:
+        """How many have everything up to ``offset`` on disk."""
+    def ask(self) -> None:
         """Have them say how far they are."""
 
-    # -- observation
+
+class StatsPart(Protocol):
+    """INFO, MEMORY."""
+
     def info(self, sections: list[str]) -> str: ...
-    def reset_stats(self) -> None: ...
-    def slowlog(self) -> list[tuple[int, int, int, list[bytes], str, str]]:
-        """Newest first: id, unix seconds, microseconds, argv, client address, client name."""
-    def slowlog_reset(self) -> None: ...
-    def latency(self) -> dict[str, list[tuple[int, int]]]:
-        """Event -> [(unix seconds, ms), ...]."""
-    def latency_reset(self, events: list[str]) -> int:
-        """No names: all. Returns how many there were."""
-    def latency_histograms(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
-    def memory_figures(self) -> dict[str, int]:
+    def reset(self) -> None:
+        """CONFIG RESETSTAT."""
+    def memory(self) -> dict[str, int]:
         """Bytes: ``used resident peak startup clients replicas dataset node_cache``; and the number of ``keys``."""
+
+
+class TimingsPart(Protocol):
+    """SLOWLOG, LATENCY."""
+
+    @property
+    def slowlog(self) -> SlowLogPart: ...
+    @property
+    def latency(self) -> LatencyPart: ...
+    def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+        """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
+
+
+class SlowLogPart(Protocol):
+    """Commands that took long."""
+
+    def entries(self) -> list[tuple[int, int, int, list[bytes], str, str]]:
+        """Newest first: ID, unix seconds, microseconds, argv, client address, client name."""
+    def reset(self) -> None: ...
+
+
+class LatencyPart(Protocol):
+    """Events that took long."""
+
+    def all(self) -> dict[str, list[tuple[int, int]]]:
+        """Event -> [(unix seconds, ms), ...]."""
+    def reset(self, events: list[str]) -> int:
+        """No names: all. Returns how many there were."""
+
+
+class DispatcherPart(Protocol):
+    """What runs commands."""
+
+    def run_queued(self, ctx: Context) -> Reply:
+        """EXEC: run ``session.queued`` in order; the reply is the whole array (Chunks if a part was)."""
+
+
+class ClockPart(Protocol):
+    """TIME and DEBUG SLEEP. A handler's own time is ``ctx.now``."""
+
+    def micros(self) -> int:
+        """Microseconds since epoch."""
     def sleep(self, seconds: float) -> None:
-        """DEBUG SLEEP."""
-    def clock_us(self) -> int:
-        """Microseconds since epoch, for TIME."""
-    def random(self) -> float: ...
+        """Stop everything for so long."""

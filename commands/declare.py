@@ -21,12 +21,18 @@ from resp import errors
 from resp.errors import CommandError
 
 __all__ = [
-    "FLAGS", "GROUPS", "TABLE", "Arg", "Command", "Handler", "KeySpec", "all_commands", "arg", "block", "command",
+    "FLAGS", "GROUPS", "TABLE", "TRAITS", "Arg", "BatchHandler", "Command", "Handler", "KeySpec", "all_commands", "arg",
+    "batch", "block", "command",
     "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
     "token", "top_commands", "unknown_command", "unknown_subcommand",
 ]  # fmt: skip
 
 Handler = Callable[[Context, list[bytes]], Reply]
+# Handles calls of one command that came together and differ in nothing but their data: the same key, the same number
+# of words. Returns the replies of the first calls, one or more, in order; None if they have to be called one by one.
+# After the calls come the bytes that they arrived as and the offsets before, between and after them; both empty where
+# they are not known.
+BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
 
@@ -37,6 +43,17 @@ FLAGS: Final = frozenset(
         "write",
     )
 )  # fmt: skip
+
+# What the dispatcher must know of a command beyond Redis's flags. Not published.
+TRAITS: Final = frozenset(
+    (
+        "immediate",  # inside MULTI it runs at once instead of being queued
+        "runs_queue",  # it runs what the session has queued: what refuses one of those refuses the call
+        "subscribed",  # a RESP2 client that has subscriptions may call it
+        "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
+        "reaches_replicas",  # it writes nothing, but replicas see its effect: a FAILOVER holds it back like a write
+    )
+)
 
 _GROUP_CATEGORY: Final = {
     "generic": "keyspace", "string": "string", "stream": "stream", "connection": "connection",
@@ -53,17 +70,20 @@ class Command:
     """A command as declared, and its counters."""
 
     __slots__ = (
-        "acl_categories", "args", "arity", "called", "calls", "complexity", "failed", "first", "flags",
+        "acl_categories", "args", "arity", "batch", "called", "calls", "complexity", "failed", "first", "flags",
         "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name",
-        "rejected", "run_handler", "since", "step", "subcommands", "usec", "write",
+        "rejected", "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
         self, name: str, handler: Handler, args: tuple[Arg, ...], flags: frozenset[str], group: str,
-        since: str, complexity: str, arity: int | None, acl: tuple[str, ...],
+        since: str, complexity: str, arity: int | None, acl: tuple[str, ...], traits: frozenset[str] = frozenset(),
+        writes: Callable[[list[bytes]], bool] | None = None,
     ) -> None:  # fmt: skip
         if not flags <= FLAGS:
             raise ValueError(f"{name}: unknown flags {sorted(flags - FLAGS)}")
+        if not traits <= TRAITS:
+            raise ValueError(f"{name}: unknown traits {sorted(traits - TRAITS)}")
         if group not in GROUPS:
             raise ValueError(f"{name}: unknown group {group!r}")
         self.name = name  # lower case; "client|id" for a subcommand
@@ -85,15 +105,15 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags
+        self.writes = writes  # whether a call changes data, where not every call of a write command does
+        self.traits = traits
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
         # counters since start or CONFIG RESETSTAT, kept by the dispatcher
         self.calls = 0
         self.usec = 0  # time spent, in the dispatcher's unit
         self.rejected = 0  # refused before they ran
         self.failed = 0  # answered with an error
-        # many calls that differ in nothing but their data: replies in order, or None to be called one by one. Where it
-        # is known, also the bytes that they came as, and the offsets before, between and behind them
-        self.run_handler: Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None] | None = None
+        self.batch: BatchHandler | None = None
         # the dispatcher's short way: least and most words that need no further look; a container has none
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
 
@@ -106,6 +126,10 @@ class Command:
     def bare(self) -> bool:
         """A container that is no command of its own: CLIENT is one, COMMAND isn't."""
         return self.handler is _no_subcommand
+
+    def changes(self, argv: list[bytes]) -> bool:
+        """Whether this call changes data."""
+        return self.write and (self.writes is None or self.writes(argv))
 
     def takes(self, count: int) -> bool:
         """Whether ``count`` words, the name included, fit the arity."""
@@ -141,12 +165,13 @@ TABLE: Final[dict[bytes, Command]] = {}
 
 def command(
     name: str, *args: Arg, flags: str = "", group: str = "stream", since: str = "0.1.0", complexity: str = "O(1)",
-    arity: int | None = None, acl: str = "",
+    arity: int | None = None, acl: str = "", traits: str = "", writes: Callable[[list[bytes]], bool] | None = None,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
     """Declare the decorated handler as a command; ``"CLIENT|ID"`` is a subcommand, its container comes by itself.
 
-    ``flags`` and ``acl`` (categories that follow neither from the flags nor from the group) are space-separated.
-    ``arity`` overrides what the tree says. The first docstring line is the summary.
+    ``flags``, ``traits`` and ``acl`` (categories that follow neither from the flags nor from the group) are
+    space-separated. ``arity`` overrides what the tree says. ``writes`` tells of a call of a write command whether it
+    changes data; without it, each does. The first docstring line is the summary.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -154,9 +179,19 @@ def command(
             raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
         declared = Command(
             name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
-            tuple(acl.split()),
+            tuple(acl.split()), frozenset(traits.split()), writes,
         )  # fmt: skip
         _register(declared)
+        return handler
+
+    return declare
+
+
+def batch(name: str) -> Callable[[BatchHandler], BatchHandler]:
+    """Declare the decorated function as the handler of batches of a command, which is declared already."""
+
+    def declare(handler: BatchHandler) -> BatchHandler:
+        TABLE[name.lower().encode()].batch = handler
         return handler
 
     return declare

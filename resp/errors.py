@@ -104,6 +104,7 @@ COMMAND_ARGUMENTS = "ERR Invalid arguments specified for command"
 BAD_SLOWLOG_COUNT = "ERR count should be greater than or equal to -1"
 NO_MONITOR_IN_EXEC = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 SAVE_RUNNING = "ERR Background save already in progress"
+NO_SHUTDOWN = "ERR No shutdown in progress."
 REWRITE_RUNNING = "ERR Background append only file rewriting already in progress"
 DEBUG_NOT_ALLOWED = (
     'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '

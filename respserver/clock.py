@@ -17,3 +17,7 @@ class Clock:
     def micros(self) -> int:
         """Microseconds since the epoch."""
         return time.time_ns() // 1_000
+
+    def sleep(self, seconds: float) -> None:
+        """Stop everything for so long (DEBUG SLEEP)."""
+        time.sleep(seconds)

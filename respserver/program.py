@@ -122,9 +122,9 @@ async def _serve(config: Config, logger: Logger) -> int:
     from resp.errors import CommandError, CorruptError
     from respserver.server import Server
 
-    server = Server(config, logger)
     logger.notice("Server initialized")
     try:
+        server = Server(config, logger)
         await server.start()
     except (CorruptError, ConfigError, CommandError) as exc:
         return _fail(logger, str(exc))
@@ -336,7 +336,7 @@ def _help(names: list[str]) -> int:
         return 0
     from respserver.config.conffile import nearest
     from respserver.config.directives import ALIASES, DIRECTIVES
-    from respserver.config.ignored import UNUSED, reason_unused
+    from respserver.config.ignored import IGNORED, reason_ignored
 
     given = names[0].removeprefix("--").lower()
     directive = DIRECTIVES.get(ALIASES.get(given, given))
@@ -346,11 +346,11 @@ def _help(names: list[str]) -> int:
         lines.append(f"  Default: {directive.default or 'empty'}; {changes}.")
         sys.stdout.write("\n".join(lines) + "\n")
         return 0
-    reason = reason_unused(given)
+    reason = reason_ignored(given)
     if reason is not None:
         sys.stdout.write(f"{given}\n  A directive of Redis, without effect here: {reason}.\n")
         return 0
-    near = nearest(given, [*DIRECTIVES, *UNUSED])
+    near = nearest(given, [*DIRECTIVES, *IGNORED])
     sys.stderr.write(f"tidelog-server: unknown directive '{given}'" + (f"; did you mean '{near}'?\n" if near else "\n"))
     return 1
 

@@ -103,8 +103,8 @@ def start_in_thread(
         started = threading.Event()
 
         async def main() -> None:
-            server = Server(config, Logger(level="warning"), clock)
             try:
+                server = Server(config, Logger(level="warning"), clock)
                 await server.start()
                 port = await server.listeners.tcp("127.0.0.1", 0)
                 ready.append(RunningServer(server, asyncio.get_running_loop(), port))

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from respserver.config.directives import SECTIONS, Directive  # noqa: E402 - needs the path above
-from respserver.config.ignored import MODULE_PREFIXES, UNUSED  # noqa: E402
+from respserver.config.ignored import MODULE_PREFIXES, IGNORED  # noqa: E402
 
 TARGET = ROOT / "docs" / "configuration.md"
 
@@ -52,9 +52,9 @@ def table(directives: tuple[Directive, ...]) -> str:
     return "\n".join(rows)
 
 
-def unused() -> str:
+def ignored() -> str:
     by_reason: dict[str, list[str]] = {}
-    for name, (_, reason) in UNUSED.items():
+    for name, (_, reason) in IGNORED.items():
         by_reason.setdefault(reason, []).append(name)
     lines = []
     for reason, names in by_reason.items():
@@ -69,7 +69,7 @@ def reference() -> str:
     parts.append(
         "## Redis's directives without effect\n\n"
         "Accepted with a warning line, grouped by the reason. CONFIG GET answers what was given, else "
-        f"Redis's default.\n\n{unused()}\n"
+        f"Redis's default.\n\n{ignored()}\n"
     )
     return "\n".join(parts)
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
 from commands.context import Context, Reply
 from commands.declare import arg, command, oneof, opt, repeat, token
 from commands.help import help_reply
 from commands.parse import integer, timeout_ms
-from commands.session import LEADER, Session
+from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
 
-_own = partial(command, flags="noscript loading stale", group="connection", since="0.1.0", complexity="O(1)")
+_own = partial(
+    command, flags="noscript loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
 _all = partial(
-    command, flags="admin noscript loading stale", group="connection", since="0.1.0",
+    command, flags="admin noscript loading stale", traits="unpausable", group="connection", since="0.1.0",
     complexity="O(N): N connected clients.",
 )  # fmt: skip
 
 TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
-
-
-def client_type(session: Session) -> bytes:
-    """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
-    if session.replica is not None:
-        return b"master" if session.replica == LEADER else b"replica"
-    return b"pubsub" if session.channels or session.patterns else b"normal"
 
 
 def _type_filter(name: bytes) -> bytes:
@@ -60,8 +56,7 @@ def client_id(ctx: Context, argv: list[bytes]) -> Reply:
 @_own("CLIENT|INFO")
 def client_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return this connection's line of CLIENT LIST."""
-    ctx.session.last_command = "client|info"  # the dispatcher notes it later
-    return _text(ctx, ctx.server.client_line(ctx.session, ctx.now) + "\n")
+    return _text(ctx, client_line(ctx.session, ctx.now) + "\n")
 
 
 @_own("CLIENT|SETNAME", arg("connection-name"))
@@ -119,7 +114,7 @@ def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "CLIENT|NO-EVICT", oneof("enabled", token("ON"), token("OFF")), flags="admin noscript loading stale",
-    group="connection", since="0.1.0", complexity="O(1)",
+    traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
 )
 def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
     """Keep the connection when clients are cut for memory."""
@@ -171,8 +166,7 @@ def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def client_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each connection."""
-    ctx.session.last_command = "client|list"  # the dispatcher notes it later
-    sessions = ctx.server.client_list()
+    sessions = ctx.server.clients.all()
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
         wanted = _type_filter(argv[3])
         sessions = [session for session in sessions if client_type(session) == wanted]
@@ -182,7 +176,7 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
         sessions = [by_id[number] for number in ids if number in by_id]
     elif len(argv) != 2:
         raise errors.syntax()
-    return _text(ctx, "".join([ctx.server.client_line(session, ctx.now) + "\n" for session in sessions]))
+    return _text(ctx, "".join([client_line(session, ctx.now) + "\n" for session in sessions]))
 
 
 class KillFilter:
@@ -268,7 +262,7 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
 )
 def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection from an address, or every one that fits the filters."""
-    clients = ctx.server.client_list()
+    clients = ctx.server.clients.all()
     old_form = len(argv) == 3
     if old_form:
         addr = argv[2].decode("latin-1")
@@ -282,8 +276,11 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
             for session in clients
             if wanted.fits(session) and not (wanted.skip_me and session is ctx.session)
         ]
-    if ctx.server.client_kill(victims, ctx.session):
-        ctx.session.close_after_reply = True  # it still gets this reply
+    for victim in victims:
+        if victim is ctx.session:
+            victim.close_after_reply = True  # it still gets this reply
+        elif victim.transport is not None:
+            victim.transport.kill()
     return reply.OK if old_form else reply.integer(len(victims))
 
 
@@ -300,7 +297,9 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
         as_error = word == b"ERROR"
     elif len(argv) > 4:
         raise errors.bad_subcommand(argv)
-    return reply.integer(int(ctx.server.client_unblock(integer(argv[2]), as_error)))
+    found = ctx.server.clients.get(integer(argv[2]))
+    waited = found is not None and found.transport is not None and found.transport.unblock(as_error)
+    return reply.integer(int(waited))
 
 
 @_all(
@@ -316,18 +315,20 @@ def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
         writes_only = word == b"WRITE"
     elif len(argv) > 4:
         raise errors.bad_subcommand(argv)
-    ctx.server.client_pause(ctx.now + timeout_ms(argv[2]), writes_only)
+    ctx.server.pauses.pause(ctx.now + timeout_ms(argv[2]), writes_only)
     return reply.OK
 
 
 @_all("CLIENT|UNPAUSE")
 def client_unpause(ctx: Context, argv: list[bytes]) -> Reply:
     """Let paused clients go on."""
-    ctx.server.client_unpause()
+    ctx.server.pauses.unpause()
     return reply.OK
 
 
-@command("CLIENT|HELP", flags="loading stale", group="connection", since="0.1.0", complexity="O(1)")
+@command(
+    "CLIENT|HELP", flags="loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
 def client_help(ctx: Context, argv: list[bytes]) -> Reply:
     """Print the subcommands and what they are for."""
     return help_reply("CLIENT")

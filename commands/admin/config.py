@@ -15,7 +15,7 @@ _config = partial(command, flags="admin noscript loading stale", group="server",
 @_config("CONFIG|GET", arg("parameter", "pattern", multiple=True), complexity="O(N): N directives.")
 def config_get(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the directives whose names fit the patterns, and their values."""
-    pairs = ctx.server.config_get(argv[2:])
+    pairs = ctx.server.config.get(argv[2:])
     return reply.map_reply(
         ctx.session.proto, [(reply.bulk(name.encode()), reply.bulk(value.encode())) for name, value in pairs]
     )
@@ -29,21 +29,21 @@ def config_set(ctx: Context, argv: list[bytes]) -> Reply:
     """Change directives: all of them, or none if one can't be."""
     if len(argv) % 2:
         raise errors.syntax()
-    ctx.server.config_set(list(zip(argv[2::2], argv[3::2], strict=True)))
+    ctx.server.config.set(list(zip(argv[2::2], argv[3::2], strict=True)))
     return reply.OK
 
 
 @_config("CONFIG|RESETSTAT", complexity="O(1)")
 def config_resetstat(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the counts that INFO shows back to zero."""
-    ctx.server.reset_stats()
+    ctx.server.stats.reset()
     return reply.OK
 
 
 @_config("CONFIG|REWRITE", complexity="O(1)")
 def config_rewrite(ctx: Context, argv: list[bytes]) -> Reply:
     """Write what was changed at run time into the configuration file."""
-    ctx.server.config_rewrite()
+    ctx.server.config.rewrite()
     return reply.OK
 
 

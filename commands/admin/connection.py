@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, opt
-from commands.keys.transactions import forget_transaction
 from commands.parse import integer
 from commands.session import Session
 from resp import errors, reply
@@ -23,8 +22,8 @@ def check_name(value: bytes, what: str) -> bytes:
 
 def _log_in(ctx: Context, user: bytes, password: bytes) -> None:
     """Raises WRONGPASS. Without ``requirepass`` the default user takes any password, as in Redis."""
-    open_to_all = not ctx.server.config_value("requirepass")
-    if not (open_to_all and user == b"default") and not ctx.server.check_password(user, password):
+    open_to_all = not ctx.server.config.value("requirepass")
+    if not (open_to_all and user == b"default") and not ctx.server.config.check_password(user, password):
         raise CommandError(errors.BAD_CREDENTIALS)
     ctx.session.authenticated = True
     ctx.session.user = user
@@ -79,7 +78,7 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
         (b"proto", reply.integer(proto)),
         (b"id", reply.integer(session.id)),
         (b"mode", reply.bulk(b"standalone")),
-        (b"role", reply.bulk(b"replica" if ctx.server.follower() else b"master")),
+        (b"role", reply.bulk(b"replica" if ctx.ks.follower else b"master")),
         (b"modules", reply.EMPTY_ARRAY),
     ]
     return reply.map_reply(proto, [(reply.bulk(key), value) for key, value in pairs])
@@ -95,7 +94,7 @@ def auth(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) > 3:
         raise errors.syntax()
     if len(argv) == 2:
-        if not ctx.server.config_value("requirepass"):
+        if not ctx.server.config.value("requirepass"):
             raise CommandError(errors.AUTH_WITHOUT_NEED)
         _log_in(ctx, b"default", argv[1])
     else:
@@ -103,7 +102,10 @@ def auth(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@command("PING", opt(arg("message")), flags="fast", group="connection", since="0.1.0", complexity="O(1)")
+@command(
+    "PING", opt(arg("message")), flags="fast", traits="subscribed", group="connection", since="0.1.0",
+    complexity="O(1)",
+)
 def ping(ctx: Context, argv: list[bytes]) -> Reply:
     """Return PONG, or the message."""
     if len(argv) > 2:
@@ -122,6 +124,7 @@ def echo(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy",
+    traits="immediate subscribed unpausable",
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def quit_(ctx: Context, argv: list[bytes]) -> Reply:
@@ -131,22 +134,21 @@ def quit_(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "RESET", flags="noscript loading stale fast no_auth allow_busy",
+    "RESET", flags="noscript loading stale fast no_auth allow_busy", traits="immediate subscribed unpausable",
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Bring the connection back to what it was when it was made."""
     session = ctx.session
-    forget_transaction(ctx)
+    session.end_transaction(ctx.ks)
     unsubscribe_all(ctx, session)
-    if session.monitoring:
-        ctx.server.monitor(session, on=False)
+    ctx.server.monitors.remove(session)
     session.name = b""
     session.proto = 2
     session.reply_mode = 0
     session.no_evict = session.no_touch = ctx.ks.no_touch = False
     session.user = b"default"
-    session.authenticated = not ctx.server.config_value("requirepass")
+    session.authenticated = not ctx.server.config.value("requirepass")
     session.refresh()
     return reply.simple(b"RESET")
 
@@ -154,9 +156,9 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
 def unsubscribe_all(ctx: Context, session: Session) -> None:
     """Without telling the client."""
     for channel in list(session.channels):
-        ctx.server.unsubscribe(session, channel, pattern=False)
+        ctx.server.pubsub.unsubscribe(session, channel, pattern=False)
     for pattern in list(session.patterns):
-        ctx.server.unsubscribe(session, pattern, pattern=True)
+        ctx.server.pubsub.unsubscribe(session, pattern, pattern=True)
 
 
 @command(

@@ -24,7 +24,7 @@ def is_local(session: Session) -> bool:
 
 
 def _allowed(ctx: Context) -> None:
-    mode = ctx.server.config_value("enable-debug-command")
+    mode = ctx.server.config.value("enable-debug-command")
     if mode != "yes" and not (mode == "local" and is_local(ctx.session)):
         raise CommandError(errors.DEBUG_NOT_ALLOWED)
 
@@ -39,7 +39,7 @@ def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
         seconds = -1.0
     if not 0 <= seconds <= MAX_SLEEP:
         raise CommandError(errors.BAD_TIMEOUT)
-    ctx.server.sleep(seconds)
+    ctx.server.clock.sleep(seconds)
     return reply.OK
 
 
@@ -52,10 +52,7 @@ def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
     options = {word.upper() for word in argv[2:]}
     if options - {b"NOSAVE"}:
         raise errors.syntax()
-    if options:
-        ctx.server.load_log()
-    else:
-        ctx.server.reload()
+    ctx.server.reload(ctx.session, save=not options)
     return reply.OK
 
 
@@ -63,7 +60,7 @@ def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
 def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Read everything back from store, journal and tail."""
     _allowed(ctx)
-    ctx.server.load_log()
+    ctx.server.reload(ctx.session, save=False)
     return reply.OK
 
 

@@ -39,9 +39,9 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
 @_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")
 def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
     """Return figures about the server's memory, in bytes where nothing else is said."""
-    m = ctx.server.memory_figures()
+    m = ctx.server.stats.memory()
     used, keys = m["used"], m["keys"]
-    figures: list[tuple[str, int | float]] = [
+    rows: list[tuple[str, int | float]] = [
         ("peak.allocated", m["peak"]),
         ("total.allocated", used),
         ("startup.allocated", m["startup"]),
@@ -59,13 +59,13 @@ def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
         ("fragmentation.bytes", max(0, m["resident"] - used)),
     ]
     proto = ctx.session.proto
-    return reply.map_reply(proto, [(reply.bulk(name.encode()), reply.encode(proto, x)) for name, x in figures])
+    return reply.map_reply(proto, [(reply.bulk(name.encode()), reply.encode(proto, x)) for name, x in rows])
 
 
 @_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")
 def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     """Describe in words what takes memory."""
-    m = ctx.server.memory_figures()
+    m = ctx.server.stats.memory()
     text = (
         f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "
         f"nodes (node-cache-size), {m['clients']} by clients, {m['startup']} by the program itself. "

@@ -26,7 +26,7 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
         count = integer(argv[2], errors.BAD_SLOWLOG_COUNT)
         if count < -1:
             raise CommandError(errors.BAD_SLOWLOG_COUNT)
-    entries = ctx.server.slowlog()
+    entries = ctx.server.timings.slowlog.entries()
     items = [
         reply.array(
             [
@@ -42,13 +42,13 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
 @_slowlog("SLOWLOG|LEN", complexity="O(1)")
 def slowlog_len(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries in the slow log."""
-    return reply.integer(len(ctx.server.slowlog()))
+    return reply.integer(len(ctx.server.timings.slowlog.entries()))
 
 
 @_slowlog("SLOWLOG|RESET", complexity="O(N): N entries.")
 def slowlog_reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Empty the slow log."""
-    ctx.server.slowlog_reset()
+    ctx.server.timings.slowlog.reset()
     return reply.OK
 
 
@@ -68,7 +68,7 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
                 reply.integer(max(ms for _, ms in samples)),
             ]
         )
-        for event, samples in ctx.server.latency().items()
+        for event, samples in ctx.server.timings.latency.all().items()
         if samples
     ]
     return reply.array(rows)
@@ -77,25 +77,25 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
 @_latency("LATENCY|HISTORY", arg("event"), complexity="O(1)")
 def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an event's samples: unix time and ms."""
-    samples = ctx.server.latency().get(argv[2].decode("latin-1"), [])
+    samples = ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), [])
     return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
 
 
 @_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)")
 def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Forget the samples of events, or of all; the number of events forgotten."""
-    return reply.integer(ctx.server.latency_reset([word.decode("latin-1") for word in argv[2:]]))
+    return reply.integer(ctx.server.timings.latency.reset([word.decode("latin-1") for word in argv[2:]]))
 
 
 @_latency("LATENCY|DOCTOR", complexity="O(1)")
 def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     """Describe in words what was slow."""
     lines = []
-    for event, samples in sorted(ctx.server.latency().items()):
+    for event, samples in sorted(ctx.server.timings.latency.all().items()):
         worst, mean = max(ms for _, ms in samples), sum(ms for _, ms in samples) // len(samples)
         lines.append(f"{event}: {len(samples)} latency spikes (average {mean}ms, worst {worst}ms).\n")
     if not lines:
-        if ctx.server.config_value("latency-monitor-threshold") == "0":
+        if ctx.server.config.value("latency-monitor-threshold") == "0":
             lines = ["Latency monitoring is off: CONFIG SET latency-monitor-threshold <milliseconds> switches it on.\n"]
         else:
             lines = ["No latency spike was observed.\n"]
@@ -108,7 +108,7 @@ def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
 def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each command its calls, and how many took at most 1, 2, 4, ... microseconds."""
     proto = ctx.session.proto
-    known = ctx.server.latency_histograms()
+    known = ctx.server.timings.doublings()
     wanted = sorted(known)
     if len(argv) > 2:
         asked = [word.decode("latin-1").lower() for word in argv[2:]]

@@ -13,7 +13,9 @@ from commands.help import help_reply
 from commands.session import Session
 from resp import errors, reply
 
-_subscribe = partial(command, flags="pubsub noscript loading stale", group="pubsub", since="0.1.0")
+_subscribe = partial(
+    command, flags="pubsub noscript loading stale", traits="subscribed", group="pubsub", since="0.1.0"
+)
 _ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1.0")
 
 
@@ -28,7 +30,7 @@ def _join(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes
     session = ctx.session
     parts = []
     for name in names:
-        ctx.server.subscribe(session, name, pattern)
+        ctx.server.pubsub.subscribe(session, name, pattern)
         parts.append(_confirm(session, kind, name))
     session.refresh()
     return b"".join(parts)
@@ -38,7 +40,7 @@ def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> byte
     session = ctx.session
     parts = []
     for name in names or sorted(session.patterns if pattern else session.channels):
-        ctx.server.unsubscribe(session, name, pattern)
+        ctx.server.pubsub.unsubscribe(session, name, pattern)
         parts.append(_confirm(session, kind, name))
     session.refresh()
     return b"".join(parts) if parts else _confirm(session, kind, None)
@@ -78,12 +80,12 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", group="pubsub", since="0.1.0",
-    complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
+    "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", traits="reaches_replicas",
+    group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to whoever listens to the channel now; the number of those."""
-    return reply.integer(ctx.server.publish(argv[1], argv[2]))
+    return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 
 
 @_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
@@ -91,7 +93,7 @@ def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the channels that have subscribers."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
-    return reply.bulk_array(ctx.server.channels(argv[2] if len(argv) == 3 else None))
+    return reply.bulk_array(ctx.server.pubsub.channels(argv[2] if len(argv) == 3 else None))
 
 
 @_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels asked for.")
@@ -99,14 +101,14 @@ def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each channel."""
     items = []
     for channel in argv[2:]:
-        items += [reply.bulk(channel), reply.integer(ctx.server.channel_subscribers(channel))]
+        items += [reply.bulk(channel), reply.integer(ctx.server.pubsub.channel_subscribers(channel))]
     return reply.array(items)
 
 
 @_ask("PUBSUB|NUMPAT", complexity="O(1)")
 def pubsub_numpat(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of patterns that are subscribed to."""
-    return reply.integer(ctx.server.pattern_count())
+    return reply.integer(ctx.server.pubsub.pattern_count())
 
 
 @command("PUBSUB|HELP", flags="loading stale", group="pubsub", since="0.1.0", complexity="O(1)")

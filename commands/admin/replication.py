@@ -25,14 +25,14 @@ _LEADER = oneof(
 
 def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
     if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
-        ctx.server.lead()
+        ctx.server.roles.lead()
         return reply.OK
     if ctx.session.replica is not None:
         raise CommandError(errors.IS_REPLICA)
     port = integer(argv[2], errors.BAD_LEADER_PORT)
     if not 0 <= port <= 65535:
         raise CommandError(errors.BAD_LEADER_PORT)
-    if not ctx.server.replicate_from(argv[1].decode("utf-8", "surrogateescape"), port):
+    if not ctx.server.roles.follow(argv[1].decode("utf-8", "surrogateescape"), port):
         return reply.simple(b"OK Already connected to specified master")
     return reply.OK
 
@@ -52,7 +52,7 @@ def slaveof(ctx: Context, argv: list[bytes]) -> Reply:
 @_server("ROLE", flags="noscript loading stale fast", acl="admin dangerous")
 def role(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the server's part in replication, and how far its log goes."""
-    return reply.encode(ctx.session.proto, ctx.server.role())
+    return reply.encode(ctx.session.proto, ctx.server.roles.describe())
 
 
 @_server(
@@ -76,7 +76,7 @@ def failover(ctx: Context, argv: list[bytes]) -> Reply:
             target = argv[at + 1].decode("utf-8", "surrogateescape"), integer(argv[at + 2])
             at += 3
         elif word == b"ABORT" and len(argv) == 2:
-            ctx.server.failover_abort()
+            ctx.server.roles.failover_abort()
             return reply.OK
         elif word == b"FORCE" and not force:
             force = True
@@ -85,7 +85,7 @@ def failover(ctx: Context, argv: list[bytes]) -> Reply:
             raise errors.syntax()
     if force and (not timeout or target is None):
         raise CommandError(errors.FAILOVER_FORCE)
-    ctx.server.failover(target, timeout, force)
+    ctx.server.roles.failover(target, timeout, force)
     return reply.OK
 
 
@@ -94,55 +94,63 @@ def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Ca
     """What was ``counted`` when it is ``satisfied``, at once inside EXEC, or after ``timeout`` ms (0: for ever)."""
     if satisfied() or ctx.in_exec:
         return counted()
-    ctx.server.ask_replicas()
+    ctx.server.replicas.ask()
     return Await(ctx.now + timeout if timeout else _NEVER, lambda: counted() if satisfied() else None, counted)
 
 
 @_wait("WAIT", arg("numreplicas", "integer"), arg("timeout", "integer"))
 def wait(ctx: Context, argv: list[bytes]) -> Reply:
     """Wait until so many replicas have what this client wrote; returns how many have."""
-    server = ctx.server
-    if server.follower():
+    replicas = ctx.server.replicas
+    if ctx.ks.follower:
         raise CommandError(errors.WAIT_ON_REPLICA)
-    wanted, timeout, offset = integer(argv[1]), timeout_ms(argv[2]), server.written(ctx.session)
+    wanted, timeout, offset = integer(argv[1]), timeout_ms(argv[2]), ctx.server.writes.written(ctx.session)
     return _when(
-        ctx, timeout, lambda: server.acknowledged(offset) >= wanted, lambda: reply.integer(server.acknowledged(offset))
-    )
+        ctx, timeout, lambda: replicas.acknowledged(offset) >= wanted,
+        lambda: reply.integer(replicas.acknowledged(offset)),
+    )  # fmt: skip
 
 
 @_wait("WAITAOF", arg("numlocal", "integer"), arg("numreplicas", "integer"), arg("timeout", "integer"))
 def waitaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Wait until what this client wrote is on disk, here (1, or 0) and at so many replicas; returns both counts."""
-    server = ctx.server
+    replicas, writes = ctx.server.replicas, ctx.server.writes
     here = integer(argv[1])
     if here not in (0, 1):
         raise CommandError(errors.BAD_LOCAL)
     wanted, timeout = positive(argv[2]), timeout_ms(argv[3])
-    if server.follower():
+    if ctx.ks.follower:
         raise CommandError(errors.WAITAOF_ON_REPLICA)
-    offset = server.written(ctx.session)
+    offset = writes.written(ctx.session)
 
     def counted() -> bytes:
-        return reply.array([reply.integer(int(server.synced_here(offset))), reply.integer(server.synced(offset))])
+        return reply.array([reply.integer(int(writes.synced(offset))), reply.integer(replicas.synced(offset))])
 
     return _when(
-        ctx, timeout, lambda: server.synced_here(offset) >= here and server.synced(offset) >= wanted, counted
+        ctx, timeout, lambda: writes.synced(offset) >= here and replicas.synced(offset) >= wanted, counted
     )
 
 
 # -- what replicas say -------------------------------------------------------------------------------------------
-@_server("REPLCONF", arity=-1, flags="admin noscript loading stale allow_busy")
+@_server("REPLCONF", arity=-1, flags="admin noscript loading stale allow_busy", traits="unpausable")
 def replconf(ctx: Context, argv: list[bytes]) -> Reply:
     """Take what a replica says of itself, and how far it is; for replicas."""
-    return ctx.server.replconf(ctx.session, argv)
+    if len(argv) % 2 == 0:
+        raise errors.syntax()
+    return reply.OK if ctx.server.replicas.replconf(ctx.session, argv[1:]) else b""
 
 
 @_server(
-    "PSYNC", arg("replicationid"), arg("offset", "integer"), arity=-3, flags="admin noscript no_async_loading no_multi"
+    "PSYNC", arg("replicationid"), arg("offset", "integer"), arity=-3,
+    flags="admin noscript no_async_loading no_multi", traits="unpausable",
 )
 def psync(ctx: Context, argv: list[bytes]) -> Reply:
     """Begin to send what is logged after an offset, or a copy of everything if that is gone; for replicas."""
-    return ctx.server.psync(ctx.session, argv)
+    takeover = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
+    if len(argv) > 3 and not takeover:
+        raise errors.syntax()
+    ctx.server.roles.psync(ctx.session, argv[1].decode("latin-1"), integer(argv[2]), takeover)
+    return Await(_NEVER, lambda: None, lambda: b"")  # parked until the replica's feed takes the connection over
 
 
 @_server("SYNC", flags="admin noscript no_async_loading no_multi")

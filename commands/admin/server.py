@@ -22,14 +22,14 @@ _flush = partial(
 )
 def info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return figures about the server, by section."""
-    text = ctx.server.info([word.decode("latin-1").lower() for word in argv[1:]])
+    text = ctx.server.stats.info([word.decode("latin-1").lower() for word in argv[1:]])
     return reply.verbatim(ctx.session.proto, "txt", text.encode())
 
 
 @command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
 def time(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the server's time: unix seconds, and microseconds of the second."""
-    now = ctx.server.clock_us()
+    now = ctx.server.clock.micros()
     return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
 
 
@@ -39,7 +39,7 @@ def monitor(ctx: Context, argv: list[bytes]) -> Reply:
     if ctx.in_exec:
         raise CommandError(errors.NO_MONITOR_IN_EXEC)
     if not ctx.session.monitoring:
-        ctx.server.monitor(ctx.session, on=True)
+        ctx.server.monitors.add(ctx.session)
     return reply.OK
 
 
@@ -73,10 +73,22 @@ def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 # -- saving ------------------------------------------------------------------------------------------------------
+def _begin(ctx: Context, schedule: bool) -> bool:
+    """Start a checkpoint; False if one runs, or a transaction does: no batch ends inside one.
+
+    ``schedule``: then it starts later.
+    """
+    if not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session):
+        return True
+    if schedule:
+        ctx.server.checkpoints.schedule()
+    return False
+
+
 @_saving("SAVE", flags="admin noscript no_async_loading no_multi")
 def save(ctx: Context, argv: list[bytes]) -> Reply:
     """Write a checkpoint, and answer when it is on disk."""
-    ctx.server.save()
+    ctx.server.checkpoints.save(ctx.session)
     return reply.OK
 
 
@@ -87,7 +99,7 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) > 2 or (len(argv) == 2 and not scheduled):
         raise errors.syntax()
     scheduled = scheduled or ctx.in_exec
-    if not ctx.server.bgsave(scheduled):
+    if not _begin(ctx, scheduled):
         if not scheduled:
             raise CommandError(errors.SAVE_RUNNING)
         return reply.simple(b"Background saving scheduled")
@@ -97,7 +109,7 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
 @_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Start writing a checkpoint, behind which the journal is cut."""
-    if not ctx.server.bgsave(ctx.in_exec):
+    if not _begin(ctx, ctx.in_exec):
         if ctx.in_exec:
             return reply.simple(b"Background append only file rewriting scheduled")
         raise CommandError(errors.REWRITE_RUNNING)
@@ -109,14 +121,14 @@ def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the unix time of the last good checkpoint."""
-    return reply.integer(ctx.server.last_save())
+    return reply.integer(ctx.server.checkpoints.last())
 
 
 @_saving(
     "SHUTDOWN",
     opt(oneof("save-selector", token("NOSAVE"), token("SAVE"))),
     opt(token("NOW")), opt(token("FORCE")), opt(token("ABORT")),
-    flags="admin noscript loading stale no_multi allow_busy"
+    flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
 )
 def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
     """Finish, write a checkpoint and end; every acknowledged write is on disk either way."""
@@ -125,5 +137,7 @@ def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
     abort = b"ABORT" in words
     if unknown or (abort and len(words) > 1) or (b"NOSAVE" in words and b"SAVE" in words):
         raise errors.syntax()
-    ctx.server.shutdown(save=b"NOSAVE" not in words, now=b"NOW" in words, force=b"FORCE" in words, abort=abort)
-    return reply.OK if abort else b""
+    if abort:
+        raise CommandError(errors.NO_SHUTDOWN)
+    ctx.server.stop(save=b"NOSAVE" not in words, now=b"NOW" in words)
+    return b""

@@ -6,22 +6,16 @@ Queueing is the dispatcher's: while ``session.multi`` it keeps each command that
 
 from __future__ import annotations
 
+from functools import partial
+
 from commands.context import Context, Reply
 from commands.declare import command, key
 from resp import errors, reply
 from resp.errors import CommandError
 
-
-def forget_transaction(ctx: Context) -> None:
-    """Back to a connection without MULTI and without watched keys."""
-    session = ctx.session
-    if session.watching:
-        ctx.server.unwatch(session)
-    session.multi = False
-    session.exec_abort = False
-    session.dirty_cas = False
-    session.queued = []
-    session.refresh()
+_transaction = partial(
+    command, flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
+)  # fmt: skip
 
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
@@ -35,9 +29,7 @@ def _expire_if_due(ctx: Context, name: bytes) -> bool:
     return False
 
 
-@command(
-    "MULTI", flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0", complexity="O(1)"
-)
+@_transaction("MULTI", traits="immediate")
 def multi(ctx: Context, argv: list[bytes]) -> Reply:
     """Start a transaction: queue what follows until EXEC."""
     if ctx.session.multi:
@@ -48,8 +40,8 @@ def multi(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "EXEC", flags="noscript loading stale skip_slowlog", group="transactions", since="0.1.0",
-    complexity="Depends on the commands in the transaction.",
+    "EXEC", flags="noscript loading stale skip_slowlog", traits="immediate runs_queue", group="transactions",
+    since="0.1.0", complexity="Depends on the commands in the transaction.",
 )
 def exec_(ctx: Context, argv: list[bytes]) -> Reply:
     """Run the queued commands, all or none; null if a watched key changed."""
@@ -59,33 +51,27 @@ def exec_(ctx: Context, argv: list[bytes]) -> Reply:
     ended = [_expire_if_due(ctx, name) for name in session.watching]
     aborted, changed = session.exec_abort, session.dirty_cas or any(ended)
     if aborted or changed:
-        forget_transaction(ctx)
+        session.end_transaction(ctx.ks)
         if aborted:
             raise CommandError(errors.EXEC_ABORT)
         return reply.null_array(session.proto)
-    ctx.server.unwatch(session)
+    session.unwatch(ctx.ks)
     try:
-        return ctx.server.run_queued(ctx)
+        return ctx.server.dispatcher.run_queued(ctx)
     finally:
-        forget_transaction(ctx)
+        session.end_transaction(ctx.ks)
 
 
-@command(
-    "DISCARD", flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
-    complexity="O(N): N queued commands.",
-)
+@_transaction("DISCARD", traits="immediate", complexity="O(N): N queued commands.")
 def discard(ctx: Context, argv: list[bytes]) -> Reply:
     """Forget the queued commands and the watched keys."""
     if not ctx.session.multi:
         raise CommandError(errors.DISCARD_WITHOUT_MULTI)
-    forget_transaction(ctx)
+    ctx.session.end_transaction(ctx.ks)
     return reply.OK
 
 
-@command(
-    "WATCH", key("RO", multiple=True), flags="noscript loading stale fast allow_busy", group="transactions",
-    since="0.1.0", complexity="O(1) for every key.",
-)
+@_transaction("WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.")
 def watch(ctx: Context, argv: list[bytes]) -> Reply:
     """Make the next EXEC do nothing if one of the keys changes before it."""
     if ctx.session.multi:
@@ -93,15 +79,13 @@ def watch(ctx: Context, argv: list[bytes]) -> Reply:
     for name in argv[1:]:
         if name not in ctx.session.watching:
             _expire_if_due(ctx, name)
-            ctx.server.watch(ctx.session, name)
+            ctx.session.watch(ctx.ks, name)
     return reply.OK
 
 
-@command(
-    "UNWATCH", flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0", complexity="O(1)"
-)
+@_transaction("UNWATCH")
 def unwatch(ctx: Context, argv: list[bytes]) -> Reply:
     """Forget the watched keys."""
-    ctx.server.unwatch(ctx.session)
+    ctx.session.unwatch(ctx.ks)
     ctx.session.dirty_cas = False
     return reply.OK

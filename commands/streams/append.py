@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 
 from commands.context import Context, Reply
-from commands.declare import TABLE, arg, block, command, key, oneof, opt, repeat
+from commands.declare import arg, batch, block, command, key, oneof, opt, repeat
 from commands.parse import integer, positive
 from commands.streams.entries import entries_reply, entry_wire, id_bulk, reversed_reply
 from commands.streams.rows import Rows
@@ -98,7 +98,7 @@ def _rewritten(first: list[bytes], raw: bytes, borders: list[int], ids: list[byt
     return b"".join(parts)
 
 
-TABLE[b"tappend"].run_handler = tappend_run
+batch("TAPPEND")(tappend_run)
 
 
 @command(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply
-from commands.declare import TABLE, arg, block, command, key, opt
+from commands.declare import arg, batch, block, command, key, opt
 from commands.parse import id_parts, integer, span, timeout_ms
 from commands.streams.deadletter import dead_letter
 from commands.streams.entries import entries_reply
@@ -149,6 +149,11 @@ class Position:
         return self.ms < stream.last_ms or (self.ms == stream.last_ms and self.seq < stream.last_seq)
 
 
+def _has_group(argv: list[bytes]) -> bool:
+    """A read changes data only for a group [13]."""
+    return any(word.upper() == b"GROUP" for word in argv[4:])
+
+
 @command(
     "TREAD", key("RW"), arg("last-id"), arg("count", "integer"),
     opt(arg("milliseconds", "integer", token="BLOCK")),
@@ -159,7 +164,7 @@ class Position:
     )),
     opt(arg("withinfo", "pure-token", token="WITHINFO")),
     flags="write blocking", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M entries returned.",
+    complexity="O(log N + M): N macro nodes, M entries returned.", writes=_has_group,
 )  # fmt: skip
 def tread(ctx: Context, argv: list[bytes]) -> Reply:
     """Return entries after an ID; can wait for them, share them in a group, and redeliver them until acknowledged."""
@@ -210,7 +215,7 @@ def tread_run(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[
     return replies or None
 
 
-TABLE[b"tread"].run_handler = tread_run
+batch("TREAD")(tread_run)
 
 
 def _deadline(ctx: Context, options: ReadOptions) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
 from commands.session import Session
 from resp.decode import RequestDecoder
-from respserver.clients.connection import Connection
+from respserver.clients.clients import Clients
+from respserver.clients.connection import Connection, connection_of
 from respserver.clients.listen import is_loopback, keep_alive, shown
-
-if TYPE_CHECKING:
-    from respserver.server import Server
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.observe.stats import Counters
 
 AT_ONCE = 100  # clients that are looked after at least
 STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
@@ -23,57 +23,80 @@ PROTECTED = (
 )
 
 
-def admit(server: Server, conn: Connection) -> None:
-    """A new connection: give it a session, or turn it away."""
-    transport, config = conn.transport, server.config
-    sock: socket.socket | None = transport.get_extra_info("socket")
-    unix = sock is not None and sock.family == socket.AF_UNIX
-    session = Session(
-        server.clients.next_id(), shown(transport.get_extra_info("peername"), config.unixsocket),
-        shown(transport.get_extra_info("sockname"), config.unixsocket), server.now_ms(),
-    )  # fmt: skip
-    session.transport = conn
-    session.unix = unix
-    session.tls = transport.get_extra_info("ssl_object") is not None
-    conn.session = session
-    conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
-    server.stats.connections_received += 1
-    refusal = b""
-    if len(server.clients) >= config.maxclients:
-        refusal = b"-ERR max number of clients reached\r\n"
-    elif config.protected_mode and not config.requirepass and not unix and not is_loopback(session.addr):
-        refusal = PROTECTED
-    if refusal:
-        server.stats.connections_rejected += 1
-        transport.write(refusal)
-        transport.close()
-        return
-    if config.requirepass:
-        session.authenticated = False
-        conn.decoder.authenticated = False
-        session.refresh()
-    if config.tcp_keepalive and sock is not None and not unix:
-        keep_alive(sock, config.tcp_keepalive)
-    server.clients.add(session)
+class Admission:
+    """Gives connections their sessions, or turns them away; later has an eye on them."""
+
+    def __init__(self, config: Config, clock: Clock, clients: Clients, counters: Counters) -> None:
+        self._config = config
+        self._clock = clock
+        self._clients = clients
+        self._counters = counters
+
+    def admit(self, conn: Connection) -> None:
+        """A new connection: give it a session, or turn it away."""
+        transport, config = conn.transport, self._config
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        unix = sock is not None and sock.family == socket.AF_UNIX
+        session = Session(
+            self._clients.next_id(), shown(transport.get_extra_info("peername"), config.unixsocket),
+            shown(transport.get_extra_info("sockname"), config.unixsocket), self._clock.now(),
+        )  # fmt: skip
+        session.transport = conn
+        session.unix = unix
+        session.tls = transport.get_extra_info("ssl_object") is not None
+        conn.session = session
+        conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
+        self._counters.connections_received += 1
+        refusal = self._refusal(session)
+        if refusal:
+            self._counters.connections_rejected += 1
+            transport.write(refusal)
+            transport.close()
+            return
+        if config.requirepass:
+            session.authenticated = False
+            conn.decoder.authenticated = False
+            session.refresh()
+        if config.tcp_keepalive and sock is not None and not unix:
+            keep_alive(sock, config.tcp_keepalive)
+        self._clients.add(session)
+
+    def _refusal(self, session: Session) -> bytes:
+        """What a client is told that may not come in; empty: it may."""
+        config = self._config
+        if len(self._clients) >= config.maxclients:
+            return b"-ERR max number of clients reached\r\n"
+        if config.protected_mode and not config.requirepass and not session.unix and not is_loopback(session.addr):
+            return PROTECTED
+        return b""
+
+    def configure(self) -> None:
+        """Directives have changed: limits of what a client may send."""
+        for conn in self._clients.connections():
+            conn.decoder.limit(self._config.proto_max_bulk_len, self._config.client_query_buffer_limit)
+
+    def on_time(self, now: int, mono: int) -> None:
+        """Some ten times a second: cut who takes no replies, or has nothing to say for too long.
+
+        Each client is looked at once a second or oftener: to look at 10,000 at once takes some milliseconds.
+        """
+        idle = self._config.timeout * 1000
+        for session in self._clients.some(max(AT_ONCE, len(self._clients) // self._config.hz + 1)):
+            conn = connection_of(session)
+            if conn is None:
+                continue
+            if conn.soft_since:
+                conn.check_output_limit()
+            if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
+                conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
+            if idle and now - session.last_active > idle and not _may_idle(session, conn):
+                self._counters.idle_cuts += 1
+                conn.kill()
 
 
-def look_after(server: Server, now: int, mono: int) -> None:
-    """Some ten times a second: cut who takes no replies, or has nothing to say for too long.
-
-    Each client is looked at once a second or oftener: to look at 10,000 at once takes some milliseconds.
-    """
-    idle = server.config.timeout * 1000
-    for session in server.clients.some(max(AT_ONCE, len(server.clients) // server.config.hz + 1)):
-        conn = session.transport
-        if not isinstance(conn, Connection):
-            continue
-        if conn.soft_since:
-            conn.check_output_limit()
-        if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
-            conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
-        if idle and now - session.last_active > idle and not (
-            session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
-            or session.replica is not None
-        ):
-            server.stats.idle_cuts += 1
-            conn.kill()
+def _may_idle(session: Session, conn: Connection) -> bool:
+    """Whether the client has a reason to say nothing."""
+    return bool(
+        session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
+        or session.replica is not None
+    )

@@ -1,6 +1,11 @@
-"""The line that MONITOR prints for a command, as Redis prints it."""
+"""MONITOR: who watches, and the line that it gets for a command, as Redis prints it."""
 
 from __future__ import annotations
+
+from commands.declare import Command
+from commands.session import Session
+from respserver.clock import Clock
+from respserver.gates import Gates
 
 # directives whose values are passwords
 _SECRETS = (b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass")
@@ -43,3 +48,33 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
             if argv[at].lower() in _SECRETS:
                 out[at + 1] = b"(redacted)"
     return out
+
+
+class Monitors:
+    """The clients that MONITOR, in the order in which they came. Implements ``MonitorsPart``."""
+
+    def __init__(self, gates: Gates, clock: Clock) -> None:
+        self._gates = gates
+        self._clock = clock
+        self._sessions: dict[Session, None] = {}
+
+    def add(self, session: Session) -> None:
+        session.monitoring = True
+        self._sessions[session] = None
+        self._gates.monitors(True)
+
+    def remove(self, session: Session) -> None:
+        """Idempotent."""
+        if session.monitoring:
+            session.monitoring = False
+            self._sessions.pop(session, None)
+            self._gates.monitors(bool(self._sessions))
+
+    def show(self, session: Session, command: Command, argv: list[bytes]) -> None:
+        """Let monitors see a command that ran: a queued one when EXEC runs it, an administrative one never."""
+        if not self._sessions or not command.flags.isdisjoint(("admin", "skip_monitor")):
+            return
+        line = monitor_line(self._clock.micros(), session.addr, redacted(argv, command.name))
+        for monitor in list(self._sessions):
+            if monitor.transport is not None:
+                monitor.transport.push(line)

@@ -1,4 +1,4 @@
-"""Who listens to which channel.
+"""Who listens to which channel, here and at replicas.
 
 Rule 1: ``session.channels`` and ``session.patterns`` change here only, together with the registry.
 Rule 2: a message is encoded once per protocol version, however many listen.
@@ -14,18 +14,18 @@ from resp import reply
 
 
 class PubSub:
-    """Registry of subscriptions. ``push(session, data)`` queues encoded bytes for a client.
+    """Registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message)`` hands messages to replicas.
 
     Subscribers are kept in the order in which they came (dicts used as ordered sets), and are served in it.
     """
 
-    __slots__ = ("_channels", "_globs", "_patterns", "_push")
+    __slots__ = ("_channels", "_globs", "_patterns", "_relay")
 
-    def __init__(self, push: Callable[[Session, bytes], None]) -> None:
+    def __init__(self, relay: Callable[[bytes, bytes], None]) -> None:
         self._channels: dict[bytes, dict[Session, None]] = {}
         self._patterns: dict[bytes, dict[Session, None]] = {}
         self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
-        self._push = push
+        self._relay = relay
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent."""
@@ -55,7 +55,12 @@ class PubSub:
             self.unsubscribe(session, pattern, pattern=True)
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Deliver to the channel's subscribers, then to those of each pattern that fits; number of deliveries."""
+        """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
+        self._relay(channel, message)
+        return self.deliver(channel, message)
+
+    def deliver(self, channel: bytes, message: bytes) -> int:
+        """To the channel's subscribers here, then to those of each pattern that fits; the number of deliveries."""
         delivered = 0
         subscribers = self._channels.get(channel)
         if subscribers:
@@ -73,7 +78,8 @@ class PubSub:
             data = encoded.get(session.proto)
             if data is None:
                 data = encoded[session.proto] = reply.push(session.proto, [reply.bulk(word) for word in words])
-            self._push(session, data)
+            if session.transport is not None:
+                session.transport.push(data)
         return len(receivers)
 
     def channels(self, pattern: bytes | None) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Every directive that tidelog has, declared once.
 
 CONFIG GET and SET, the configuration file, the command line, CONFIG REWRITE, ``--help <name>`` and
-docs/configuration.md derive from ``DIRECTIVES``. Names that Redis has and tidelog has no use for stand in ``unused``.
+docs/configuration.md derive from ``DIRECTIVES``. Names that Redis has and tidelog has no use for stand in ``ignored``.
 
 To add one: a ``Directive`` below, an attribute of the same name (dashes become underscores) in ``config.Config``, and
 ``scripts/config_reference.py``. Tests hold the three together.

@@ -119,12 +119,12 @@ def _table() -> dict[str, tuple[str, str]]:
     return table
 
 
-UNUSED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, why tidelog has no use for it)
+IGNORED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, why tidelog has no use for it)
 
 
-def reason_unused(name: str) -> str | None:
+def reason_ignored(name: str) -> str | None:
     """Why tidelog has no use for Redis's directive ``name``; None if Redis has no such directive."""
-    known = UNUSED.get(name)
+    known = IGNORED.get(name)
     if known is not None:
         return known[1]
     return MODULE_REASON if name.startswith(MODULE_PREFIXES) else None

@@ -1,43 +1,46 @@
 """Clients that wait: for a stream to have news, or for replicas and the disk to have what they wrote.
 
-Rule 1: readers without a group are all served; readers of one group are served in the order in which they blocked,
-one after
-another as entries arrive, and whoever was served queues at the end when it blocks again [18]. Those without a group
-that wait at the same place share one reply.
+Rule 1: readers without a group are all served. Readers of one group are served in the order in which they blocked,
+one after another as entries arrive; a reader that was served queues at the end when it blocks again [18]. Readers
+without a group that wait at the same place share one reply.
 Rule 2: serving happens right after the command that brought the news, so k appends in one pipeline feed k readers; the
 replies leave with the tick, when what they show is on disk.
 Rule 3: a wake without data keeps the place in the queue and the timeout [10].
 Rule 4: deadlines count on a clock that is never set; when a message falls due is wall-clock time, as stored.
-Rule 5: who waits for a stream stands in a queue of its key; who waits for replicas (WAIT, WAITAOF) stands in
-``_awaiting``, and is asked again at each acknowledgement, at each sync that is announced, and as time passes.
+Rule 5: a client that waits for a stream stands in a queue of its key. One that waits for replicas (WAIT, WAITAOF)
+stands in ``_awaiting``, and is asked again at each acknowledgement, at each sync that is announced, and as time passes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-from commands.context import Await, Block, Chunks, Context
+from commands.context import Await, Block, Chunks, Context, ServerParts
 from resp import errors, reply
 from resp.errors import CommandError
+from respserver.clients.connection import Connection, Wait
+from respserver.clock import Clock
+from respserver.data import Data
+from respserver.execution.faults import fault_reply
+from respserver.observe.logs import Logger
+from respserver.observe.stats import Counters
+from respserver.ticks import Ticks
 from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import PENDING_DUE, Agenda
 
-if TYPE_CHECKING:
-    from respserver.clients.connection import Connection
-    from respserver.server import Server
-
-Queue = dict["Waiter", Block]  # of a group an OrderedDict: whoever is first leaves it first
+Queue = dict["Waiter", Block]  # of a group an OrderedDict: the first reader leaves it first
 
 
-class Waiter:
+class Waiter(Wait):
     """A parked client."""
 
-    __slots__ = ("block", "conn", "deadline", "done", "group")
+    __slots__ = ("_registry", "block", "conn", "deadline", "done", "group")
 
-    def __init__(self, conn: Connection, block: Block | Await, deadline: int) -> None:
+    def __init__(self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int) -> None:
+        self._registry = registry
         self.conn = conn
         self.block = block
         self.deadline = deadline  # ms on the monotonic clock; 0: waits for ever
@@ -48,14 +51,30 @@ class Waiter:
         """What it gets when its time is over."""
         return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
 
+    def forget(self) -> None:
+        self._registry.forget(self)
+
+    def end(self, error: bool) -> None:
+        """CLIENT UNBLOCK."""
+        unblocked = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"
+        self._registry.release(self, unblocked if error else self.late_reply())
+
 
 class Blocking:
     """Registry of waiters by key and group."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.ctx = Context(server.ks, server.api, None)  # type: ignore[arg-type]  # set for each waiter
-        self.count = 0
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, ticks: Ticks, counters: Counters,
+        logger: Logger, parts: ServerParts,
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._clock = clock
+        self._data = data
+        self._ticks = ticks
+        self._counters = counters
+        self._logger = logger
+        self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each waiter
+        self.count = 0  # clients that wait
         self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
@@ -64,16 +83,16 @@ class Blocking:
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
-        server = self.server
-        deadline = server.mono_ms() + max(1, block.deadline - ctx.now) if block.deadline else 0
-        waiter = Waiter(conn, block, deadline)
-        conn.waiter = waiter
+        """Let the client wait; ``ctx``: that of its command."""
+        deadline = self._clock.mono() + max(1, block.deadline - ctx.now) if block.deadline else 0
+        waiter = Waiter(self, conn, block, deadline)
+        conn.wait = waiter
         conn.session.blocked = True
         self.count += 1
         if isinstance(block, Await):
             self._awaiting[waiter] = block
-            server.queue_tick()
-            server.loop.call_soon(self.acknowledged)  # behind the tick, which may put on disk what it waits for
+            self._ticks.queue()
+            self._loop.call_soon(self.acknowledged)  # after the tick, which may put on disk what it waits for
         else:
             self._enqueue(waiter, block, ctx)
         if deadline:
@@ -83,7 +102,7 @@ class Blocking:
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
         if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
-            server.queue_flush(conn)  # the tick sets the timer, or closes what nobody waits for
+            self._ticks.queue_flush(conn)  # the tick sets the timer, or closes what nobody waits for
 
     def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
         key, name = block.key, block.group
@@ -94,14 +113,14 @@ class Blocking:
         if queue is None:
             queue = groups[name] = {} if name is None else OrderedDict()
         queue[waiter] = block
-        waiting = self.server.ks.waiting
+        waiting = self._data.ks.waiting
         waiting[key] = waiting.get(key, 0) + 1
         if name is not None:
             self._join(waiter, block, name)
             self._file_due(block, name, ctx)
 
     def _group(self, key: bytes, name: bytes) -> Group | None:
-        stream = self.server.ks.keys.get(key)
+        stream = self._data.ks.keys.get(key)
         return stream.groups.get(name) if isinstance(stream, Stream) else None
 
     def _join(self, waiter: Waiter, block: Block, name: bytes) -> None:
@@ -115,8 +134,8 @@ class Blocking:
         if group is not None:
             group.waiters -= 1
             if not group.waiters and group is self._group(block.key, name):
-                group.touch(self.server.now_ms())
-                self.server.ks.file_group(block.key, group)
+                group.touch(self._clock.now())
+                self._data.ks.file_group(block.key, group)
 
     def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
         when = block.wake_at(ctx)
@@ -133,7 +152,7 @@ class Blocking:
             del self._awaiting[waiter]
         else:
             self._dequeue(waiter, waiter.block)
-        waiter.conn.waiter = None
+        waiter.conn.wait = None
         waiter.conn.session.blocked = False
 
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
@@ -150,7 +169,7 @@ class Blocking:
             del groups[name]
             if not groups:
                 del self._queues[key]
-        waiting = self.server.ks.waiting
+        waiting = self._data.ks.waiting
         left = waiting.get(key, count) - count
         if left:
             waiting[key] = left
@@ -160,13 +179,18 @@ class Blocking:
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
         """End the wait with a reply; the client goes on with what it sent meanwhile."""
         self.forget(waiter)
-        self.server.dispatcher.answer_later(waiter.conn, answer)
-        self.server.queue_resume(waiter.conn)
+        self._answer(waiter.conn, answer)
+
+    def _answer(self, conn: Connection, answer: bytes | Chunks) -> None:
+        self._ticks.note_write(conn.session)
+        conn.answer(answer)
+        self._ticks.queue_flush(conn)
+        self._ticks.queue_resume(conn)
 
     # -- news ------------------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
         """Serve the readers of every signalled key, until nothing is signalled any more."""
-        ks = self.server.ks
+        ks = self._data.ks
         while ks.ready:
             keys = dict.fromkeys(ks.ready)
             ks.ready.clear()
@@ -178,9 +202,9 @@ class Blocking:
         queue = self._queues.get(key, {}).get(name)
         if queue is None:
             return
-        ctx = self.ctx
-        ctx.ks = self.server.ks
-        ctx.now = self.server.now_ms()
+        ctx = self._ctx
+        ctx.ks = self._data.ks
+        ctx.now = self._clock.now()
         if name is None:
             self._serve_all(key, queue)
             return
@@ -196,7 +220,7 @@ class Blocking:
 
     def _serve_all(self, key: bytes, queue: Queue) -> None:
         """Serve all readers without a group that have something to get."""
-        ctx = self.ctx
+        ctx = self._ctx
         served: list[Waiter] = []
         answers: list[bytes | Chunks] = []
         asked: Block | None = None  # whose reply is ``answer``, if others may get it as well
@@ -221,14 +245,12 @@ class Blocking:
                 del queue[waiter]
         self._left(key, None, len(served))
         self.count -= len(served)
-        server = self.server
         for waiter, out in zip(served, answers, strict=True):
             waiter.done = True
             conn = waiter.conn
-            conn.waiter = None
+            conn.wait = None
             conn.session.blocked = False
-            server.dispatcher.answer_later(conn, out)
-            server.queue_resume(conn)
+            self._answer(conn, out)
 
     def _ask(self, waiter: Waiter, block: Block) -> bytes | Chunks | None:
         """What the reader gets now, be it an error; None: it waits on."""
@@ -236,12 +258,12 @@ class Blocking:
         try:
             if name is not None and waiter.group is not self._group(block.key, name):
                 raise errors.no_group(block.key, name)  # it ended; one that got its name since is another [16]
-            return block.serve(self.ctx)
+            return block.serve(self._ctx)
         except CommandError as error:
-            self.server.stats.note_error(error.text)
+            self._counters.note_error(error.text)
             return reply.error(error.text)
         except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
-            return self.server.dispatcher.broke(b"a blocked read", error)
+            return fault_reply(b"a blocked read", error, self._counters, self._logger)
 
     def acknowledged(self) -> None:
         """A replica said how far it is, or the log was synced: end the waits for that which are satisfied."""
@@ -276,15 +298,6 @@ class Blocking:
         return max(0, min(waits)) if waits else None
 
     # -- from outside ----------------------------------------------------------------------------------------
-    def unblock(self, conn: Connection, error: bool) -> bool:
-        """CLIENT UNBLOCK: as if it timed out, or with an error."""
-        waiter = conn.waiter
-        if waiter is None:
-            return False
-        answer = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n" if error else waiter.late_reply()
-        self.release(waiter, answer)
-        return True
-
     def unblock_groups(self, text: str) -> None:
         """The server is a leader no more: end, with that error, the waits that only a leader can serve.
 
@@ -294,12 +307,12 @@ class Blocking:
         for groups in self._queues.values():
             ended += [waiter for name, queue in groups.items() if name is not None for waiter in queue]
         for waiter in ended:
-            self.server.stats.note_error(text)
+            self._counters.note_error(text)
             self.release(waiter, reply.error(text))
 
     def recount(self) -> None:
-        """The keyspace is another one (DEBUG RELOAD): tell it who waits."""
-        ks = self.server.ks
+        """The keyspace is another one: tell it who waits."""
+        ks = self._data.ks
         for key, groups in self._queues.items():
             ks.waiting[key] = sum(map(len, groups.values()))
             for name, queue in groups.items():

@@ -10,18 +10,50 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
+from commands.admin.clientlist import client_bytes, transport_stats
 from commands.admin.connection import REDIS_LEVEL
 from commands.declare import Command, all_commands
+from commands.session import Session
 from respserver import __version__
-from respserver.clients.clients import IDLE_CLIENT_BYTES, figures_of
-from respserver.observe.stats import Figures, process_memory, system_memory
+from respserver.observe.slowlog import Histogram
+from respserver.observe.stats import Counters, RoleStats, Saves, process_memory, system_memory
+from respserver.observe.streamtotals import StreamWalk
 from storage import stream
+from storage.keyspace import Keyspace
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are, or none
+
+
+@dataclass(slots=True)
+class ServerStats:
+    """One moment of the server."""
+
+    now: int  # ms since epoch
+    started: int  # ms since epoch
+    run_id: str  # 40 hex digits, new with each start
+    roles: RoleStats
+    config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
+    keyspace: Keyspace
+    sessions: Iterable[Session]
+    counters: Counters
+    walk: StreamWalk
+    saves: Saves = field(default_factory=Saves)
+    log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # how long each command took
+    log_offset: int = 0  # bytes of records ever logged
+    write_error: str | None = None  # why writes are refused now
+    loading: bool = False
+    startup_memory: int = 0  # bytes: process_memory().anonymous when the server was ready and empty
+    keys_loaded: int = 0  # found at start-up
+    channels: int = 0
+    patterns: int = 0
+    config_file: str = ""
+    executable: str = ""
 
 
 def human(size: float) -> str:
@@ -35,8 +67,8 @@ def human(size: float) -> str:
     return f"{size / 1024:.2f}P"
 
 
-def _server(f: Figures) -> Fields:
-    uptime = max(0, f.now - f.started) // 1000
+def _server(s: ServerStats) -> Fields:
+    uptime = max(0, s.now - s.started) // 1000
     yield "redis_version", REDIS_LEVEL.decode()
     yield "tidelog_version", __version__
     yield "tidelog_compiled", int(COMPILED)
@@ -49,23 +81,23 @@ def _server(f: Figures) -> Fields:
     yield "multiplexing_api", "asyncio"
     yield "python_version", platform.python_version()
     yield "process_id", os.getpid()
-    yield "process_supervised", f.config("supervised")
-    yield "run_id", f.run_id
-    yield "tcp_port", f.config("port")
-    yield "server_time_usec", f.now * 1000
+    yield "process_supervised", s.config("supervised")
+    yield "run_id", s.run_id
+    yield "tcp_port", s.config("port")
+    yield "server_time_usec", s.now * 1000
     yield "uptime_in_seconds", uptime
     yield "uptime_in_days", uptime // 86400
-    yield "hz", f.config("hz")
-    yield "configured_hz", f.config("hz")
-    yield "lru_clock", (f.now // 1000) & 0xFFFFFF
-    yield "executable", f.executable
-    yield "config_file", f.config_file
+    yield "hz", s.config("hz")
+    yield "configured_hz", s.config("hz")
+    yield "lru_clock", (s.now // 1000) & 0xFFFFFF
+    yield "executable", s.executable
+    yield "config_file", s.config_file
     yield "io_threads_active", 0
 
 
-def _clients(f: Figures) -> Fields:
+def _clients(s: ServerStats) -> Fields:
     connected = blocked = subscribed = watching = watched_keys = largest_in = largest_out = 0
-    for session in f.sessions:
+    for session in s.sessions:
         if session.replica is not None:  # they are listed with the replicas
             continue
         connected += 1
@@ -73,12 +105,12 @@ def _clients(f: Figures) -> Fields:
         subscribed += bool(session.channels or session.patterns)
         watching += bool(session.watching)
         watched_keys += len(session.watching)
-        figures = figures_of(session)
-        largest_in = max(largest_in, figures.query_buffered)
-        largest_out = max(largest_out, figures.output_buffered)
+        transport = transport_stats(session)
+        largest_in = max(largest_in, transport.query_buffered)
+        largest_out = max(largest_out, transport.output_buffered)
     yield "connected_clients", connected
     yield "cluster_connections", 0
-    yield "maxclients", f.config("maxclients")
+    yield "maxclients", s.config("maxclients")
     yield "client_recent_max_input_buffer", largest_in
     yield "client_recent_max_output_buffer", largest_out
     yield "blocked_clients", blocked
@@ -87,43 +119,42 @@ def _clients(f: Figures) -> Fields:
     yield "watching_clients", watching
     yield "clients_in_timeout_table", blocked
     yield "total_watched_keys", watched_keys
-    yield "total_blocking_keys", len(f.keyspace.waiting)
+    yield "total_blocking_keys", len(s.keyspace.waiting)
 
 
-def memory_figures(f: Figures) -> dict[str, int]:
+def memory_stats(s: ServerStats) -> dict[str, int]:
     """Bytes by what they are for; MEMORY STATS and INFO memory print them."""
     process = process_memory()
-    totals = f.walk.totals(f.keyspace)
+    totals = s.walk.totals(s.keyspace)
     clients = replicas = 0
-    for session in f.sessions:
-        figures = figures_of(session)
-        size = IDLE_CLIENT_BYTES + figures.query_buffered + figures.query_free + figures.output_buffered
+    for session in s.sessions:
+        size = client_bytes(transport_stats(session))
         if session.replica is None:
             clients += size
         else:
             replicas += size
-    keys = len(f.keyspace.keys)
+    keys = len(s.keyspace.keys)
     # as Keyspace.memory_bytes()
-    dataset = totals.memory + f.keyspace.string_bytes + f.keyspace.stages.bytes + 200 * keys
+    dataset = totals.memory + s.keyspace.string_bytes + s.keyspace.stages.bytes + 200 * keys
     return {
         "used": process.anonymous,
         "resident": process.resident,
         "peak": max(process.peak, process.anonymous),
-        "startup": f.startup_memory,
+        "startup": s.startup_memory,
         "clients": clients,
         "replicas": replicas,
         "dataset": dataset,
-        "node_cache": f.keyspace.nodes.cache.bytes,
+        "node_cache": s.keyspace.nodes.cache.bytes,
         "keys": keys,
     }
 
 
-def _memory(f: Figures) -> Fields:
-    m = memory_figures(f)
+def _memory(s: ServerStats) -> Fields:
+    m = memory_stats(s)
     total = system_memory()
     used, peak = m["used"], m["peak"]
     overhead = max(0, used - m["dataset"])
-    maxmemory = int(f.config("maxmemory"))
+    maxmemory = int(s.config("maxmemory"))
     yield "used_memory", used
     yield "used_memory_human", human(used)
     yield "used_memory_rss", m["resident"]
@@ -151,55 +182,55 @@ def _memory(f: Figures) -> Fields:
     yield "mem_allocator", "python"
 
 
-def _persistence(f: Figures) -> Fields:
-    saves = f.saves
-    yield "loading", int(f.loading)
+def _persistence(s: ServerStats) -> Fields:
+    saves = s.saves
+    yield "loading", int(s.loading)
     yield "async_loading", 0
-    yield "rdb_changes_since_last_save", f.keyspace.dirty_count
+    yield "rdb_changes_since_last_save", s.keyspace.dirty_count
     yield "rdb_bgsave_in_progress", int(saves.running)
     yield "rdb_last_save_time", saves.last
     yield "rdb_last_bgsave_status", "ok" if saves.last_ok else "err"
     yield "rdb_last_bgsave_time_sec", saves.last_seconds
-    yield "rdb_current_bgsave_time_sec", max(0, f.now // 1000 - saves.started) if saves.running else -1
+    yield "rdb_current_bgsave_time_sec", max(0, s.now // 1000 - saves.started) if saves.running else -1
     yield "rdb_saves", saves.count
     yield "rdb_last_load_keys_expired", 0
-    yield "rdb_last_load_keys_loaded", f.keys_loaded
+    yield "rdb_last_load_keys_loaded", s.keys_loaded
     yield "aof_enabled", 1
     yield "aof_rewrite_in_progress", 0
     yield "aof_rewrite_scheduled", 0
     yield "aof_last_rewrite_time_sec", -1
     yield "aof_current_rewrite_time_sec", -1
     yield "aof_last_bgrewrite_status", "ok"
-    yield "aof_last_write_status", "ok" if f.write_error is None else "err"
-    for name, value in f.log.items():
+    yield "aof_last_write_status", "ok" if s.write_error is None else "err"
+    for name, value in s.log.items():
         yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
 
 
-def _stats(f: Figures) -> Fields:
-    c, ks = f.counters, f.keyspace
+def _stats(s: ServerStats) -> Fields:
+    c, ks = s.counters, s.keyspace
     yield "total_connections_received", c.connections_received
     yield "total_commands_processed", c.commands_processed
     yield "instantaneous_ops_per_sec", round(c.ops_rate.per_second)
     yield "total_net_input_bytes", c.net_input
     yield "total_net_output_bytes", c.net_output
-    yield "total_net_repl_input_bytes", f.roles.bytes_in
-    yield "total_net_repl_output_bytes", f.roles.bytes_out
+    yield "total_net_repl_input_bytes", s.roles.bytes_in
+    yield "total_net_repl_output_bytes", s.roles.bytes_out
     yield "instantaneous_input_kbps", f"{c.input_rate.per_second / 1024:.2f}"
     yield "instantaneous_output_kbps", f"{c.output_rate.per_second / 1024:.2f}"
     yield "rejected_connections", c.connections_rejected
     yield "client_query_buffer_limit_disconnections", c.query_buffer_cuts
     yield "client_output_buffer_limit_disconnections", c.output_buffer_cuts
     yield "client_idle_disconnections", c.idle_cuts
-    yield "sync_full", f.roles.full_syncs
-    yield "sync_partial_ok", f.roles.partial_syncs
-    yield "sync_partial_err", f.roles.refused_partial
+    yield "sync_full", s.roles.full_syncs
+    yield "sync_partial_ok", s.roles.partial_syncs
+    yield "sync_partial_err", s.roles.refused_partial
     yield "expired_keys", ks.expired_keys
     yield "evicted_keys", 0
     yield "evicted_clients", 0
     yield "keyspace_hits", ks.hits
     yield "keyspace_misses", ks.misses
-    yield "pubsub_channels", f.channels
-    yield "pubsub_patterns", f.patterns
+    yield "pubsub_channels", s.channels
+    yield "pubsub_patterns", s.patterns
     yield "pubsubshard_channels", 0
     yield "latest_fork_usec", 0
     yield "total_forks", 0
@@ -210,14 +241,14 @@ def _stats(f: Figures) -> Fields:
     yield "total_writes_processed", c.writes
 
 
-def _replication(f: Figures) -> Fields:
+def _replication(s: ServerStats) -> Fields:
     # Sentinel reads these lines: names, order and values are Redis's
-    r = f.roles
+    r = s.roles
     yield "role", "master" if r.leader else "slave"
     if not r.leader:
-        yield from _following(f)
+        yield from _following(s)
     yield "connected_slaves", len(r.replicas)
-    if int(f.config("min-replicas-to-write")) and int(f.config("min-replicas-max-lag")):
+    if int(s.config("min-replicas-to-write")) and int(s.config("min-replicas-max-lag")):
         yield "min_slaves_good_slaves", r.good_replicas
     for number, one in enumerate(r.replicas):
         said = f"ip={one.host},port={one.port},state={one.state},offset={one.offset},lag={one.lag}"
@@ -225,25 +256,25 @@ def _replication(f: Figures) -> Fields:
     yield "master_failover_state", r.failover
     yield "master_replid", r.id
     yield "master_replid2", r.previous_id
-    yield "master_repl_offset", f.log_offset
+    yield "master_repl_offset", s.log_offset
     yield "second_repl_offset", r.previous_offset
     yield "repl_backlog_active", int(r.backlog_active)
-    yield "repl_backlog_size", f.config("repl-backlog-size")
+    yield "repl_backlog_size", s.config("repl-backlog-size")
     yield "repl_backlog_first_byte_offset", r.backlog_first if r.backlog_active else 0
-    yield "repl_backlog_histlen", f.log_offset - r.backlog_first if r.backlog_active else 0
+    yield "repl_backlog_histlen", s.log_offset - r.backlog_first if r.backlog_active else 0
 
 
-def _following(f: Figures) -> Fields:
+def _following(s: ServerStats) -> Fields:
     """What only a replica tells."""
-    r = f.roles
+    r = s.roles
     up = r.state == "connected"
     yield "master_host", r.host
     yield "master_port", r.port
     yield "master_link_status", "up" if up else "down"
     yield "master_last_io_seconds_ago", r.last_io
     yield "master_sync_in_progress", int(r.syncing)
-    yield "slave_read_repl_offset", f.log_offset
-    yield "slave_repl_offset", f.log_offset
+    yield "slave_read_repl_offset", s.log_offset
+    yield "slave_repl_offset", s.log_offset
     if r.syncing:
         left = max(0, r.sync_total - r.sync_read)
         yield "master_sync_total_bytes", r.sync_total
@@ -253,12 +284,12 @@ def _following(f: Figures) -> Fields:
         yield "master_sync_last_io_seconds_ago", r.sync_last_io
     if not up:
         yield "master_link_down_since_seconds", r.down_since
-    yield "slave_priority", f.config("replica-priority")
+    yield "slave_priority", s.config("replica-priority")
     yield "slave_read_only", 1
-    yield "replica_announced", int(f.config("replica-announced") == "yes")
+    yield "replica_announced", int(s.config("replica-announced") == "yes")
 
 
-def _cpu(_: Figures) -> Fields:
+def _cpu(_: ServerStats) -> Fields:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     yield "used_cpu_sys", f"{own.ru_stime:.6f}"
@@ -267,7 +298,7 @@ def _cpu(_: Figures) -> Fields:
     yield "used_cpu_user_children", f"{children.ru_utime:.6f}"
 
 
-def _modules(_: Figures) -> Fields:
+def _modules(_: ServerStats) -> Fields:
     return iter(())
 
 
@@ -276,7 +307,7 @@ def _used_commands() -> Iterator[Command]:
     return (c for c in all_commands() if c.calls or c.rejected or c.failed)
 
 
-def _commandstats(_: Figures) -> Fields:
+def _commandstats(_: ServerStats) -> Fields:
     for command in _used_commands():
         calls, usec = command.calls, command.usec // 1000  # kept in nanoseconds
         mean = usec / calls if calls else 0
@@ -284,13 +315,13 @@ def _commandstats(_: Figures) -> Fields:
         yield f"cmdstat_{command.name}", f"calls={calls},usec={usec},usec_per_call={mean:.2f},{refused}"
 
 
-def _errorstats(f: Figures) -> Fields:
-    for code in sorted(f.counters.errors):
-        yield f"errorstat_{code}", f"count={f.counters.errors[code]}"
+def _errorstats(s: ServerStats) -> Fields:
+    for code in sorted(s.counters.errors):
+        yield f"errorstat_{code}", f"count={s.counters.errors[code]}"
 
 
-def _latencystats(f: Figures) -> Fields:
-    for name, histogram in sorted(f.histograms.items()):
+def _latencystats(s: ServerStats) -> Fields:
+    for name, histogram in sorted(s.histograms.items()):
         if histogram.calls:
             values = ",".join(f"{label}={histogram.percentile(p):.3f}" for label, p in _PERCENTILES)
             yield f"latency_percentiles_usec_{name}", values
@@ -299,21 +330,21 @@ def _latencystats(f: Figures) -> Fields:
 _PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9))
 
 
-def _cluster(_: Figures) -> Fields:
+def _cluster(_: ServerStats) -> Fields:
     yield "cluster_enabled", 0
 
 
-def _keyspace(f: Figures) -> Fields:
-    ks = f.keyspace
+def _keyspace(s: ServerStats) -> Fields:
+    ks = s.keyspace
     if ks.keys:
         # The mean over some of the keys that expire: an estimate, as in Redis.
-        some = [at - f.now for at in islice(ks.expires.values(), 1000)]
+        some = [at - s.now for at in islice(ks.expires.values(), 1000)]
         average = max(0, sum(some) // len(some)) if some else 0
         yield "db0", f"keys={len(ks.keys)},expires={len(ks.expires)},avg_ttl={average},subexpiry=0"
 
 
-def _streams(f: Figures) -> Fields:
-    totals, cache = f.walk.totals(f.keyspace), f.keyspace.nodes.cache
+def _streams(s: ServerStats) -> Fields:
+    totals, cache = s.walk.totals(s.keyspace), s.keyspace.nodes.cache
     lookups = cache.hits + cache.misses
     yield "streams", totals.streams
     yield "stream_entries", totals.entries
@@ -326,19 +357,19 @@ def _streams(f: Figures) -> Fields:
     yield "node_cache_misses", cache.misses
     yield "node_cache_hit_ratio", f"{cache.hits / lookups if lookups else 0:.4f}"
     yield "groups", totals.groups
-    yield "groups_expired", f.keyspace.expired_groups
+    yield "groups_expired", s.keyspace.expired_groups
     yield "group_pending", totals.pending
     yield "group_expired", totals.expired
     yield "group_deadlettered", totals.deadlettered
     yield "group_redelivered", totals.redelivered
-    stages = f.keyspace.stages
+    stages = s.keyspace.stages
     yield "stages", len(stages.by_name)
     yield "stage_bytes", stages.bytes
     yield "stages_expired", stages.expired
     yield "fences", len(stages.fences)
 
 
-_SECTIONS: dict[str, tuple[str, Callable[[Figures], Fields]]] = {
+_SECTIONS: dict[str, tuple[str, Callable[[ServerStats], Fields]]] = {
     "server": ("Server", _server),
     "clients": ("Clients", _clients),
     "memory": ("Memory", _memory),
@@ -357,7 +388,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[Figures], Fields]]] = {
 _NOT_DEFAULT = {"commandstats", "latencystats"}
 
 
-def render(figures: Figures, sections: list[str]) -> str:
+def render(stats: ServerStats, sections: list[str]) -> str:
     """The text of INFO. ``sections``: names in any case; none: the default ones; ``all``, ``everything``, ``default``.
 
     An unknown name adds nothing, as in Redis.
@@ -373,6 +404,6 @@ def render(figures: Figures, sections: list[str]) -> str:
     parts = []
     for name, (title, fields) in _SECTIONS.items():
         if name in wanted:
-            lines = "".join([f"{key}:{value}\r\n" for key, value in fields(figures)])
+            lines = "".join([f"{key}:{value}\r\n" for key, value in fields(stats)])
             parts.append(f"# {title}\r\n{lines}")
     return "\r\n".join(parts)

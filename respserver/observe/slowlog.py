@@ -6,6 +6,13 @@ Rule 1: nothing here reads a clock; times are arguments.  Rule 2: everything is 
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
+
+from commands.declare import Command
+from commands.session import Session
+from respserver.config.config import Config
+
+NEVER_NS: Final = 1 << 62  # nanoseconds that nothing takes
 
 MAX_ARGS = 32  # arguments of a command that the slow log keeps; the last says how many more there were
 MAX_ARG_BYTES = 128  # bytes of an argument that it keeps
@@ -121,10 +128,6 @@ class Histogram:
         counts[bucket] += 1
         self.calls += 1
 
-    def reset(self) -> None:
-        self.calls = 0
-        self._counts = []
-
     def percentile(self, percent: float) -> float:
         """Microseconds within which ``percent`` of the calls were done (upper end of the bucket); 0.0 without calls."""
         need = self.calls * percent / 100.0
@@ -157,3 +160,48 @@ def _upper(bucket: int) -> int:
         return bucket
     shift = bucket // 8 - 1
     return ((bucket - shift * 8 + 1) << shift) - 1
+
+
+class Timings:
+    """All of the above for one server, as its directives want them. Implements ``TimingsPart``."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.slowlog = SlowLog()
+        self.latency = LatencyEvents()
+        self.histograms: dict[str, Histogram] = {}
+        self.tracking = False  # histograms are kept
+        self.slow_ns = NEVER_NS  # nanoseconds from which on slow() wants to hear of a command
+        self.configure()
+
+    def configure(self) -> None:
+        """Directives have changed."""
+        config = self._config
+        self.tracking = config.latency_tracking
+        self.slowlog.slower_than = config.slowlog_log_slower_than
+        self.slowlog.resize(config.slowlog_max_len)
+        self.latency.threshold = config.latency_monitor_threshold
+        limits = []
+        if config.slowlog_log_slower_than >= 0:
+            limits.append(config.slowlog_log_slower_than * 1000)
+        if config.latency_monitor_threshold > 0:
+            limits.append(config.latency_monitor_threshold * 1_000_000)
+        self.slow_ns = min(limits, default=NEVER_NS)
+
+    def note(self, name: str, took_ns: int) -> None:
+        """A command took so long: its histogram."""
+        self.histograms.setdefault(name, Histogram()).note(took_ns // 1000)
+
+    def slow(self, session: Session, command: Command | None, argv: list[bytes], took_ns: int, now: int) -> None:
+        """A command took ``slow_ns`` or longer. ``argv``: without its secrets. ``now``: ms since epoch."""
+        flags = command.flags if command is not None else frozenset()
+        if "skip_slowlog" in flags or ("blocking" in flags and session.blocked):
+            return
+        seconds = now // 1000
+        self.slowlog.note(seconds, took_ns // 1000, argv, session.addr, session.name.decode("latin-1"))
+        self.latency.note("fast-command" if "fast" in flags else "command", seconds, took_ns // 1_000_000)
+
+    def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+        """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
+        found = sorted(self.histograms.items())
+        return {name: (histogram.calls, histogram.doublings()) for name, histogram in found if histogram.calls}

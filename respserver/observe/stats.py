@@ -1,7 +1,6 @@
-"""What the server counts while it runs, and one moment's figures gathered for INFO.
+"""What the server counts while it runs, and what its parts tell of themselves to INFO and ROLE.
 
 Rule 1: ``Counters`` is written by the connections and the dispatcher, and only they and RESETSTAT write it.
-Rule 2: gathering is O(clients), plus one walk over the streams that is reused while it is expensive and fresh.
 """
 
 from __future__ import annotations
@@ -10,18 +9,7 @@ import os
 import resource
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import TYPE_CHECKING
-
-from commands.session import Session
-from respserver.observe.slowlog import Histogram
-from storage.keyspace import Keyspace
-from storage.stream import Stream
-
-if TYPE_CHECKING:
-    from respserver.roles.roles import RoleFigures
 
 MAX_ERROR_CODES = 128  # distinct codes counted; anything beyond can only come from a bug
 
@@ -88,58 +76,57 @@ class Counters:
 
 
 @dataclass(slots=True)
-class StreamTotals:
-    """Sums over all streams."""
+class Saves:
+    """What became of the checkpoints."""
 
-    streams: int = 0
-    entries: int = 0
-    entries_added: int = 0  # ever, by the streams that exist
-    nodes: int = 0
-    memory: int = 0  # bytes, estimated by each stream
-    groups: int = 0
-    pending: int = 0
-    expired: int = 0
-    deadlettered: int = 0
-    redelivered: int = 0
+    running: bool = False
+    started: int = 0  # unix seconds of the running one
+    last: int = 0  # unix seconds of the last good one, or of the start
+    last_ok: bool = True
+    last_seconds: int = -1  # how long the last one took; -1: none yet
+    count: int = 0  # completed since the start
 
 
-class StreamWalk:
-    """Totals of a keyspace. A walk that took long is reused for a while, so it costs at most about 5 % of the time."""
+@dataclass(slots=True)
+class ReplicaStats:
+    """One connected replica, as INFO and ROLE tell of it."""
 
-    __slots__ = ("_cost", "_taken_at", "_totals")
+    host: str
+    port: int
+    state: str  # wait_bgsave, send_bulk, online
+    offset: int  # log offset that it acknowledged
+    lag: int  # seconds since it last said so
 
-    # A walk cheaper than this is made anew each time: its figures are exact.
-    CHEAP_SECONDS = 0.005
 
-    def __init__(self) -> None:
-        self._totals = StreamTotals()
-        self._taken_at = 0.0
-        self._cost = 0.0
+@dataclass(slots=True)
+class RoleStats:
+    """What INFO replication and ROLE tell. Times in seconds, sizes in bytes."""
 
-    def totals(self, ks: Keyspace) -> StreamTotals:
-        began = perf_counter()
-        if self._cost > self.CHEAP_SECONDS and began - self._taken_at < 20 * self._cost:
-            return self._totals
-        totals = StreamTotals()
-        for value in ks.keys.values():
-            if not isinstance(value, Stream):
-                continue
-            totals.streams += 1
-            totals.entries += value.length
-            totals.entries_added += value.next_ord
-            totals.nodes += value.node_count
-            totals.memory += value.memory_bytes()
-            for group in value.groups.values():
-                totals.groups += 1
-                totals.pending += len(group.pending)
-                totals.memory += group.pending.memory_bytes()
-                totals.expired += group.expired
-                totals.deadlettered += group.deadlettered
-                totals.redelivered += group.redelivered
-        self._totals = totals
-        self._taken_at = perf_counter()
-        self._cost = self._taken_at - began
-        return totals
+    leader: bool = True
+    replicas: list[ReplicaStats] = field(default_factory=list)
+    good_replicas: int = 0  # of those, how many count for min-replicas-to-write
+    failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
+    id: str = ""
+    previous_id: str = "0" * 40
+    previous_offset: int = -1  # log offset up to which the previous ID is good; -1: there is none
+    backlog_active: bool = False
+    backlog_first: int = 0  # oldest log offset from which a replica can go on
+    # of a replica
+    host: str = ""
+    port: int = 0
+    state: str = ""  # connect, connecting, sync, connected: as ROLE says it
+    last_io: int = -1  # since the leader was last heard; -1 never
+    syncing: bool = False
+    sync_total: int = 0  # bytes of the copy under way; an estimate
+    sync_read: int = 0
+    sync_last_io: int = -1
+    down_since: int = -1  # since the link was lost; -1: it is up
+    # totals since start
+    full_syncs: int = 0
+    partial_syncs: int = 0
+    refused_partial: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 @dataclass(slots=True)
@@ -174,42 +161,3 @@ def system_memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
-
-
-@dataclass(slots=True)
-class Saves:
-    """What became of the checkpoints."""
-
-    running: bool = False
-    started: int = 0  # unix seconds of the running one
-    last: int = 0  # unix seconds of the last good one, or of the start
-    last_ok: bool = True
-    last_seconds: int = -1  # how long the last one took; -1: none yet
-    count: int = 0  # completed since the start
-
-
-@dataclass(slots=True)
-class Figures:
-    """One moment of the server, for ``info.render``."""
-
-    now: int  # ms since epoch
-    started: int  # ms since epoch
-    run_id: str  # 40 hex digits, new with each start
-    roles: RoleFigures
-    config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
-    keyspace: Keyspace
-    sessions: Iterable[Session]
-    counters: Counters
-    walk: StreamWalk
-    saves: Saves = field(default_factory=Saves)
-    log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # how long each command took
-    log_offset: int = 0  # bytes of records ever logged
-    write_error: str | None = None  # why writes are refused now
-    loading: bool = False
-    startup_memory: int = 0  # bytes: process_memory().anonymous when the server was ready and empty
-    keys_loaded: int = 0  # found at start-up
-    channels: int = 0
-    patterns: int = 0
-    config_file: str = ""
-    executable: str = ""

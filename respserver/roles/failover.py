@@ -11,63 +11,82 @@ new replication ID, as the other may have become leader meanwhile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from replication.feed import Feed
 from replication.handshake import RefusedError
 from resp.errors import CommandError
+from respserver.clients.pauses import Pauses
+from respserver.clock import Clock
+from respserver.data import Data
+from respserver.observe.logs import Logger
+from respserver.roles.replicas import Replicas
+from respserver.ticks import Ticks
 
-if TYPE_CHECKING:
-    from respserver.roles.roles import Roles
+
+class FailoverOwner(Protocol):
+    """What a failover needs of the roles."""
+
+    def become_replica(self, host: str, port: int) -> None: ...
+    def become_leader(self) -> None:
+        """Raises CommandError; then it still is a replica."""
+    def failover_ended(self) -> None: ...
 
 
 class Failover:
-    """One FAILOVER, from the command to its end."""
+    """One FAILOVER, from the command to its end. ``target`` None: the first replica that has everything."""
 
-    def __init__(self, roles: Roles, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
+    def __init__(
+        self, owner: FailoverOwner, clock: Clock, data: Data, ticks: Ticks, pauses: Pauses, replicas: Replicas,
+        logger: Logger, target: tuple[str, int] | None, timeout_ms: int, force: bool,
+    ) -> None:  # fmt: skip
         self.state = "waiting-for-sync"
-        self._roles = roles
+        self._owner = owner
+        self._clock = clock
+        self._data = data
+        self._ticks = ticks
+        self._pauses = pauses
+        self._replicas = replicas
+        self._logger = logger
         self._target = target
-        server = roles.server
-        self._deadline = server.mono_ms() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0 never
+        self._deadline = clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0 never
         self._force = force
-        server.log.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
-        server.api.hold_writes(True)
-        roles.ask()
+        logger.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
+        pauses.hold_writes(True)
+        replicas.ask()
 
     def _whom(self) -> str:
         return f"{self._target[0]}:{self._target[1]}" if self._target is not None else "a replica"
 
     def heard(self, feed: Feed) -> None:
         """A replica acknowledged."""
-        server = self._roles.server
         if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: nobody can follow it
             return
         if self._target is not None and (feed.host, feed.port) != self._target:
             return
-        if feed.acknowledged == server.disk.offset and not server.ks.log and not server.stalled:
+        data = self._data
+        if feed.acknowledged == data.disk.offset and not data.ks.log and not self._ticks.stalled:
             self._swap(feed.host, feed.port)
 
     def _swap(self, host: str, port: int) -> None:
         self.state = "failover-in-progress"
         self._target = host, port
-        self._roles.server.log.notice(f"{host}:{port} has everything: it becomes the leader")
-        self._roles.become_replica(host, port)
+        self._logger.notice(f"{host}:{port} has everything: it becomes the leader")
+        self._owner.become_replica(host, port)
 
     def on_time(self) -> None:
-        roles = self._roles
         if self.state != "waiting-for-sync":
             return
-        if self._deadline and roles.server.mono_ms() >= self._deadline:
+        if self._deadline and self._clock.mono() >= self._deadline:
             if self._force and self._target is not None:
-                roles.server.log.warning(f"FAILOVER is forced: {self._whom()} may lack the last writes")
+                self._logger.warning(f"FAILOVER is forced: {self._whom()} may lack the last writes")
                 self._swap(*self._target)
             else:
                 self.abort("it took longer than TIMEOUT")
-        elif not roles.replicas.feeds:
+        elif not self._replicas.feeds:
             self.abort("there is no replica any more")
         else:
-            roles.ask()
+            self._replicas.ask()
 
     def link_failed(self, error: Exception) -> None:
         """The replica that should take over can't be reached (that is tried again), or refuses."""
@@ -75,24 +94,24 @@ class Failover:
             try:
                 self.abort(str(error))
             except CommandError as failed:
-                self._roles.server.log.warning(f"This server goes on trying to follow: {failed.text}")
+                self._logger.warning(f"This server goes on trying to follow: {failed.text}")
 
     def done(self) -> None:
         """The other is the leader, and this server follows it."""
-        self._roles.server.log.notice(f"FAILOVER is complete: {self._whom()} is the leader")
+        self._logger.notice(f"FAILOVER is complete: {self._whom()} is the leader")
         self._end()
 
     def abort(self, why: str) -> None:
         """Give it up; this server leads (again). Raises CommandError if it can't: then it is a replica."""
         self.end(why)
         if self.state != "waiting-for-sync":
-            self._roles.become_leader()
+            self._owner.become_leader()
 
     def end(self, why: str) -> None:
         """Give it up, and stay what this server is now."""
-        self._roles.server.log.warning(f"FAILOVER is given up: {why}")
+        self._logger.warning(f"FAILOVER is given up: {why}")
         self._end()
 
     def _end(self) -> None:
-        self._roles.transition = None
-        self._roles.server.api.hold_writes(False)
+        self._owner.failover_ended()
+        self._pauses.hold_writes(False)

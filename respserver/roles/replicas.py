@@ -9,68 +9,28 @@ the same bytes at its end, as far as we still have them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from commands.parse import integer
+from commands.session import Session
 from persistence.log import GoneError, Log
 from replication import frames
 from replication.feed import Feed
 from replication.handshake import VERSION
-from resp import reply
 from resp.errors import CommandError, CorruptError
-from respserver.clients.connection import Connection
-
-if TYPE_CHECKING:
-    from commands.session import Session
-    from respserver.server import Server
+from respserver.clients.clients import Clients
+from respserver.clients.connection import Connection, connection_of
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.gates import Gates
+from respserver.observe.logs import Logger
+from respserver.observe.stats import ReplicaStats, RoleStats
+from respserver.ticks import Ticks
 
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are read back to be compared
 NOTHING = 1 << 62  # a log offset behind all: the journal need not keep anything
-
-
-@dataclass(slots=True)
-class ReplicaFigures:
-    """One connected replica, as INFO and ROLE tell of it."""
-
-    host: str
-    port: int
-    state: str  # wait_bgsave, send_bulk, online
-    offset: int  # log offset that it acknowledged
-    synced: int  # log offset that it has on disk
-    lag: int  # seconds since it last said so
-
-
-@dataclass(slots=True)
-class RoleFigures:
-    """What INFO replication and ROLE tell. Times in seconds, sizes in bytes."""
-
-    leader: bool = True
-    replicas: list[ReplicaFigures] = field(default_factory=list)
-    good_replicas: int = 0  # of those, how many count for min-replicas-to-write
-    failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
-    id: str = ""
-    previous_id: str = "0" * 40
-    previous_offset: int = -1  # log offset up to which the previous ID is good; -1: there is none
-    backlog_active: bool = False
-    backlog_first: int = 0  # oldest log offset from which a replica can go on
-    # of a replica
-    host: str = ""
-    port: int = 0
-    state: str = ""  # connect, connecting, sync, connected: as ROLE says it
-    last_io: int = -1  # since the leader was last heard; -1 never
-    syncing: bool = False
-    sync_total: int = 0  # bytes of the copy under way; an estimate
-    sync_read: int = 0
-    sync_last_io: int = -1
-    down_since: int = -1  # since the link was lost; -1: it is up
-    # totals since start
-    full_syncs: int = 0
-    partial_syncs: int = 0
-    refused_partial: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
 
 
 class Introduced:
@@ -84,67 +44,81 @@ class Introduced:
         self.port = 0
         self.history: list[tuple[int, int]] = []  # start and crc32 of the last pieces of its log, of any length
 
+    def note(self, option: bytes, value: bytes) -> None:
+        """One option of REPLCONF. Raises CommandError."""
+        name = option.lower()
+        if name == b"listening-port":
+            self.port = integer(value)
+            if not 0 <= self.port <= 65535:
+                raise CommandError("ERR REPLCONF listening-port is no port")
+        elif name == b"ip-address":
+            if len(value) > 255:
+                raise CommandError("ERR REPLCONF ip-address provided by replica instance is too long")
+            self.host = value.decode("utf-8", "replace")
+        elif name == b"tidelog":
+            self.version = integer(value)
+            if self.version != VERSION:
+                raise CommandError(f"ERR this server replicates by version {VERSION} of the link")
+        elif name == b"history":
+            start, _, crc = value.partition(b":")
+            self.history = [*self.history[-3:], (integer(start), integer(crc))]
+        elif name not in (b"capa", b"version", b"rdb-only", b"rdb-filter-only"):
+            text = option.decode("utf-8", "replace")
+            raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
+
 
 class Replicas:
-    """Used on the event loop only. Implements ``FeedOwner``."""
+    """Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(
+        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients, logger: Logger,
+        on_heard: Callable[[Feed], None],
+    ) -> None:  # fmt: skip
+        """``on_heard`` is called when a replica has acknowledged."""
+        self._config = config
+        self._clock = clock
+        self._data = data
+        self._gates = gates
+        self._ticks = ticks
+        self._clients = clients
+        self._logger = logger
+        self._on_heard = on_heard
         self.feeds: list[Feed] = []
-        self.starting: list[tuple[Feed, Connection]] = []  # begin when this tick's replies are out
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
         self.bytes_out = 0
+        self._starting: list[tuple[Feed, Connection]] = []  # begin when this tick's replies are out
         self._introduced: dict[Session, Introduced] = {}
         self._connections: dict[Feed, Connection] = {}
         self._seen = 0  # ms (monotonic) when there last was a replica, 0: never
         self._alive_at = 0  # ms (monotonic) of the last sign of life to all
-        self._ask = False
+        self._ask = False  # they are asked at the end of this tick
         self._work: set[asyncio.Future[Any]] = set()  # what threads do for replicas
+        clients.on_leave.append(self._left)
 
     @property
     def disk(self) -> Log:
-        return self.server.disk
+        return self._data.disk
 
     @property
     def replid(self) -> str:
-        return self.server.disk.history.id
+        return self._data.disk.history.id
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
-    def replconf(self, session: Session, argv: list[bytes]) -> bytes:
-        """Options and values, in pairs. Raises CommandError."""
-        if len(argv) % 2 == 0:
-            raise CommandError("ERR syntax error")
+    def replconf(self, session: Session, options: list[bytes]) -> bool:
+        """Options and values, in pairs; False if no reply is due. Raises CommandError."""
         who = self._introduced.setdefault(session, Introduced())
-        for at in range(1, len(argv), 2):
-            name, value = argv[at].lower(), argv[at + 1]
-            if name == b"listening-port":
-                who.port = integer(value)
-                if not 0 <= who.port <= 65535:
-                    raise CommandError("ERR REPLCONF listening-port is no port")
-            elif name == b"ip-address":
-                if len(value) > 255:
-                    raise CommandError("ERR REPLCONF ip-address provided by replica instance is too long")
-                who.host = value.decode("utf-8", "replace")
-            elif name == b"tidelog":
-                who.version = integer(value)
-                if who.version != VERSION:
-                    raise CommandError(f"ERR this server replicates by version {VERSION} of the link")
-            elif name == b"history":
-                start, _, crc = value.partition(b":")
-                who.history = [*who.history[-3:], (integer(start), integer(crc))]
-            elif name in (b"ack", b"fack", b"getack"):
-                return b""  # not a replica's connection: Redis doesn't answer either
-            elif name not in (b"capa", b"version", b"rdb-only", b"rdb-filter-only"):
-                text = argv[at].decode("utf-8", "replace")
-                raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
-        return reply.OK
+        for at in range(0, len(options), 2):
+            if options[at].lower() in (b"ack", b"fack", b"getack"):
+                return False  # not a replica's connection: Redis doesn't answer either
+            who.note(options[at], options[at + 1])
+        return True
 
     def introduced(self, session: Session) -> tuple[Introduced, Connection]:
         """What a client told that sends PSYNC. Raises CommandError: it is no replica of ours."""
-        who, conn = self._introduced.get(session), session.transport
-        if who is None or not who.version or not isinstance(conn, Connection):
+        who, conn = self._introduced.get(session), connection_of(session)
+        if who is None or not who.version or conn is None:
             raise CommandError(
                 "ERR replicas of this server are tidelog servers: 'REPLCONF tidelog 1' comes before PSYNC"
             )
@@ -156,25 +130,27 @@ class Replicas:
         if not self._may_continue(replid, offset, who):
             if offset > 0:
                 self.refused_partial += 1
-                self.server.log.notice(
+                self._logger.notice(
                     f"Replica {session.addr} can't go on from log offset {offset} of {replid}: it gets a full copy"
                 )
             offset = -1
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
-        feed = Feed(self, host, who.port, offset, self.server.mono_ms())
+        feed = Feed(self, host, who.port, offset, self._clock.mono())
         session.replica = feed
         self._connections[feed] = conn
         self.feeds.append(feed)
         self.moved_on()
         self._note(True)
-        self.starting.append((feed, conn))
-        self.server.queue_flush(conn)
+        self._starting.append((feed, conn))
+        self._ticks.queue_flush(conn)
+        self._ticks.after(self._begin)
+        self._ticks.on_batch = self._logged
         if offset < 0:
             self.full_syncs += 1
         else:
             self.partial_syncs += 1
         kind = "full copy" if offset < 0 else f"from log offset {offset}"
-        self.server.log.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
+        self._logger.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
 
     def _may_continue(self, replid: str, offset: int, who: Introduced) -> bool:
         disk = self.disk
@@ -193,22 +169,20 @@ class Replicas:
         except GoneError:
             return False
         except (OSError, CorruptError) as error:
-            self.server.log.warning(f"The log can't be read for a replica: {error}")
+            self._logger.warning(f"The log can't be read for a replica: {error}")
             return False
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Replies of the tick are out: connections of new replicas are handed over."""
-        starting, self.starting = self.starting, []
+        starting, self._starting = self._starting, []
         for feed, conn in starting:
             if conn.transport.is_closing():
                 self.lost(feed, "it closed the connection")
             else:
-                if conn.waiter is not None:
-                    self.server.blocking.forget(conn.waiter)
                 conn.hand_over()
-                feed.begin(conn.transport, self.server.config.repl_disable_tcp_nodelay)
+                feed.begin(conn.transport, self._config.repl_disable_tcp_nodelay)
 
-    def forget(self, session: Session) -> None:
+    def _left(self, session: Session) -> None:
         """A client is gone."""
         self._introduced.pop(session, None)
         feed = session.replica
@@ -217,17 +191,19 @@ class Replicas:
 
     # -- FeedOwner -----------------------------------------------------------------------------------------------
     def heard(self, feed: Feed) -> None:
-        feed.heard_at = self.server.mono_ms()
-        self.server.roles.heard(feed)
+        feed.heard_at = self._clock.mono()
+        self._on_heard(feed)
+        if self._gates.too_few:
+            self.count()
 
     def moved_on(self) -> None:
         """Rule 1."""
-        server, disk = self.server, self.disk
+        disk = self.disk
         if self.feeds:
-            self._seen = server.mono_ms()
+            self._seen = self._clock.mono()
         needs = [feed.needs for feed in self.feeds]
         if self.backlog_active:
-            needs.append(max(0, disk.offset - server.config.repl_backlog_size))
+            needs.append(max(0, disk.offset - self._config.repl_backlog_size))
         disk.retain = min(needs, default=NOTHING)
 
     def lost(self, feed: Feed, why: str) -> None:
@@ -235,13 +211,17 @@ class Replicas:
             return
         conn = self._connections.pop(feed)
         self.feeds.remove(feed)
-        self.starting = [(f, c) for f, c in self.starting if f is not feed]
-        self._seen = self.server.mono_ms()
+        if not self.feeds:
+            self._ticks.on_batch = None
+        self._starting = [(f, c) for f, c in self._starting if f is not feed]
+        self._seen = self._clock.mono()
         conn.session.replica = None
-        self.server.drop(conn)
+        conn.hand_over()
+        self._clients.leave(conn.session)
+        conn.session.transport = None
         conn.transport.abort()  # also where the feed had not begun
-        self.server.log.notice(f"Connection with replica {feed.host}:{feed.port} lost: {why}")
-        self.server.roles.count_replicas()
+        self._logger.notice(f"Connection with replica {feed.host}:{feed.port} lost: {why}")
+        self.count()
 
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count
@@ -256,23 +236,22 @@ class Replicas:
             work.exception()  # whoever waited for it has it; a feed that is gone doesn't wait
 
     # -- what goes out -------------------------------------------------------------------------------------------
-    def logged(self, offset: int, batch: bytes) -> None:
+    def _logged(self, offset: int, batch: bytes) -> None:
         """A batch is durable."""
         for feed in self.feeds:
             if feed.live:
                 feed.live_batch(offset, batch)
 
     def ask(self) -> None:
-        self._ask = True
+        """Have every replica say, after this tick's batch, how far it is: somebody waits for it."""
+        if not self._ask:
+            self._ask = True
+            self._ticks.after(self._asked)
 
-    def end_of_tick(self) -> None:
-        """What was asked for in this tick, behind its batch."""
-        if self._ask:
-            self._ask = False
-            for feed in self.feeds:
-                feed.alive(wanted=True)
-        if self.starting:
-            self.begin()
+    def _asked(self) -> None:
+        self._ask = False
+        for feed in self.feeds:
+            feed.alive(wanted=True)
 
     def message(self, channel: bytes, text: bytes) -> None:
         if self.feeds:
@@ -282,8 +261,8 @@ class Replicas:
 
     # -- time ----------------------------------------------------------------------------------------------------
     def on_time(self, mono: int) -> None:
-        """Some ten times a second: signs of life, time-outs, what the journal may let go."""
-        config = self.server.config
+        """Some ten times a second: signs of life, time-outs, who counts, what the journal may let go."""
+        config = self._config
         if self.feeds and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
             self._alive_at = mono
             for feed in self.feeds:
@@ -291,36 +270,37 @@ class Replicas:
         for feed in list(self.feeds):
             if mono - feed.heard_at > config.repl_timeout * 1000:
                 feed.cut(f"nothing was heard of it for {config.repl_timeout} seconds (repl-timeout)")
+        self.count()
         kept = self.disk.retain
         self.moved_on()
         if kept != NOTHING and self.disk.retain == NOTHING:
-            self.server.log.notice("Nobody has asked for the backlog: the journal keeps no more than a restart needs")
+            self._logger.notice("Nobody has asked for the backlog: the journal keeps no more than a restart needs")
             self._note(False)
-            self.works(self.server.loop.run_in_executor(None, self.disk.cut))
+            self.works(asyncio.get_running_loop().run_in_executor(None, self.disk.cut))
 
     @property
     def backlog_active(self) -> bool:
-        if self.feeds or self.server.roles.follower:
+        if self.feeds or self._data.follower:
             return True
-        ttl = self.server.config.repl_backlog_ttl * 1000
-        return bool(self._seen) and (not ttl or self.server.mono_ms() - self._seen < ttl)
+        ttl = self._config.repl_backlog_ttl * 1000
+        return bool(self._seen) and (not ttl or self._clock.mono() - self._seen < ttl)
 
     def expected(self) -> None:
         """This server leads from now on: those that followed its leader, and that one, may come."""
-        self._seen = self.server.mono_ms()
+        self._seen = self._clock.mono()
         self._note(True)
 
     def opened(self) -> None:
         """The data directory is open: replicas of an earlier run may come back."""
         if self.disk.had_replicas:
-            self._seen = self.server.mono_ms()
+            self._seen = self._clock.mono()
         self.moved_on()
 
     def _note(self, there_are: bool) -> None:
         try:
             self.disk.note_replicas(there_are)
         except OSError as error:
-            self.server.log.warning(f"The next start may not know that there are replicas: {error}")
+            self._logger.warning(f"The next start may not know that there are replicas: {error}")
 
     # -- end -----------------------------------------------------------------------------------------------------
     def drop_all(self, why: str) -> None:
@@ -333,29 +313,41 @@ class Replicas:
         if self._work:
             await asyncio.wait(set(self._work))
 
-    # -- figures -------------------------------------------------------------------------------------------------
-    def online(self) -> Iterator[Feed]:
+    # -- who has what ------------------------------------------------------------------------------------------------
+    def _online(self) -> Iterator[Feed]:
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:
-        return sum(feed.acknowledged >= offset for feed in self.online())
+        """How many have everything up to ``offset``."""
+        return sum(feed.acknowledged >= offset for feed in self._online())
 
     def synced(self, offset: int) -> int:
-        return sum(feed.on_disk >= offset for feed in self.online())
+        """How many have everything up to ``offset`` on disk."""
+        return sum(feed.on_disk >= offset for feed in self._online())
 
     def behind(self) -> int:
         """Replicas that are online and lack something."""
-        return sum(feed.acknowledged < self.disk.offset for feed in self.online())
+        return sum(feed.acknowledged < self.disk.offset for feed in self._online())
 
     def good(self) -> int:
-        most, mono = self.server.config.min_replicas_max_lag, self.server.mono_ms()
-        return sum((mono - feed.heard_at) // 1000 <= most for feed in self.online())
+        """Replicas that count for min-replicas-to-write: online, and heard within min-replicas-max-lag."""
+        most, mono = self._config.min_replicas_max_lag, self._clock.mono()
+        return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
 
-    def figures(self) -> list[ReplicaFigures]:
-        mono = self.server.mono_ms()
-        return [
-            ReplicaFigures(
-                feed.host, feed.port, feed.state, feed.acknowledged, feed.on_disk, (mono - feed.heard_at) // 1000
-            )
+    def count(self) -> None:
+        """Are there enough replicas for writes? Tells the gates."""
+        least = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0
+        too_few = bool(least) and not self._data.follower and self.good() < least
+        if too_few != self._gates.too_few:
+            self._gates.replicas(too_few)
+
+    def describe(self, stats: RoleStats) -> None:
+        """Enter what is known of the replicas."""
+        mono = self._clock.mono()
+        stats.replicas = [
+            ReplicaStats(feed.host, feed.port, feed.state, feed.acknowledged, (mono - feed.heard_at) // 1000)
             for feed in self.feeds
         ]
+        stats.good_replicas, stats.backlog_active = self.good(), self.backlog_active
+        stats.full_syncs, stats.partial_syncs = self.full_syncs, self.partial_syncs
+        stats.refused_partial, stats.bytes_out = self.refused_partial, self.bytes_out

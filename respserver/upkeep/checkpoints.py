@@ -4,61 +4,103 @@ the loop in small parts."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from commands.session import Session
 from resp import errors
-from resp.errors import CommandError
+from resp.errors import CommandError, CorruptError
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.observe.logs import Logger
 from respserver.observe.stats import Saves
+from respserver.ticks import Ticks
 from respserver.upkeep.malloc import give_back
+from storage.capture import Capture
 from storage.changes import EVERYTHING
 
-if TYPE_CHECKING:
-    from respserver.server import Server
-    from storage.capture import Capture
-
 RETRY_MS = 5000  # after a failed checkpoint
-PART = 64  # keys that are taken, or let go, at once: some 100 microseconds; then whoever waits has a turn
+PART = 64  # keys that are taken, or let go, at once: some 100 microseconds; then others have a turn
 DRAFTS = 32 << 20  # bytes of memory that drafts may take before a checkpoint stores them
 
 
 class Checkpoints:
-    """At most one runs at a time. ``saves`` is what INFO and LASTSAVE tell."""
+    """At most one runs at a time. ``saves`` is what INFO and LASTSAVE tell. Implements ``CheckpointsPart``."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.saves = Saves(last=server.clock.now() // 1000)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: Config, clock: Clock, data: Data, ticks: Ticks, logger: Logger,
+        retain: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``retain`` is called before a checkpoint cuts the journal: it says what the journal must keep."""
+        self._loop = loop
+        self._config = config
+        self._clock = clock
+        self._data = data
+        self._ticks = ticks
+        self._logger = logger
+        self._retain = retain
+        self.saves = Saves(last=clock.now() // 1000)
         self._task: asyncio.Future[None] | None = None
-        self.wanted = False  # one has been asked for that could not begin at once
+        self._wanted = False  # one has been asked for that could not begin at once
         self._not_before = 0  # mono ms; after a failure
         self._synced = 0  # mono ms of the last everysec sync
         self._sync: asyncio.Future[None] | None = None
 
+    # -- what commands ask -----------------------------------------------------------------------------------
     @property
     def running(self) -> bool:
         return self._task is not None
 
-    def begin(self) -> bool:
-        """Start one in the background; False if one is running. Raises OSError."""
+    def save(self, session: Session) -> None:
+        """SAVE. ``session``: whose writes so far end in this batch, in the middle of its commands.
+
+        Raises CommandError.
+        """
+        self._ticks.note_write(session)
+        try:
+            self.run_now()
+        except (OSError, CorruptError) as error:
+            raise CommandError(f"ERR the checkpoint failed: {error}") from error
+
+    def begin(self, session: Session) -> bool:
+        """BGSAVE; False if one is running. ``session`` as for save(). Raises CommandError."""
         if self._task is not None:
             return False
-        self.wanted = False
-        offset = self._freeze()
-        self._task = self.server.loop.create_task(self._run(self.server.ks.changes.begin(), offset))
+        self._ticks.note_write(session)
+        try:
+            self._start()
+        except OSError as error:
+            raise CommandError(f"ERR the checkpoint failed: {error}") from error
         return True
+
+    def schedule(self) -> None:
+        """Start one as soon as that is possible."""
+        self._wanted = True
+
+    def last(self) -> int:
+        """Unix seconds of the last good one, or of the start."""
+        return self.saves.last
+
+    # -- one checkpoint --------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        """Begin one in the background; none is running. Raises OSError."""
+        self._wanted = False
+        offset = self._freeze()
+        self._task = self._loop.create_task(self._run(self._data.ks.changes.begin(), offset))
 
     async def _run(self, capture: Capture, offset: int) -> None:
         """A checkpoint in the background. ``capture`` has just begun."""
-        server = self.server
-        began, changes = server.clock.mono(), server.ks.changes
+        disk, changes = self._data.disk, self._data.ks.changes
+        began = self._clock.mono()
         problem: BaseException | None = None
         try:
             while not changes.more(PART):  # noqa: ASYNC110 - it waits for nothing: others have a turn
                 await asyncio.sleep(0)
-            await server.loop.run_in_executor(None, server.disk.checkpoint, capture, offset)
-            server.disk.renew_view()  # fails: what was captured stays in memory, and is written once more
+            await self._loop.run_in_executor(None, disk.checkpoint, capture, offset)
+            disk.renew_view()  # fails: what was captured stays in memory, and is written once more
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await server.loop.run_in_executor(None, give_back)
+            await self._loop.run_in_executor(None, give_back)
         except Exception as error:  # noqa: BLE001 - whatever it is: the next one must hold it all again
             problem = error
         self._task = None
@@ -68,14 +110,14 @@ class Checkpoints:
         """Write one before returning. Raises OSError, CorruptError; CommandError if one runs in the background."""
         if self._task is not None:
             raise CommandError(errors.SAVE_RUNNING)
-        server = self.server
         offset = self._freeze()
-        began, changes = server.clock.mono(), server.ks.changes
+        disk, changes = self._data.disk, self._data.ks.changes
+        began = self._clock.mono()
         capture = changes.begin()
         try:
             changes.more(EVERYTHING)
-            server.disk.checkpoint(capture, offset)
-            server.disk.renew_view()
+            disk.checkpoint(capture, offset)
+            disk.renew_view()
             changes.stored(capture, EVERYTHING)
             give_back()
         except Exception as error:
@@ -93,52 +135,52 @@ class Checkpoints:
 
     def _freeze(self) -> int:
         """The log's offset once everything up to here is in it: that of a capture that begins now."""
-        server = self.server
-        if (server.ks.log or server.stalled) and not server.commit():
+        if not self._ticks.settle():
             raise OSError("the last write could not be made durable")
-        server.roles.replicas.moved_on()  # what the journal must keep when it is cut behind this
+        self._retain()
         self.saves.running = True
-        self.saves.started = server.clock.now() // 1000
-        return server.disk.offset
+        self.saves.started = self._clock.now() // 1000
+        return self._data.disk.offset
 
     def _ended(self, capture: Capture, error: BaseException | None, began: int) -> None:
-        server, saves = self.server, self.saves
+        saves, took = self.saves, self._clock.mono() - began
         saves.running = False
         saves.last_ok = error is None
-        saves.last_seconds = (server.clock.mono() - began) // 1000
+        saves.last_seconds = took // 1000
         if error is None:
-            saves.last = server.clock.now() // 1000
+            saves.last = self._clock.now() // 1000
             saves.count += 1
-            server.log.verbose(f"Checkpoint done in {server.clock.mono() - began} ms")
+            self._logger.verbose(f"Checkpoint done in {took} ms")
         else:
-            server.ks.changes.failed(capture)
-            self._not_before = server.clock.mono() + RETRY_MS
-            server.log.warning(f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {error}")
+            self._data.ks.changes.failed(capture)
+            self._not_before = self._clock.mono() + RETRY_MS
+            self._logger.warning(f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {error}")
 
+    # -- when ------------------------------------------------------------------------------------------------
     def on_time(self, now: int) -> None:
         """Begin one if the journal has grown enough or a save point says so; sync each second under everysec."""
-        server = self.server
-        mono = server.clock.mono()
-        if server.disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
+        mono, disk = self._clock.mono(), self._data.disk
+        if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono
-            self._sync = server.loop.run_in_executor(None, server.disk.sync)
+            self._sync = self._loop.run_in_executor(None, disk.sync)
             self._sync.add_done_callback(self._sync_ended)
-        if self._task is not None or mono < self._not_before:
-            return
-        changed = server.ks.dirty_count
-        full = server.disk.wants_checkpoint() or server.ks.nodes.drafted > DRAFTS
-        due = self.wanted or full or any(
-            changed and changed >= changes and now // 1000 - self.saves.last >= seconds
-            for seconds, changes in server.config.save_points
-        )
-        if due:
+        if self._task is None and mono >= self._not_before and self._due(now):
             try:
-                self.begin()
+                self._start()
             except OSError as error:
                 self._not_before = mono + RETRY_MS
-                server.log.warning(f"Checkpoint put off: {error}")
+                self._logger.warning(f"Checkpoint put off: {error}")
+
+    def _due(self, now: int) -> bool:
+        ks = self._data.ks
+        if self._wanted or self._data.disk.wants_checkpoint() or ks.nodes.drafted > DRAFTS:
+            return True
+        changed, since = ks.dirty_count, now // 1000 - self.saves.last
+        return bool(changed) and any(
+            changed >= changes and since >= seconds for seconds, changes in self._config.save_points
+        )
 
     def _sync_ended(self, task: asyncio.Future[None]) -> None:
         error = task.exception()
         if error is not None:
-            self.server.log.warning(f"Syncing the log failed: {error}")
+            self._logger.warning(f"Syncing the log failed: {error}")

@@ -84,7 +84,7 @@ def complaint(argv: list[bytes]) -> str:
     session = server.connect()
     session.multi = argv[0] in (b"EXEC", b"DISCARD")
     try:
-        lookup(argv).handler(Context(server.ks, server, session, server.now), argv)
+        lookup(argv).handler(Context(server.ks, server, session, server.ms), argv)
     except CommandError as error:
         return error.text if any(words in error.text.lower() for words in COMPLAINTS) else ""
     return ""

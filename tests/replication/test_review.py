@@ -19,6 +19,7 @@ from replication import frames
 from replication.feed import AT_ONCE, Feed
 from replication.frames import BATCH, encode
 from replication.handshake import request
+from respserver.clients.connection import connection_of
 from respserver.testing import start_in_thread
 from storage import records
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
@@ -107,21 +108,23 @@ def test_a_replica_that_comes_while_the_role_changes(servers: Cluster) -> None:
         socket.create_connection(("127.0.0.1", running.port), 10) as asks,
     ):
         server = running.server
-        wait_until(lambda: server.roles.link_up, "it follows")
+        wait_until(lambda: server.link.up, "it follows")
         asks.sendall(request("REPLCONF", "tidelog", 1))
         assert asks.recv(100) == b"+OK\r\n"
 
         def both() -> None:
             (session,) = [session for session in server.clients if session.replica is None]
-            session.transport.data_received(request("PSYNC", "?", -1))  # type: ignore[attr-defined]
-            assert server.roles.replicas.feeds
+            conn = connection_of(session)
+            assert conn is not None
+            conn.data_received(request("PSYNC", "?", -1))
+            assert server.replicas.feeds
             server.roles.lead()
 
         running.call(both)
         asks.settimeout(5)
         with suppress(ConnectionResetError):
             assert asks.recv(100) == b""
-        assert not server.roles.replicas.feeds
+        assert not server.replicas.feeds
 
 
 def test_a_failover_that_fails_on_a_full_disk(servers: Cluster) -> None:
@@ -247,10 +250,10 @@ def test_the_last_room_is_taken_by_a_sign_of_life(tmp_path: Path) -> None:
     with start_in_thread(tmp_path) as running, connect(running.port) as client:
         client.set("k", "v")
         server = running.server
-        length = len(b"+CONTINUE %b\r\n" % server.disk.history.id.encode())
+        length = len(b"+CONTINUE %b\r\n" % server.data.disk.history.id.encode())
 
         async def run() -> bool:
-            feed = Feed(server.roles.replicas, "", 0, server.disk.offset, 0)
+            feed = Feed(server.replicas, "", 0, server.data.disk.offset, 0)
             transport = Reluctant(length)
             feed.wanted = True
             feed.begin(transport, delay=False)  # type: ignore[arg-type]
@@ -263,7 +266,7 @@ def test_the_last_room_is_taken_by_a_sign_of_life(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             return feed.live
 
-        assert asyncio.run_coroutine_threadsafe(run(), server.loop).result(10)
+        assert asyncio.run_coroutine_threadsafe(run(), running._loop).result(10)
 
 
 def test_no_reload_while_a_copy_arrives(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,11 +108,11 @@ def test_the_very_last_id(c: Raw, hand: RunningServer) -> None:  # [3]
 
     def jump(ms: int, seq: int) -> None:
         def work() -> None:
-            ks = hand.server.ks
+            ks = hand.server.data.ks
             stream = ks.stream(b"s", NOW) or ks.create_stream(b"s")
             wire = b"*3\r\n$%d\r\n%d.%d\r\n$1\r\nf\r\n$1\r\nv\r\n" % (len(b"%d.%d" % (ms, seq)), ms, seq)
             ks.append(b"s", stream, ms, seq, wire)
-            hand.server.queue_tick()
+            hand.server.ticks.queue()
 
         hand.call(work)
 

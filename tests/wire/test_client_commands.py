@@ -142,7 +142,7 @@ def test_reply_skip_leaves_out_one(c: Raw) -> None:
 def test_a_blocked_client_without_replies(c: Raw, connect: Connect, hand: RunningServer, mode: str) -> None:
     reader = connect()
     reader.sock.sendall(pack("CLIENT", "REPLY", mode) + pack("TREAD", "s", "", 1, "BLOCK", 0))
-    seen(hand, lambda conn: conn.waiter is not None)
+    seen(hand, lambda conn: conn.wait is not None)
     c("TAPPEND", "s", "a", "b")
     if mode == "OFF":
         assert reader("CLIENT", "REPLY", "ON") == b"OK"
@@ -164,7 +164,7 @@ def test_kill_a_client_that_does_not_read(c: Raw, stuck: Raw, hand: RunningServe
 def test_kill_a_blocked_client_in_the_middle_of_a_pipeline(c: Raw, connect: Connect, hand: RunningServer) -> None:
     reader = connect()
     reader.sock.sendall(pack("TREAD", "s", "", 1, "BLOCK", 0) + pack("SET", "k", 1))
-    seen(hand, lambda conn: conn.waiter is not None)
+    seen(hand, lambda conn: conn.wait is not None)
     assert c("CLIENT", "KILL", "SKIPME", "yes") == 1
     assert closed(reader)
     assert c("TAPPEND", "s", "a", "b")
@@ -188,12 +188,11 @@ def test_what_a_killed_client_sends_at_once_does_not_run(hand: RunningServer, c:
 
     def kill_and_receive() -> None:
         server = hand.server
-        session, caller = server.clients.get(number), server.clients.get(ours)
+        session = server.clients.get(number)
         assert session is not None
-        assert caller is not None
         conn = session.transport
         assert isinstance(conn, Connection)
-        server.api.client_kill([session], caller)
+        conn.kill()
         conn.data_received(pack("SET", "k", 1))
 
     hand.call(kill_and_receive)
@@ -319,18 +318,18 @@ def test_a_reply_never_overtakes_its_batch(c: Raw, connect: Connect, hand: Runni
         conn = next(conn for conn in connections(hand) if conn.throttled)
         conn.throttled = False  # as if the socket had taken what it was given
         conn.run_backlog()
-        assert conn.waiter is not None
+        assert conn.wait is not None
         conn.throttled = True
 
     hand.call(park)
 
     def append_and_resume() -> tuple[int, int]:
-        conn = next(conn for conn in connections(hand) if conn.waiter is not None)
+        conn = next(conn for conn in connections(hand) if conn.wait is not None)
         other = next(conn for conn in connections(hand) if conn.session.id == ours)
         other.data_received(pack("TAPPEND", "s", "a", "b"))
         before = conn.session.total_out
         conn.resume_writing()
-        return len(hand.server.ks.log), conn.session.total_out - before
+        return len(hand.server.data.ks.log), conn.session.total_out - before
 
     records, written = hand.call(append_and_resume)
     assert records > 0  # none of it on disk

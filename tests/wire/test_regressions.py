@@ -38,7 +38,7 @@ class Disk:
 
 @pytest.fixture
 def tail(hand: RunningServer) -> Disk:
-    return Disk(hand, lambda: hand.server.disk, "append")
+    return Disk(hand, lambda: hand.server.data.disk, "append")
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -72,16 +72,16 @@ def test_a_dead_letter_that_can_not_be_written_keeps_nobody_busy(
     if why == "holds a string":
         c("SET", "dead", "x")
     else:
-        ks = hand.server.ks
+        ks = hand.server.data.ks
         hand.call(lambda: ks.append(b"dead", ks.create_stream(b"dead"), MASK64, MASK64, b"*1\r\n$1\r\nx\r\n"))
     reader.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 0)
     server = hand.server
     for _ in range(30):
         hand.advance(100)
-        wait = hand.call(lambda: server.blocking.next_wake(server.now_ms(), server.mono_ms()))
+        wait = hand.call(lambda: server.blocking.next_wake(server.clock.now(), server.clock.mono()))
         assert wait is None or wait > 0
-        due = hand.call(lambda: server.ks.agenda.next())
-        assert due is None or due > server.now_ms()
+        due = hand.call(lambda: server.data.ks.agenda.next())
+        assert due is None or due > server.clock.now()
     c("DEL", "dead")
     hand.advance(1100)
     assert c("TPENDING", "s", "g")[0] == 0
@@ -164,8 +164,8 @@ def test_waits_that_ended_leave_nothing_behind(hand: RunningServer, connect: Con
         c("TAPPEND", "s", "f", n)
         assert len(reader.read()) == 1
     assert len(hand.server.blocking._deadlines) <= 100
-    assert not hand.server.ks.waiting
-    assert not hand.server.ks.ready
+    assert not hand.server.data.ks.waiting
+    assert not hand.server.data.ks.ready
 
 
 # -- a disk that takes nothing -------------------------------------------------------------------------------------
@@ -177,12 +177,12 @@ def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
     c("SET", "before", 1)
     tail.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: bool(hand.server._stalled))
+    until(lambda: hand.server.ticks.stalled)
     assert c("GET", "before") == b"1"  # reads go on
     assert c("SET", "other", 1).startswith("MISCONF")
     for command in (["SAVE"], ["BGSAVE"], ["DEBUG", "RELOAD"], ["DEBUG", "LOADAOF"]):
         assert isinstance(c(*command), str), command
-    assert hand.server.disk.store.offset == 0
+    assert hand.server.data.disk.store.offset == 0
     assert writer.nothing_yet()
     tail.heals()
     hand.advance(100)
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_finds_out_does_not_let_the_replies_go(
     c, writer = connect(), connect()
     tail.breaks()
     writer.sock.sendall(pack("SET", "k", "v") + pack("SAVE") + pack("GET", "k"))
-    until(lambda: bool(hand.server._stalled))
+    until(lambda: hand.server.ticks.stalled)
     assert c("PING") == b"PONG"
     assert writer.nothing_yet()
     tail.heals()
@@ -219,10 +219,10 @@ def test_damage_met_while_writing_is_a_write_that_waits(hand: RunningServer, con
         raise CorruptError("the journal is damaged, says the test")
 
     c, writer = connect(), connect()
-    disk = hand.server.disk
+    disk = hand.server.data.disk
     hand.call(lambda: setattr(disk, "append", damaged))
     writer.send("SET", "k", "v")
-    until(lambda: bool(hand.server._stalled))
+    until(lambda: hand.server.ticks.stalled)
     assert writer.nothing_yet()
     assert c("SET", "k", 2).startswith("MISCONF")
     hand.call(lambda: delattr(disk, "append"))
@@ -235,26 +235,26 @@ def test_shutdown_tries_once_more(hand: RunningServer, connect: Connect, tail: D
     writer = connect()
     tail.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: bool(hand.server._stalled))
+    until(lambda: hand.server.ticks.stalled)
     tail.heals()
     hand._loop.call_soon_threadsafe(hand.server.stop)
     assert writer.read() == b"OK"
 
 
 def test_a_failed_save_without_changes_heals(hand: RunningServer, c: Raw) -> None:
-    store = Disk(hand, lambda: hand.server.disk.store, "write")
+    store = Disk(hand, lambda: hand.server.data.disk.store, "write")
     c("SET", "k", "v")
     store.breaks()
     assert "no space left" in c("SAVE")
     assert c("SET", "k", 2).startswith("MISCONF")
-    hand.call(lambda: setattr(hand.server.ks, "dirty_count", 0))  # as if all that is dirty had been counted before
+    hand.call(lambda: setattr(hand.server.data.ks, "dirty_count", 0))  # as if all that is dirty had been counted before
     store.heals()
     hand.advance(6000)
     until(lambda: c("SET", "k", 3) == b"OK")
 
 
 def test_retries_do_not_wait_for_a_clock_that_was_set_back(hand: RunningServer, c: Raw) -> None:
-    store = Disk(hand, lambda: hand.server.disk.store, "write")
+    store = Disk(hand, lambda: hand.server.data.disk.store, "write")
     c("SET", "k", "v")
     store.breaks()
     c("SAVE")
@@ -265,7 +265,7 @@ def test_retries_do_not_wait_for_a_clock_that_was_set_back(hand: RunningServer, 
 
 
 def test_the_first_write_after_healing_is_welcome(hand: RunningServer, c: Raw) -> None:
-    disk = hand.server.disk
+    disk = hand.server.data.disk
     hand.call(lambda: setattr(disk, "_problem", "says the test"))
     c("PING")
     assert c("SET", "k", 1).startswith("MISCONF")
@@ -278,7 +278,7 @@ def test_the_first_write_after_healing_is_welcome(hand: RunningServer, c: Raw) -
 @pytest.mark.parametrize("save", ["BGSAVE", "BGREWRITEAOF"])
 @pytest.mark.interpreted
 def test_a_transaction_is_one_batch_even_around_a_checkpoint(hand: RunningServer, c: Raw, save: str) -> None:
-    disk = hand.server.disk
+    disk = hand.server.data.disk
     batches: list[bytes] = []
     append = disk.append
 
@@ -326,7 +326,7 @@ def test_a_shutdown_waits_for_the_checkpoint_that_runs(tmp_path: Path) -> None:
     running, go_on = threading.Event(), threading.Event()
     with start_in_thread(tmp_path) as server, Raw(server.port) as c, Raw(server.port) as late:
         c("SET", "k", "v")
-        store = server.server.disk.store
+        store = server.server.data.disk.store
         write = store.write
 
         def slow(*args: Any) -> None:
@@ -365,7 +365,7 @@ def test_many_keys_that_end_at_once(hand: RunningServer, connect: Connect) -> No
     c("SET", "stays", "v")
     hand.advance(3000)
     assert c("DBSIZE") == 1
-    assert len(hand.server.ks.agenda) == 0
+    assert len(hand.server.data.ks.agenda) == 0
 
 
 def test_locks_that_are_given_back_leave_nothing_in_the_agenda(hand: RunningServer, c: Raw) -> None:
@@ -375,4 +375,4 @@ def test_locks_that_are_given_back_leave_nothing_in_the_agenda(hand: RunningServ
         c.pipeline(("PEXPIRE", "again", 10**9), ("PERSIST", "again"))
         c.pipeline(("TREAD", f"s{n}", "", 0, "GROUP", "g", 10**9), ("DEL", f"s{n}"))
         c.pipeline(("TREAD", f"s{n}", "", 0, "GROUP", "g", 10**9), ("TGROUP", "DESTROY", f"s{n}", "g"))
-    assert len(hand.server.ks.agenda) == 0
+    assert len(hand.server.data.ks.agenda) == 0

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from commands.session import Session
-from respserver.roles.roles import Roles
+from commands.session import LEADER, Session
+from replication.follow import Link as Socket
+from respserver.roles.link import LeaderLink, LeaderTransport
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw
 
@@ -25,8 +26,8 @@ Connect = Callable[..., Raw]
 
 def follow(hand: RunningServer, follower: bool = True) -> None:
     def change() -> None:
-        hand.server.roles.follower = hand.server.ks.follower = follower
-        hand.server.regate()
+        hand.server.data.follow(follower)
+        hand.server.roles.tell_gates()
 
     hand.call(change)
 
@@ -38,11 +39,11 @@ class Acks:
         self.hand = hand
         self.said: list[int] = []
         self.asked = 0
-        roles = hand.server.roles
+        replicas = hand.server.replicas
         for name in ("acknowledged", "synced"):
-            monkeypatch.setattr(roles, name, lambda offset: sum(has >= offset for has in self.said))
-        monkeypatch.setattr(roles, "good", lambda: len(self.said))
-        monkeypatch.setattr(roles, "ask", self.ask)
+            monkeypatch.setattr(replicas, name, lambda offset: sum(has >= offset for has in self.said))
+        monkeypatch.setattr(replicas, "good", lambda: len(self.said))
+        monkeypatch.setattr(replicas, "ask", self.ask)
 
     def ask(self) -> None:
         self.asked += 1
@@ -55,7 +56,7 @@ class Acks:
         self.say(*[self.end()] * replicas)
 
     def end(self) -> int:
-        return self.hand.call(lambda: self.hand.server.disk.offset)
+        return self.hand.call(lambda: self.hand.server.data.disk.offset)
 
 
 @pytest.fixture
@@ -109,10 +110,10 @@ def test_transactions_of_a_replica(hand: RunningServer, c: Raw) -> None:
 def test_what_is_over_is_not_shown_and_not_logged(hand: RunningServer, c: Raw) -> None:
     c("SET", "k", "v", "PX", 50)
     follow(hand)
-    before = hand.call(lambda: hand.server.disk.offset)
+    before = hand.call(lambda: hand.server.data.disk.offset)
     hand.call(lambda: hand.server.clock.move(100))  # type: ignore[attr-defined]  # and the server has not noticed
     assert (c("GET", "k"), c("EXISTS", "k"), c("DBSIZE")) == (None, 0, 1)
-    assert hand.call(lambda: hand.server.disk.offset) == before
+    assert hand.call(lambda: hand.server.data.disk.offset) == before
 
 
 # -- a replica without its leader, or without its data -----------------------------------------------------------
@@ -128,7 +129,7 @@ def test_stale_data(hand: RunningServer, c: Raw, monkeypatch: pytest.MonkeyPatch
     assert c.pipeline(("MULTI",), ("GET", "k")) == [b"OK", MASTERDOWN]
     c("DISCARD")
     with monkeypatch.context() as patch:
-        patch.setattr(Roles, "link_up", True)
+        patch.setattr(LeaderLink, "up", True)
         follow(hand)
         assert c.pipeline(("MULTI",), ("GET", "k")) == [b"OK", b"QUEUED"]
     follow(hand)
@@ -138,15 +139,11 @@ def test_stale_data(hand: RunningServer, c: Raw, monkeypatch: pytest.MonkeyPatch
 
 
 def test_while_a_copy_is_opened(hand: RunningServer, c: Raw) -> None:
-    def load(loading: bool) -> None:
-        hand.server.roles.loading = loading
-        hand.server.regate()
-
-    hand.call(lambda: load(True))
+    hand.call(lambda: hand.server.gates.load(True))
     for words in (("GET", "k"), ("SET", "k", "v"), ("PING",), ("TREAD", "s", 0, 1), ("WAIT", 0, 0)):
         assert c(*words) == LOADING
     assert b"\r\nloading:1\r\n" in c("INFO", "persistence")
-    hand.call(lambda: load(False))
+    hand.call(lambda: hand.server.gates.load(False))
     assert c("SET", "k", "v") == b"OK"
 
 
@@ -161,14 +158,14 @@ def test_min_replicas_to_write(hand: RunningServer, c: Raw, acks: Acks) -> None:
     assert c("SET", "k", "v") == b"OK", "0 asks for none"
     assert c("CONFIG", "SET", "min-slaves-max-lag", 10) == b"OK"
     acks.said = [0]
-    hand.call(hand.server.regate)
+    hand.call(hand.server.roles.tell_gates)
     assert c("SET", "k", "w") == NO_REPLICAS
     acks.said = [0, 0]
-    hand.call(hand.server.regate)
+    hand.call(hand.server.roles.tell_gates)
     assert c("SET", "k", "w") == b"OK"
     c.pipeline(("MULTI",), ("SET", "k", "x"))
     acks.said = []
-    hand.call(hand.server.regate)
+    hand.call(hand.server.roles.tell_gates)
     assert c("EXEC") == f"EXECABORT Transaction discarded because of: {NO_REPLICAS}"
     follow(hand)
     assert c("SET", "k", "x") == READONLY
@@ -320,9 +317,9 @@ def test_who_waits_for_a_leader_hears_of_its_end(hand: RunningServer, c: Raw, co
     blocked(c, 4)
 
     def change() -> None:
-        hand.server.roles.follower = hand.server.ks.follower = True
+        hand.server.data.follow(True)
         hand.server.blocking.unblock_groups(UNBLOCKED)
-        hand.server.regate()
+        hand.server.roles.tell_gates()
 
     before = acks.end()
     hand.call(change)
@@ -352,7 +349,7 @@ def test_a_failover_holds_what_writes(hand: RunningServer, c: Raw, connect: Conn
     writers = [connect(), connect()]
     writers[1].pipeline(("MULTI",), ("TAPPEND", "s", "a", 1))
     assert c("CLIENT", "PAUSE", 1000, "WRITE") == b"OK"
-    hand.call(lambda: hand.server.api.hold_writes(True))
+    hand.call(lambda: hand.server.pauses.hold_writes(True))
     writers[0].send("SET", "k", "v")
     writers[1].send("EXEC")
     assert c("GET", "k") is None
@@ -360,25 +357,26 @@ def test_a_failover_holds_what_writes(hand: RunningServer, c: Raw, connect: Conn
     hand.advance(2000)
     assert c("GET", "k") is None
     assert all(writer.nothing_yet() for writer in writers)
-    hand.call(lambda: hand.server.api.hold_writes(False))
+    hand.call(lambda: hand.server.pauses.hold_writes(False))
     assert writers[0].read() == b"OK"
     assert len(writers[1].read()) == 1
-    assert hand.call(lambda: hand.server.dispatcher.gated) is False
+    assert hand.call(lambda: hand.server.gates.closed) is False
 
 
 def test_a_link_can_be_killed(hand: RunningServer, c: Raw) -> None:
-    class Link:
-        killed = 0
+    class Killed(Socket):
+        def __init__(self) -> None:
+            self.killed = 0
 
         def kill(self) -> None:
             self.killed += 1
 
-    link = Link()
+    link = Killed()
 
     def add() -> None:
         server = hand.server
-        session = Session(server.clients.next_id(), "10.0.0.1:6379", "10.0.0.2:5555", server.now_ms())
-        session.replica, session.transport = "leader", link
+        session = Session(server.clients.next_id(), "10.0.0.1:6379", "10.0.0.2:5555", server.clock.now())
+        session.replica, session.transport = LEADER, LeaderTransport(link)
         server.clients.add(session)
 
     hand.call(add)

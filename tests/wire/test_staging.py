@@ -81,9 +81,9 @@ def test_ids_follow_the_streams_last(c: Raw, hand: RunningServer) -> None:  # [3
 @pytest.mark.parametrize("written", [0, 4096])
 def test_sequence_numbers_end(c: Raw, hand: RunningServer, written: int) -> None:
     def at(ms: int, seq: int) -> None:
-        stream = hand.server.ks.keys[b"s"]
+        stream = hand.server.data.ks.keys[b"s"]
         stream.last_ms, stream.last_seq = ms, seq  # type: ignore[union-attr]
-        hand.server.ks.nodes.publish_written = written
+        hand.server.data.ks.nodes.publish_written = written
 
     c("TAPPEND", "s", "f", "v")
     hand.call(lambda: at(NOW + 1, MAX - 2))

@@ -166,7 +166,7 @@ def test_a_bug_in_one_command_spoils_only_its_own_reply(c: Raw, hand: RunningSer
 
     monkeypatch.setattr(TABLE[b"echo"], "handler", broken)
     traced: list[str] = []
-    monkeypatch.setattr(type(hand.server.log), "trace", lambda self, text, error: traced.append(text))
+    monkeypatch.setattr(type(hand.server.logger), "trace", lambda self, text, error: traced.append(text))
     batch = [("MULTI",), ("SET", "k", 1), ("ECHO", "x"), ("INCR", "k"), ("EXEC",)]
     c.sock.sendall(b"".join(pack(*words) for words in batch) + pack("TREAD", "s", "", 1, "BLOCK", 0))
     replies = [c.read() for _ in batch]
@@ -183,13 +183,13 @@ def test_a_bug_in_one_command_spoils_only_its_own_reply(c: Raw, hand: RunningSer
 @pytest.mark.interpreted
 def test_everything_of_a_transaction_is_one_batch(c: Raw, hand: RunningServer) -> None:
     batches: list[bytes] = []
-    append = hand.server.disk.append
+    append = hand.server.data.disk.append
 
     def noting(batch: bytes) -> None:
         batches.append(batch)
         append(batch)
 
-    hand.call(lambda: setattr(hand.server.disk, "append", noting))
+    hand.call(lambda: setattr(hand.server.data.disk, "append", noting))
     c.pipeline(("MULTI",), ("SET", "k", 1), ("TAPPEND", "s", "a", "b"), ("DEL", "k"), ("EXEC",))
     assert len(batches) == 1
 

@@ -185,7 +185,7 @@ def test_a_blocked_client_that_leaves_is_forgotten(connect: Connect, hand: Runni
     blocked(hand, 1)
     reader.close()
     blocked(hand, 0)
-    assert hand.call(lambda: dict(hand.server.ks.waiting)) == {}
+    assert hand.call(lambda: dict(hand.server.data.ks.waiting)) == {}
 
 
 def test_client_unblock(connect: Connect, hand: RunningServer) -> None:

@@ -96,7 +96,7 @@ def test_blocked_readers_get_what_each_asked_for(connect: Connect, hand: Running
     assert hand.call(lambda: hand.server.blocking.count) == 1
     writer("TAPPEND", "s", "i", 5)
     assert readers[-1].read() == asked[-1][2]
-    assert hand.call(lambda: (hand.server.blocking.count, dict(hand.server.ks.waiting))) == (0, {})
+    assert hand.call(lambda: (hand.server.blocking.count, dict(hand.server.data.ks.waiting))) == (0, {})
 
 
 def test_a_missing_entry_is_told_to_those_who_missed_it(connect: Connect, hand: RunningServer) -> None:  # [17] (a)

@@ -16,7 +16,7 @@ def server() -> FakeServer:
 @pytest.fixture
 def locked() -> FakeServer:
     server = FakeServer()
-    server.config["requirepass"] = "open sesame"
+    server.config.requirepass = "open sesame"
     return server
 
 
@@ -129,7 +129,7 @@ def test_reset_undoes_everything(locked: FakeServer) -> None:
     assert (me.name, me.proto, me.no_evict, me.no_touch, me.multi, me.queued) == (b"", 2, False, False, False, [])
     assert (me.watching, me.channels, me.patterns, me.monitoring, me.reply_mode) == (set(), set(), set(), False, 0)
     assert locked.ks.watchers == {}
-    assert locked.publish(b"c", b"x") == 0
+    assert locked.pubsub.publish(b"c", b"x") == 0
     assert not me.authenticated
     assert not me.plain
 

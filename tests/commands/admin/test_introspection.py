@@ -108,7 +108,7 @@ def test_every_command_is_documented_well_enough_for_hints() -> None:
 
 
 def test_help_of_every_container_names_its_subcommands(server: FakeServer, me: Session) -> None:
-    server.config["enable-debug-command"] = "yes"
+    server.config.enable_debug_command = "yes"
     for top in top_commands():
         if not top.subcommands:
             continue

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.session import Session
-from tests.commands.fakeserver import FakeServer
+from tests.commands.fakeserver import FakeServer, FakeTransport
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_a_client_that_leaves_is_forgotten(server: FakeServer) -> None:
     server.run(other, "SUBSCRIBE", "b")
     server.pubsub.drop(me)
     assert (me.channels, me.patterns) == (set(), set())
-    assert server.channels(None) == [b"b"]
-    assert server.pattern_count() == 0
-    assert server.publish(b"b", b"x") == 1
+    assert server.pubsub.channels(None) == [b"b"]
+    assert server.pubsub.pattern_count() == 0
+    assert server.pubsub.publish(b"b", b"x") == 1
 
 
 def test_a_subscriber_dropped_during_delivery(server: FakeServer) -> None:
@@ -90,14 +90,16 @@ def test_a_subscriber_dropped_during_delivery(server: FakeServer) -> None:
     server.run(second, "SUBSCRIBE", "c")
     seen: list[int] = []
 
-    def push(session: Session, data: bytes) -> None:
-        seen.append(session.id)
-        server.pubsub.drop(session)
+    class Dropped(FakeTransport):
+        def push(self, data: bytes) -> None:
+            seen.append(self.session.id)
+            server.pubsub.drop(self.session)
 
-    server.pubsub._push = push
-    server.publish(b"c", b"x")
+    for session in (first, second):
+        session.transport = Dropped(server, session)
+    server.pubsub.publish(b"c", b"x")
     assert seen == [first.id, second.id]
-    assert server.channels(None) == []
+    assert server.pubsub.channels(None) == []
 
 
 steps = st.lists(
@@ -122,8 +124,8 @@ def test_registry_agrees_with_sets(script: list[tuple[str, int, str]]) -> None:
         else:
             model.add(fact)
         assert len(clients[who].channels) + len(clients[who].patterns) == sum(w == who for w, _, _ in model)
-    assert set(server.channels(None)) == {name for _, pattern, name in model if not pattern}
-    assert server.pattern_count() == len({name for _, pattern, name in model if pattern})
+    assert set(server.pubsub.channels(None)) == {name for _, pattern, name in model if not pattern}
+    assert server.pubsub.pattern_count() == len({name for _, pattern, name in model if pattern})
     for channel in (b"a", b"b", b"c"):
-        assert server.channel_subscribers(channel) == sum(not p and n == channel for _, p, n in model)
-        assert server.publish(channel, b"m") == sum(n == channel for _, _, n in model)
+        assert server.pubsub.channel_subscribers(channel) == sum(not p and n == channel for _, p, n in model)
+        assert server.pubsub.publish(channel, b"m") == sum(n == channel for _, _, n in model)

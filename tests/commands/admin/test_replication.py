@@ -22,19 +22,17 @@ def me(server: FakeServer) -> Session:
 @pytest.mark.parametrize("name", ["REPLICAOF", "SLAVEOF"])
 def test_to_follow_and_to_lead(server: FakeServer, me: Session, name: str) -> None:
     assert server.run(me, name, "leader.example", "7000") == b"+OK\r\n"
-    assert server.following == ("leader.example", 7000)
-    assert server.run(me, name, "leader.example", "7000") == b"+OK Already connected to specified master\r\n"
     assert server.run(me, name, "::1", "0", in_exec=True) == b"+OK\r\n"
-    assert server.following == ("::1", 0)
-    for _ in range(2):
-        assert server.run(me, name, "no", "ONE") == b"+OK\r\n"
-        assert server.following is None
+    assert server.run(me, name, "no", "ONE") == b"+OK\r\n"
+    assert server.calls == [("follow", "leader.example", 7000), ("follow", "::1", 0), ("lead",)]
+    server.roles.answer("follow", False)
+    assert server.run(me, name, "leader.example", "7000") == b"+OK Already connected to specified master\r\n"
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "", "6379x"])
 def test_a_port_that_is_none(server: FakeServer, me: Session, port: str) -> None:
     assert server.run(me, "REPLICAOF", "h", port) == b"-ERR Invalid master port\r\n"
-    assert server.following is None
+    assert server.calls == []
 
 
 def test_a_replica_can_not_turn_its_leader(server: FakeServer, me: Session) -> None:
@@ -84,7 +82,7 @@ def test_failover_refused(server: FakeServer, me: Session, words: str, text: str
 
 # -- waiting -----------------------------------------------------------------------------------------------------
 def test_wait_for_what_is_there(server: FakeServer, me: Session) -> None:
-    server.replicas = [(100, 90), (99, 99), (200, 0)]
+    server.offsets = [(100, 90), (99, 99), (200, 0)]
     me.wrote = 100
     for wanted, count in (("0", 2), ("2", 2), ("-1", 2)):
         assert server.run(me, "WAIT", wanted, "0") == b":%d\r\n" % count
@@ -95,19 +93,19 @@ def test_wait_for_what_is_there(server: FakeServer, me: Session) -> None:
 
 
 def test_wait_until_enough_have_it(server: FakeServer, me: Session) -> None:
-    server.replicas = [(99, 0), (50, 0)]
+    server.offsets = [(99, 0), (50, 0)]
     me.wrote = 100
     waiting = server.wait(me, "WAIT", "1", "500")
     assert (waiting.deadline, waiting.check(), waiting.at_timeout()) == (NOW + 500, None, b":0\r\n")
     assert server.calls == [("ask",)]
     me.wrote = 1000  # of no concern to who waits already
-    server.replicas = [(100, 0), (100, 0)]
+    server.offsets = [(100, 0), (100, 0)]
     assert waiting.check() == waiting.at_timeout() == b":2\r\n"
     assert server.wait(me, "WAIT", "1", "0").deadline == 0
 
 
 def test_waitaof(server: FakeServer, me: Session) -> None:
-    server.replicas, server.on_disk = [(200, 99), (200, 100)], 99
+    server.offsets, server.on_disk = [(200, 99), (200, 100)], 99
     me.wrote = 100
     assert server.run(me, "WAITAOF", "0", "1", "0") == b"*2\r\n:0\r\n:1\r\n"
     assert server.run(me, "WAITAOF", "1", "1", "0", in_exec=True) == b"*2\r\n:0\r\n:1\r\n"
@@ -116,7 +114,7 @@ def test_waitaof(server: FakeServer, me: Session) -> None:
     assert (here.check(), there.check(), here.at_timeout()) == (None, None, b"*2\r\n:0\r\n:1\r\n")
     server.on_disk = 100
     assert (here.check(), there.check()) == (b"*2\r\n:1\r\n:1\r\n", None)
-    server.replicas[0] = (200, 150)
+    server.offsets[0] = (200, 150)
     assert there.check() == b"*2\r\n:1\r\n:2\r\n"
 
 
@@ -138,7 +136,7 @@ def test_waits_refused(server: FakeServer, me: Session, words: str, text: str) -
 
 
 def test_a_replica_has_nothing_to_wait_for(server: FakeServer, me: Session) -> None:
-    server.following = ("h", 1)
+    server.ks.follower = True
     assert server.run(me, "WAIT", "0", "0").startswith(b"-ERR WAIT cannot be used with replica instances")
     assert server.run(me, "WAITAOF", "0", "0", "0").startswith(b"-ERR WAITAOF cannot be used with replica instances")
 
@@ -152,8 +150,8 @@ def test_what_replicas_say_is_passed_on(server: FakeServer, me: Session) -> None
     assert server.calls == [
         ("replconf", me.id, b"listening-port", b"7000"),
         ("replconf", me.id, b"ACK", b"5", b"FACK", b"4"),
-        ("psync", me.id, b"?", b"-1"),
-        ("psync", me.id, b"a", b"1", b"FAILOVER"),
+        ("psync", me.id, "?", -1, False),
+        ("psync", me.id, "a", 1, True),
     ]
 
 
@@ -173,5 +171,5 @@ def test_replicas_among_the_clients(server: FakeServer, me: Session) -> None:
 
 def test_hello_tells_the_role(server: FakeServer, me: Session) -> None:
     assert b"$4\r\nrole\r\n$6\r\nmaster\r\n" in server.run(me, "HELLO")
-    server.following = ("h", 1)
+    server.ks.follower = True
     assert b"$4\r\nrole\r\n$7\r\nreplica\r\n" in server.run(me, "HELLO")

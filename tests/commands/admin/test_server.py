@@ -21,14 +21,15 @@ def me(server: FakeServer) -> Session:
 
 
 def test_info_passes_sections_in_lower_case(server: FakeServer, me: Session) -> None:
-    assert server.run(me, "INFO") == b"$0\r\n\r\n"
-    assert server.run(me, "INFO", "Server", "STREAMS") == b"$14\r\nserver,streams\r\n"
+    assert server.run(me, "INFO") == b"$12\r\ntext of INFO\r\n"
+    assert server.run(me, "INFO", "Server", "STREAMS") == b"$12\r\ntext of INFO\r\n"
     me.proto = 3
-    assert server.run(me, "INFO", "cpu") == b"=7\r\ntxt:cpu\r\n"
+    assert server.run(me, "INFO", "cpu") == b"=16\r\ntxt:text of INFO\r\n"
+    assert server.calls == [("info", []), ("info", ["server", "streams"]), ("info", ["cpu"])]
 
 
 def test_time_and_role(server: FakeServer, me: Session) -> None:
-    server.now = NOW + 1
+    server.ms = NOW + 1
     assert server.run(me, "TIME") == b"*2\r\n$10\r\n1700000000\r\n$4\r\n1007\r\n"
     assert server.run(me, "ROLE") == b"*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n"
 
@@ -51,21 +52,27 @@ def test_saving(server: FakeServer, me: Session) -> None:
     assert server.run(me, "BGSAVE") == b"+Background saving started\r\n"
     assert server.run(me, "BGREWRITEAOF") == b"+Background append only file rewriting started\r\n"
     assert server.run(me, "LASTSAVE") == b":1700000000\r\n"
-    assert server.calls == [("save",), ("bgsave",), ("bgsave",)]
-    server.saving = True
+    assert server.calls == [("save", me.id), ("begin", me.id), ("begin", me.id), ("last",)]
+    server.checkpoints.answer("begin", False)
     assert server.run(me, "BGSAVE") == b"-ERR Background save already in progress\r\n"
     assert server.run(me, "BGSAVE", "SCHEDULE") == b"+Background saving scheduled\r\n"
     assert server.run(me, "BGREWRITEAOF").startswith(b"-ERR Background append only file rewriting already")
     assert server.run(me, "BGSAVE", "NOW") == b"-ERR syntax error\r\n"
+    assert server.calls[4:] == [("begin", me.id), ("begin", me.id), ("schedule",), ("begin", me.id)]
+
+
+def test_no_checkpoint_begins_inside_a_transaction(server: FakeServer, me: Session) -> None:
+    assert server.run(me, "BGSAVE", in_exec=True) == b"+Background saving scheduled\r\n"
+    assert server.calls == [("schedule",)]
 
 
 @pytest.mark.parametrize(
     ("words", "asked"),
-    [([], (True, False, False)), (["nosave"], (False, False, False)), (["SAVE", "NOW", "FORCE"], (True, True, True))],
+    [([], (True, False)), (["nosave"], (False, False)), (["SAVE", "NOW", "FORCE"], (True, True))],
 )
 def test_shutdown(server: FakeServer, me: Session, words: list[str], asked: tuple[bool, ...]) -> None:
     assert server.run(me, "SHUTDOWN", *words) == b""
-    assert server.calls == [("shutdown", *asked)]
+    assert server.calls == [("stop", *asked)]
 
 
 @pytest.mark.parametrize("words", [["SAVE", "NOSAVE"], ["LATER"], ["ABORT", "NOW"]])
@@ -87,16 +94,17 @@ def test_config(server: FakeServer, me: Session) -> None:
     me.proto = 3
     assert server.run(me, "CONFIG", "GET", "nothing") == b"%0\r\n"
     assert server.run(me, "CONFIG", "SET", "maxclients", "5", "hz", "20") == b"+OK\r\n"
-    assert (server.config["maxclients"], server.config["hz"]) == ("5", "20")
+    assert (server.config.maxclients, server.config.hz) == (5, 20)
     assert server.run(me, "CONFIG", "SET", "hz", "1", "maxclients") == b"-ERR syntax error\r\n"
-    assert server.config["hz"] == "20"
-    assert server.run(me, "CONFIG", "RESETSTAT") == server.run(me, "CONFIG", "REWRITE") == b"+OK\r\n"
-    assert server.calls == [("reset_stats",), ("rewrite",)]
+    assert server.config.hz == 20
+    assert server.run(me, "CONFIG", "RESETSTAT") == b"+OK\r\n"
+    assert server.run(me, "CONFIG", "REWRITE") == b"-ERR The server is running without a config file\r\n"
+    assert server.calls == [("reset",)]
 
 
 def test_slowlog(server: FakeServer, me: Session) -> None:
     for number in range(12):
-        server.slow.note(1000 + number, 50, [b"GET", b"k%d" % number], "1.2.3.4:5", "app")
+        server.timings.slowlog.note(1000 + number, 50, [b"GET", b"k%d" % number], "1.2.3.4:5", "app")
     assert server.run(me, "SLOWLOG", "LEN") == b":12\r\n"
     assert server.run(me, "SLOWLOG", "GET", "1") == (
         b"*1\r\n*6\r\n:11\r\n:1011\r\n:50\r\n*2\r\n$3\r\nGET\r\n$3\r\nk11\r\n$9\r\n1.2.3.4:5\r\n$3\r\napp\r\n"
@@ -113,11 +121,11 @@ def test_slowlog(server: FakeServer, me: Session) -> None:
 
 def test_latency_events(server: FakeServer, me: Session) -> None:
     assert b"monitoring is off" in server.run(me, "LATENCY", "DOCTOR")
-    server.config["latency-monitor-threshold"] = "1"
+    server.config.latency_monitor_threshold = 1
     assert b"No latency spike" in server.run(me, "LATENCY", "DOCTOR")
     for second, ms in ((10, 7), (11, 30), (12, 5)):
-        server.events.note("command", second, ms)
-    server.events.note("aof-write", 9, 3)
+        server.timings.latency.note("command", second, ms)
+    server.timings.latency.note("aof-write", 9, 3)
     assert server.run(me, "LATENCY", "LATEST") == (
         b"*2\r\n*4\r\n$7\r\ncommand\r\n:12\r\n:5\r\n:30\r\n*4\r\n$9\r\naof-write\r\n:9\r\n:3\r\n:3\r\n"
     )
@@ -132,7 +140,7 @@ def test_latency_events(server: FakeServer, me: Session) -> None:
 
 def test_latency_histogram(server: FakeServer, me: Session) -> None:
     for name, times in (("get", [1, 3, 3]), ("client|id", [9]), ("set", [])):
-        histogram = server.histograms[name] = Histogram()
+        histogram = server.timings.histograms[name] = Histogram()
         for usec in times:
             histogram.note(usec)
     get = b"$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:3\r\n$14\r\nhistogram_usec\r\n*4\r\n:1\r\n:1\r\n:4\r\n:3\r\n"
@@ -158,7 +166,7 @@ def test_memory_usage_grows_with_the_value(server: FakeServer, me: Session) -> N
     assert server.run(me, "MEMORY", "USAGE", "k", "SAMPLES", "-1") == b"-ERR syntax error\r\n"
 
 
-def test_memory_figures(server: FakeServer, me: Session) -> None:
+def test_memory_stats(server: FakeServer, me: Session) -> None:
     me.proto = 3
     stats = server.run(me, "MEMORY", "STATS")
     for piece in (
@@ -175,22 +183,22 @@ def test_memory_figures(server: FakeServer, me: Session) -> None:
 def test_debug_is_off(server: FakeServer, me: Session, words: list[str]) -> None:
     assert server.run(me, "DEBUG", *words).startswith(b"-ERR DEBUG command not allowed.")
     assert server.calls == []
-    server.config["enable-debug-command"] = "local"
+    server.config.enable_debug_command = "local"
     assert not server.run(me, "DEBUG", *words).startswith(b"-")
     me.addr = "10.1.2.3:5"
     assert server.run(me, "DEBUG", *words).startswith(b"-ERR DEBUG command not allowed.")
     me.unix = True
     assert not server.run(me, "DEBUG", *words).startswith(b"-")
     me.unix = False
-    server.config["enable-debug-command"] = "yes"
+    server.config.enable_debug_command = "yes"
     assert not server.run(me, "DEBUG", *words).startswith(b"-")
 
 
 def test_debug_does_what_it_says(server: FakeServer, me: Session) -> None:
-    server.config["enable-debug-command"] = "yes"
+    server.config.enable_debug_command = "yes"
     for words in (["SLEEP", "0.25"], ["RELOAD"], ["RELOAD", "nosave"], ["LOADAOF"]):
         assert server.run(me, "DEBUG", *words) == b"+OK\r\n"
-    assert server.calls == [("sleep", 0.25), ("reload",), ("load_log",), ("load_log",)]
+    assert server.calls == [("sleep", 0.25), ("reload", True), ("reload", False), ("reload", False)]
     for wrong in ("x", "-1", "nan", "inf"):
         assert server.run(me, "DEBUG", "SLEEP", wrong) == b"-ERR timeout is not an integer or out of range\r\n"
     assert server.run(me, "DEBUG", "RELOAD", "MERGE") == b"-ERR syntax error\r\n"

@@ -62,7 +62,7 @@ def test_scan_does_not_miss_a_key_that_only_changes_its_type(c: Client) -> None:
 def test_expired_keys_are_never_returned(c: Client) -> None:
     c("MSET a v b v")
     c("PEXPIRE a 100")
-    c.server.now += 100
+    c.server.ms += 100
     assert c("KEYS *") == b"*1\r\n$1\r\nb\r\n"
     assert c("RANDOMKEY") == b"$1\r\nb\r\n"
     assert walk(c) == ["b"]
@@ -77,7 +77,7 @@ def test_expired_keys_are_never_returned(c: Client) -> None:
 def test_what_expires_is_deleted_once_and_logged_by_whoever_meets_it(c: Client) -> None:
     c("SET a v PX 5")
     c.server.ks.take_batch()
-    c.server.now += 5
+    c.server.ms += 5
     assert c("DEL a") == b":0\r\n"
     assert c.server.ks.take_batch() != b""
     assert (c.server.ks.expired_keys, len(c.server.ks.keys), len(c.server.ks.index)) == (1, 0, 0)
@@ -86,7 +86,7 @@ def test_what_expires_is_deleted_once_and_logged_by_whoever_meets_it(c: Client) 
 def test_randomkey_of_nothing_but_expired_keys_ends(c: Client) -> None:
     for n in range(50):
         c(f"SET k{n} v PX 1")
-    c.server.now += 1
+    c.server.ms += 1
     assert c("RANDOMKEY") == b"$-1\r\n"
     assert c("DBSIZE") == b":0\r\n"
 
@@ -94,7 +94,7 @@ def test_randomkey_of_nothing_but_expired_keys_ends(c: Client) -> None:
 def test_idletime_counts_from_the_last_use(c: Client) -> None:
     c("SET a v")
     c("TAPPEND s f v")
-    c.server.now += 10_500
+    c.server.ms += 10_500
     play(c, """
         TTL a -> :-1
         EXISTS a -> :1
@@ -110,7 +110,7 @@ def test_idletime_counts_from_the_last_use(c: Client) -> None:
         OBJECT IDLETIME s -> :0
         OBJECT IDLETIME nokey -> nil
     """)  # fmt: skip
-    c.server.now += 3000
+    c.server.ms += 3000
     c.server.ks.no_touch = True
     play(c, """
         GET a -> v
@@ -118,7 +118,7 @@ def test_idletime_counts_from_the_last_use(c: Client) -> None:
         TOUCH a -> :1
         OBJECT IDLETIME a -> :0
     """)  # fmt: skip
-    c.server.now -= 60_000  # a clock that goes back
+    c.server.ms -= 60_000  # a clock that goes back
     play(c, "OBJECT IDLETIME a -> :0")
 
 
@@ -151,12 +151,12 @@ def test_expiry_of_a_stream_and_its_end(c: Client) -> None:
         PEXPIRETIME s -> :1700000001500
         EXPIRETIME s -> :1700000002
     """)  # fmt: skip
-    c.server.now = NOW + 1499
+    c.server.ms = NOW + 1499
     play(c, """
         PTTL s -> :1
         TTL s -> :0
     """)  # fmt: skip
-    c.server.now = NOW + 1500
+    c.server.ms = NOW + 1500
     play(c, """
         PTTL s -> :-2
         TLEN s -> :0

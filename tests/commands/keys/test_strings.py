@@ -137,7 +137,7 @@ def test_a_lock_is_taken_kept_and_released_by_its_holder_alone(c: Client) -> Non
         DELEX lock IFEQ tokA -> :1
         SET lock tokB NX PX 10 -> +OK
     """)  # fmt: skip
-    c.server.now += 10  # the holder said nothing in time
+    c.server.ms += 10  # the holder said nothing in time
     play(c, "SET lock tokC NX PX 10 -> +OK")
 
 
@@ -148,13 +148,13 @@ def test_expiry_is_exact_to_the_millisecond(c: Client) -> None:
         SET d v PXAT 1700000000100 -> +OK
         SET e v EXAT 1700000001 -> +OK
     """)  # fmt: skip
-    c.server.now = NOW + 99
+    c.server.ms = NOW + 99
     play(c, "EXISTS a b d e -> :4")
-    c.server.now = NOW + 100
+    c.server.ms = NOW + 100
     play(c, "EXISTS a b d e -> :2")
-    c.server.now = NOW + 999
+    c.server.ms = NOW + 999
     play(c, "EXISTS a b d e -> :2")
-    c.server.now = NOW + 1000
+    c.server.ms = NOW + 1000
     play(c, "EXISTS a b d e -> :0")
 
 

@@ -94,7 +94,7 @@ def test_expiry_between_watch_and_exec_is_a_change(server: FakeServer) -> None:
     server.ks.set_string(b"k", b"v", NOW + 50)
     server.run(me, "WATCH", "k")
     server.run(me, "MULTI")
-    server.now += 50
+    server.ms += 50
     assert server.run(me, "EXEC") == b"*-1\r\n"
     assert b"k" not in server.ks.keys
 

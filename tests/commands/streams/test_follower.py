@@ -98,7 +98,7 @@ def test_a_random_key_lives(server: FakeServer, me: Session) -> None:
 def test_the_end_of_a_watched_key_counts_as_a_change(server: FakeServer, me: Session) -> None:
     server.run(me, "WATCH", "live")
     server.run(me, "MULTI")
-    server.now = NOW + 2000
+    server.ms = NOW + 2000
     assert server.run(me, "EXEC") == b"*-1\r\n"
     assert server.ks.log == []
 

@@ -16,9 +16,11 @@ import pytest
 from resp.errors import CommandError
 from respserver import __version__
 from respserver.config.conffile import ConfigError
-from respserver.config.config import OPEN_TO_ALL, REWRITE_MARK, Config
+from respserver.config.config import Config
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
-from respserver.config.ignored import UNUSED
+from respserver.config.ignored import IGNORED
+from respserver.config.rewrite import REWRITE_MARK
+from respserver.config.values import OPEN_TO_ALL, Values
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,15 +48,15 @@ def refused(config: Config, *words: str) -> str:
 
 
 def test_every_directive_is_an_attribute_and_the_other_way_round() -> None:
-    assert set(Config.__annotations__) == {d.attr for d in DIRECTIVES.values()}
+    assert set(Values.__annotations__) == {d.attr for d in DIRECTIVES.values()}
     config = Config()
     for directive in DIRECTIVES.values():
         assert hasattr(config, directive.attr), directive.name
         assert directive.doc.endswith((".", ")")), directive.name
 
 
-def test_no_directive_is_both_used_and_unused() -> None:
-    assert not set(UNUSED) & (set(DIRECTIVES) | set(ALIASES))
+def test_no_directive_is_both_used_and_ignored() -> None:
+    assert not set(IGNORED) & (set(DIRECTIVES) | set(ALIASES))
 
 
 @pytest.mark.parametrize("directive", [d for d in DIRECTIVES.values() if not d.hidden], ids=lambda d: d.name)
@@ -73,7 +75,7 @@ def test_the_reference_page_is_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts/config_reference.py"))
     page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
     assert page == script["reference"](), "run scripts/config_reference.py"
-    missing = [name for name in (*DIRECTIVES, *UNUSED) if f"`{name}`" not in page]
+    missing = [name for name in (*DIRECTIVES, *IGNORED) if f"`{name}`" not in page]
     assert not missing
 
 

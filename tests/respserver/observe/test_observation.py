@@ -17,9 +17,10 @@ from commands.session import Session
 from respserver.clients.clients import Clients
 from respserver.clients.monitor import monitor_line, redacted
 from respserver.observe import info
+from respserver.observe.info import ServerStats
 from respserver.observe.slowlog import MAX_SAMPLES, Histogram, LatencyEvents, SlowLog
-from respserver.observe.stats import Counters, Figures, Rate, Saves, StreamWalk, process_memory, system_memory
-from respserver.roles.roles import RoleFigures
+from respserver.observe.stats import Counters, Rate, RoleStats, Saves, process_memory, system_memory
+from respserver.observe.streamtotals import StreamWalk
 from storage.groups.group import Group
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
@@ -105,8 +106,7 @@ def test_doublings_are_cumulative(times: list[int]) -> None:
     for limit, count in pairs:
         assert limit.bit_count() == 1
         assert sum(usec < limit for usec in times) <= count <= sum(usec <= limit * 1.125 for usec in times)
-    histogram.reset()
-    assert (histogram.doublings(), histogram.percentile(99.0), histogram.calls) == ([], 0.0, 0)
+    assert (Histogram().doublings(), Histogram().percentile(99.0), Histogram().calls) == ([], 0.0, 0)
 
 
 def test_rate_is_a_mean_of_the_last_samples() -> None:
@@ -194,12 +194,12 @@ def ks() -> Keyspace:
 
 
 @pytest.fixture
-def figures(ks: Keyspace) -> Figures:
+def stats(ks: Keyspace) -> ServerStats:
     session = Session(1, "127.0.0.1:5", "127.0.0.1:7000", NOW)
     session.channels.add(b"c")
     session.watching.update((b"a", b"b"))
-    return Figures(
-        now=NOW, started=NOW - 90_061_000, run_id="ab" * 20, roles=RoleFigures(id="cd" * 20), config=CONFIG.__getitem__,
+    return ServerStats(
+        now=NOW, started=NOW - 90_061_000, run_id="ab" * 20, roles=RoleStats(id="cd" * 20), config=CONFIG.__getitem__,
         keyspace=ks, sessions=[session], counters=Counters(), walk=StreamWalk(),
     )  # fmt: skip
 
@@ -208,9 +208,9 @@ Ask = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def ask(figures: Figures) -> Ask:
+def ask(stats: ServerStats) -> Ask:
     def ask(*sections: str) -> dict[str, str]:
-        text = info.render(figures, list(sections))
+        text = info.render(stats, list(sections))
         rows = [line for line in text.split("\r\n") if line and not line.startswith("#")]
         pairs = [row.split(":", 1) for row in rows]
         found = dict(pairs)
@@ -224,18 +224,18 @@ def headings(text: str) -> list[str]:
     return re.findall(r"^# (.*)\r$", text, re.MULTILINE)
 
 
-def test_sections_as_redis_orders_them(figures: Figures) -> None:
+def test_sections_as_redis_orders_them(stats: ServerStats) -> None:
     usual = [
         "Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Modules", "Errorstats", "Cluster",
         "Keyspace", "Streams",
     ]  # fmt: skip
-    assert headings(info.render(figures, [])) == headings(info.render(figures, ["default"])) == usual
-    everything = headings(info.render(figures, ["everything"]))
+    assert headings(info.render(stats, [])) == headings(info.render(stats, ["default"])) == usual
+    everything = headings(info.render(stats, ["everything"]))
     assert [title for title in everything if title not in ("Commandstats", "Latencystats")] == usual
     assert len(everything) == 14
-    assert headings(info.render(figures, ["CPU", "server", "nothing"])) == ["Server", "CPU"]
-    assert info.render(figures, ["nothing"]) == ""
-    text = info.render(figures, ["server", "cluster"])
+    assert headings(info.render(stats, ["CPU", "server", "nothing"])) == ["Server", "CPU"]
+    assert info.render(stats, ["nothing"]) == ""
+    text = info.render(stats, ["server", "cluster"])
     assert text.startswith("# Server\r\nredis_version:8.4.0\r\n")
     assert text.endswith("\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
 
@@ -289,11 +289,11 @@ def test_streams_section(ask: Ask, ks: Keyspace) -> None:
     assert int(found["stream_memory"]) > 0
 
 
-def test_persistence_section(ask: Ask, figures: Figures) -> None:
-    figures.saves = Saves(running=True, started=NOW // 1000 - 7, last=123, last_ok=False, last_seconds=2, count=3)
-    figures.log = {"journal_offset": 5, "log_ring": "ok", "fsync_seconds": 0.25}
-    figures.write_error = "MISCONF disk full"
-    figures.loading = True
+def test_persistence_section(ask: Ask, stats: ServerStats) -> None:
+    stats.saves = Saves(running=True, started=NOW // 1000 - 7, last=123, last_ok=False, last_seconds=2, count=3)
+    stats.log = {"journal_offset": 5, "log_ring": "ok", "fsync_seconds": 0.25}
+    stats.write_error = "MISCONF disk full"
+    stats.loading = True
     found = ask("persistence")
     expected = {
         "loading": "1", "rdb_bgsave_in_progress": "1", "rdb_current_bgsave_time_sec": "7", "rdb_last_save_time": "123",
@@ -303,19 +303,19 @@ def test_persistence_section(ask: Ask, figures: Figures) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-def test_stats_commands_errors_latencies(ask: Ask, figures: Figures) -> None:
+def test_stats_commands_errors_latencies(ask: Ask, stats: ServerStats) -> None:
     for command in all_commands():
         command.calls = command.usec = command.rejected = command.failed = 0
     ping = TABLE[b"ping"]
     ping.calls, ping.usec, ping.rejected, ping.failed = 4, 10_000, 1, 2
     TABLE[b"client"].subcommands[b"id"].rejected = 1
-    figures.roles.full_syncs, figures.roles.partial_syncs, figures.roles.refused_partial = 3, 2, 1
-    figures.roles.bytes_in, figures.roles.bytes_out = 10, 20
+    stats.roles.full_syncs, stats.roles.partial_syncs, stats.roles.refused_partial = 3, 2, 1
+    stats.roles.bytes_in, stats.roles.bytes_out = 10, 20
     histogram = Histogram()
     histogram.note(5)
-    figures.histograms = {"ping": histogram, "never": Histogram()}
-    figures.counters.note_error("ERR x")
-    figures.counters.commands_processed = 9
+    stats.histograms = {"ping": histogram, "never": Histogram()}
+    stats.counters.note_error("ERR x")
+    stats.counters.commands_processed = 9
     try:
         assert ask("commandstats") == {
             "cmdstat_client|id": "calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0",
@@ -326,11 +326,11 @@ def test_stats_commands_errors_latencies(ask: Ask, figures: Figures) -> None:
         TABLE[b"client"].subcommands[b"id"].rejected = 0
     assert ask("errorstats") == {"errorstat_ERR": "count=1"}
     assert ask("latencystats") == {"latency_percentiles_usec_ping": "p50=5.000,p99=5.000,p99.9=5.000"}
-    stats = ask("stats")
-    assert (stats["total_commands_processed"], stats["total_error_replies"]) == ("9", "1")
-    assert (stats["sync_full"], stats["sync_partial_ok"], stats["sync_partial_err"]) == ("3", "2", "1")
-    assert (stats["total_net_repl_input_bytes"], stats["total_net_repl_output_bytes"]) == ("10", "20")
-    figures.counters.reset()
+    found = ask("stats")
+    assert (found["total_commands_processed"], found["total_error_replies"]) == ("9", "1")
+    assert (found["sync_full"], found["sync_partial_ok"], found["sync_partial_err"]) == ("3", "2", "1")
+    assert (found["total_net_repl_input_bytes"], found["total_net_repl_output_bytes"]) == ("10", "20")
+    stats.counters.reset()
     assert ask("errorstats") == {}
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from resp.errors import CommandError
 from respserver.config.conffile import ConfigError
-from respserver.config.config import REWRITE_MARK, Config
+from respserver.config.config import Config
+from respserver.config.rewrite import REWRITE_MARK
 
 
 def loaded(path: Path, text: str, *flags: str) -> Config:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from commands.admin.clientlist import client_line
 from commands.session import LEADER, Session
-from respserver.clients.clients import client_line
 from respserver.config.config import Config
 from respserver.observe import info
-from respserver.observe.stats import Counters, Figures, StreamWalk
-from respserver.roles.replicas import ReplicaFigures
-from respserver.roles.roles import RoleFigures
+from respserver.observe.info import ServerStats
+from respserver.observe.stats import Counters, ReplicaStats, RoleStats
+from respserver.observe.streamtotals import StreamWalk
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import Nodes
@@ -34,12 +34,12 @@ def lines(config: Config) -> Lines:
     """The section's lines where the server's part is this."""
 
     def lines(**facts: object) -> list[str]:
-        figures = Figures(
-            now=NOW, started=NOW, run_id="0" * 40, roles=RoleFigures(id=ID, **facts),  # type: ignore[arg-type]
+        stats = ServerStats(
+            now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(id=ID, **facts),  # type: ignore[arg-type]
             config=config.value, keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=[],
             counters=Counters(), walk=StreamWalk(), log_offset=END,
         )  # fmt: skip
-        title, *rest, end = info.render(figures, ["replication"]).split("\r\n")
+        title, *rest, end = info.render(stats, ["replication"]).split("\r\n")
         assert (title, end) == ("# Replication", "")
         return rest
 
@@ -56,8 +56,8 @@ def test_a_leader_alone(lines: Lines) -> None:
 
 def test_a_leader_with_replicas(lines: Lines, config: Config) -> None:
     replicas = [
-        ReplicaFigures("10.0.0.1", 6379, "online", 990, 980, 1),
-        ReplicaFigures("::1", 7000, "send_bulk", 0, 0, 0),
+        ReplicaStats("10.0.0.1", 6379, "online", 990, 1),
+        ReplicaStats("::1", 7000, "send_bulk", 0, 0),
     ]
     config.min_replicas_to_write = 2
     assert lines(
@@ -117,11 +117,11 @@ def test_a_replica_that_gets_a_copy(lines: Lines, total: int, read: int, left: i
 def test_replicas_are_not_counted_as_clients(lines: Lines, config: Config) -> None:
     sessions = [Session(number, "127.0.0.1:5", "127.0.0.1:6379", NOW) for number in range(3)]
     sessions[1].replica, sessions[2].replica = object(), LEADER
-    figures = Figures(
-        now=NOW, started=NOW, run_id="0" * 40, roles=RoleFigures(), config=config.value,
+    stats = ServerStats(
+        now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(), config=config.value,
         keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=sessions, counters=Counters(), walk=StreamWalk(),
     )  # fmt: skip
-    assert "connected_clients:1\r\n" in info.render(figures, ["clients"])
-    memory = info.memory_figures(figures)
+    assert "connected_clients:1\r\n" in info.render(stats, ["clients"])
+    memory = info.memory_stats(stats)
     assert memory["replicas"] == 2 * memory["clients"] > 0
     assert [client_line(one, NOW).split("flags=")[1].split(" ")[0] for one in sessions] == ["N", "S", "M"]

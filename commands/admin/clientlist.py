@@ -1,0 +1,84 @@
+"""A client as CLIENT LIST and CLIENT INFO show it."""
+
+from __future__ import annotations
+
+from commands.session import LEADER, Session, TransportStats
+
+# A rough price of a connection that holds nothing: the session, the connection, its decoder and its socket object.
+IDLE_CLIENT_BYTES = 4096
+
+
+def client_type(session: Session) -> bytes:
+    """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
+    if session.replica is not None:
+        return b"master" if session.replica == LEADER else b"replica"
+    return b"pubsub" if session.channels or session.patterns else b"normal"
+
+
+def client_flags(session: Session) -> str:
+    """One letter a state, as CLIENT LIST documents them; ``N`` where there is nothing to say."""
+    kind = client_type(session)
+    states = (
+        ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
+        ("P", bool(session.channels or session.patterns)), ("x", session.multi), ("b", session.blocked),
+        ("d", session.dirty_cas), ("c", session.close_after_reply), ("U", session.unix), ("e", session.no_evict),
+        ("T", session.no_touch),
+    )  # fmt: skip
+    return "".join([letter for letter, is_set in states if is_set]) or "N"
+
+
+def transport_stats(session: Session) -> TransportStats:
+    return session.transport.stats() if session.transport is not None else TransportStats()
+
+
+def client_bytes(stats: TransportStats) -> int:
+    """Estimate of what a client takes in memory, without the commands that wait for EXEC."""
+    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_buffered
+
+
+def client_line(session: Session, now: int) -> str:
+    """The client's line in CLIENT LIST and CLIENT INFO, without the line end. ``now``: ms since epoch.
+
+    Names and order are Redis's (7.4 and later). ``argv-mem``, ``qbuf-free``, ``rbs`` and ``rbp`` are 0: a command's
+    arguments are not kept after its handler, and there are no buffers of fixed size.
+    """
+    stats = transport_stats(session)
+    queued = sum(sum(map(len, argv)) for argv in session.queued)
+    events = ("r" if stats.reading else "") + ("w" if stats.writing else "")
+    fields: list[tuple[str, object]] = [
+        ("id", session.id),
+        ("addr", session.addr),
+        ("laddr", session.laddr),
+        ("fd", stats.fd),
+        ("name", session.name.decode("latin-1")),
+        ("age", max(0, now - session.created) // 1000),
+        ("idle", max(0, now - session.last_active) // 1000),
+        ("flags", client_flags(session)),
+        ("db", 0),
+        ("sub", len(session.channels)),
+        ("psub", len(session.patterns)),
+        ("ssub", 0),
+        ("multi", len(session.queued) if session.multi else -1),
+        ("watch", len(session.watching)),
+        ("qbuf", stats.query_buffered),
+        ("qbuf-free", 0),
+        ("argv-mem", 0),
+        ("multi-mem", queued),
+        ("rbs", 0),
+        ("rbp", 0),
+        ("obl", stats.output_buffered),
+        ("oll", stats.output_pieces),
+        ("omem", stats.output_buffered),
+        ("tot-mem", client_bytes(stats) + queued),
+        ("events", events),
+        ("cmd", session.last_command),
+        ("user", session.user.decode("latin-1")),
+        ("redir", -1),
+        ("resp", session.proto),
+        ("lib-name", session.lib_name.decode("latin-1")),
+        ("lib-ver", session.lib_ver.decode("latin-1")),
+        ("tot-net-in", session.total_in),
+        ("tot-net-out", session.total_out),
+        ("tot-cmds", session.total_commands),
+    ]
+    return " ".join(f"{name}={value}" for name, value in fields)

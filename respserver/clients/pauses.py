@@ -1,0 +1,47 @@
+"""Clients held back: CLIENT PAUSE, and a FAILOVER's hold on what writes."""
+
+from __future__ import annotations
+
+from respserver.clients.clients import Clients
+from respserver.gates import Gates
+from respserver.ticks import Ticks
+
+
+class Pauses:
+    """Implements ``PausesPart``."""
+
+    def __init__(self, gates: Gates, ticks: Ticks, clients: Clients) -> None:
+        self._gates = gates
+        self._ticks = ticks
+        self._clients = clients
+
+    def pause(self, until_ms: int, writes_only: bool) -> None:
+        """CLIENT PAUSE. A pause is never shortened by another, and holding everything wins over holding writes."""
+        gates = self._gates
+        if gates.pause_until:
+            until_ms = max(until_ms, gates.pause_until)
+            writes_only = writes_only and gates.pause_writes_only
+        gates.pause(until_ms, writes_only)
+
+    def unpause(self) -> None:
+        """CLIENT UNPAUSE, or the pause's end."""
+        self._gates.pause(0, False)
+        self._go_on()
+
+    def hold_writes(self, hold: bool) -> None:
+        """What writes waits, whatever CLIENT PAUSE and UNPAUSE say: for a failover, or the server's end."""
+        self._gates.hold(hold)
+        if not hold:
+            self._go_on()
+
+    def on_time(self, now: int) -> None:
+        """End a pause whose time is over. ``now``: ms since epoch."""
+        if self._gates.pause_until and self._gates.pause_until <= now:
+            self.unpause()
+
+    def _go_on(self) -> None:
+        """Let clients that were held try again."""
+        for conn in self._clients.connections():
+            if conn.paused:
+                conn.paused = False
+                self._ticks.queue_resume(conn)

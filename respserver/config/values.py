@@ -1,0 +1,224 @@
+"""The values of all directives, typed, and how files, standard input and flags give them.
+
+Rule 1: what directives exist stands in ``directives``; this file treats all alike.
+Rule 2: the last word wins: defaults, then the file, then standard input (``-``), then flags. ``save`` adds up,
+``client-output-buffer-limit`` is by class, ``rename-command`` by command.
+
+``Values`` reads files and the working directory, nothing else: sockets, logs and keys are for those who own them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
+
+from respserver.config import conffile
+from respserver.config.conffile import ConfigError, Line
+from respserver.config.directives import ALIASES, DIRECTIVES, Directive, Limits, SavePoint, Value
+from respserver.config.ignored import IGNORED, reason_ignored
+
+OPEN_TO_ALL = "protected-mode is off and no password is set: whoever reaches this server can read and write everything"
+
+
+class Values:
+    """All directives as attributes (``tcp-keepalive`` is ``tcp_keepalive``); sizes in bytes.
+
+    ``Values()`` holds the defaults. Text is str with ``surrogateescape``: ``password()`` gives the bytes.
+    """
+
+    # network
+    bind: list[str]  # as written: "-::1" means "if there is such an address"
+    port: int  # 0: none
+    protected_mode: bool
+    tcp_backlog: int
+    unixsocket: str  # "": none
+    unixsocketperm: int  # 0: as the umask has it
+    timeout: int  # seconds; 0 never
+    tcp_keepalive: int  # seconds; 0 none
+    maxclients: int
+    # TLS
+    tls_port: int  # 0: none
+    tls_cert_file: str
+    tls_key_file: str
+    tls_key_file_pass: str
+    tls_ca_cert_file: str
+    tls_ca_cert_dir: str
+    tls_auth_clients: str  # no, yes, optional
+    tls_protocols: list[str]  # []: TLSv1.2 TLSv1.3
+    tls_ciphers: str
+    tls_ciphersuites: str
+    tls_prefer_server_ciphers: bool
+    tls_dh_params_file: str
+    tls_session_caching: bool
+    tls_replication: bool
+    tls_client_cert_file: str  # "": tls_cert_file
+    tls_client_key_file: str
+    tls_client_key_file_pass: str
+    # general
+    daemonize: bool  # always False
+    supervised: str  # no, systemd, auto, upstart
+    pidfile: str
+    loglevel: str
+    logfile: str  # "": standard output
+    syslog_enabled: bool  # always False
+    databases: int  # always 1
+    hz: int
+    shutdown_timeout: int  # seconds
+    shutdown_on_sigterm: list[str]
+    shutdown_on_sigint: list[str]
+    # persistence
+    dir: str  # absolute
+    appendonly: bool  # always True
+    appendfsync: str  # always, everysec, no
+    save: list[SavePoint]  # (seconds, changes)
+    checkpoint_size: int
+    tail_size: int
+    # streams
+    stream_node_max_entries: int
+    stream_node_max_bytes: int
+    node_cache_size: int
+    # limits
+    proto_max_bulk_len: int
+    client_query_buffer_limit: int
+    client_output_buffer_limit: dict[str, Limits]  # of normal, replica and pubsub
+    maxmemory: int  # 0: none
+    maxmemory_policy: str  # always noeviction
+    # security
+    requirepass: str  # "": none
+    enable_debug_command: str  # no, yes, local
+    rename_command: dict[str, str]  # old name in lower case -> new name; "" takes the command away
+    user: list[str]  # always []
+    aclfile: str  # always ""
+    # observation
+    slowlog_log_slower_than: int  # microseconds; -1 never
+    slowlog_max_len: int
+    latency_tracking: bool
+    latency_monitor_threshold: int  # ms; 0 off
+    notify_keyspace_events: str  # always ""
+    # replication
+    replicaof: list[str]  # host, port; []: it leads. What REPLICAOF says goes here, too
+    masterauth: str  # "": none
+    masteruser: str
+    replica_serve_stale_data: bool
+    replica_read_only: bool  # always True
+    repl_ping_replica_period: int  # seconds
+    repl_timeout: int  # seconds
+    repl_disable_tcp_nodelay: bool
+    repl_backlog_size: int
+    repl_backlog_ttl: int  # seconds; 0 for ever
+    replica_priority: int
+    replica_announced: bool
+    replica_announce_ip: str  # "": as the leader sees it
+    replica_announce_port: int  # 0: the one it listens on
+    min_replicas_to_write: int  # 0: any number will do
+    min_replicas_max_lag: int  # seconds; 0: any number will do
+    # more than one server
+    cluster_enabled: bool  # always False
+
+    def __init__(self) -> None:
+        self.file: str | None = None  # absolute path; None where there is none to rewrite
+        self.warnings: list[str] = []  # what load() has to tell, one line each
+        self.warn: Callable[[str], None] = self.warnings.append  # where CONFIG SET's warnings go; the program logs them
+        self.ignored: dict[str, str] = {}  # Redis's directives that were given and have no effect
+        for directive in DIRECTIVES.values():
+            words = directive.split(directive.default) if directive.default or directive.kind == "string" else []
+            self._put(directive, {} if directive.kind == "renames" else directive.parse(words, {}))
+        self.dir = os.path.abspath(self.dir)
+
+    @property
+    def save_points(self) -> list[SavePoint]:
+        """``(seconds, changes)``: checkpoint when both have passed since the last one."""
+        return self.save
+
+    def password(self) -> bytes:
+        """``requirepass`` as the bytes that a client must send; empty for none."""
+        return self.requirepass.encode("utf-8", "surrogateescape")
+
+    # -- loading ---------------------------------------------------------------------------------------------
+    @classmethod
+    def load(cls, argv: Sequence[str], read_stdin: Callable[[], str] | None = None) -> Self:
+        """``[conf-file] [--name value ...] [-]``, without the program's name. Raises ConfigError.
+
+        ``read_stdin`` is asked for the text where the last word is ``-``.
+        """
+        config = cls()
+        args = list(argv)
+        lines: list[Line] = []
+        from_stdin = bool(args) and args[-1] == "-" and read_stdin is not None
+        if from_stdin:
+            args.pop()
+        if args and not args[0].startswith("-"):
+            path = args.pop(0)
+            lines += conffile.read_file(path)
+            config.file = os.path.abspath(path)
+        if from_stdin and read_stdin is not None:
+            lines += conffile.read_text(read_stdin(), "-")
+        lines += conffile.read_flags(args)
+        config.apply(lines)
+        return config
+
+    def apply(self, lines: Iterable[Line]) -> None:
+        """Take the lines one after another; raises ConfigError, naming the first that is wrong."""
+        cleared: set[str] = set()
+        useless: dict[str, list[str]] = {}  # reason -> names
+        for line in lines:
+            name = line.words[0].lower()
+            directive = DIRECTIVES.get(ALIASES.get(name, name))
+            if directive is None:
+                reason = reason_ignored(name)
+                if reason is None:
+                    raise ConfigError(_unknown(line), line)
+                names = useless.setdefault(reason, [])
+                if name not in names:
+                    names.append(name)
+                self.ignored[name] = " ".join(line.words[1:])
+                continue
+            words = line.words[1:]
+            # ``--save`` and ``--bind`` alone mean "nothing", as for redis-server; in a file that is a mistake
+            if not words and (line.source or directive.kind not in ("words", "save")):
+                raise ConfigError("Bad directive or wrong number of arguments", line)
+            before: Value = getattr(self, directive.attr)
+            if directive.kind == "save" and name not in cleared:
+                cleared.add(name)
+                before = []
+            try:
+                self.take(directive, directive.parse(words, before))
+            except ValueError as exc:
+                raise ConfigError(str(exc), line) from None
+        for reason, names in useless.items():
+            self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
+        if not self.protected_mode and not self.requirepass and not all(map(_is_loopback, self.bind)):
+            self.warnings.append(OPEN_TO_ALL)
+
+    def take(self, directive: Directive, value: Value, by_client: bool = False) -> None:
+        """Give a directive its value, or tell why it keeps the one it has."""
+        if directive.fixed and value != getattr(self, directive.attr):
+            if directive.fixed == "refuse" or (by_client and directive.fixed == "no-set"):
+                raise ValueError(directive.why)
+            stays = directive.show(getattr(self, directive.attr))
+            given = f"{directive.name} {directive.show(value)}"
+            self.warn(f"{given}: {directive.why}; it stays {stays}" if stays else f"{given}: {directive.why}")
+            return
+        self._put(directive, value)
+
+    def _put(self, directive: Directive, value: Value) -> None:
+        if directive.name == "dir" and isinstance(value, str):
+            value = os.path.abspath(value)
+        setattr(self, directive.attr, value)
+
+
+def _is_loopback(address: str) -> bool:
+    address = address.removeprefix("-")
+    return address.startswith("127.") or address in ("::1", "localhost")
+
+
+def _unknown(line: Line) -> str:
+    """What to say about a word that neither tidelog nor Redis knows."""
+    text = "Bad directive or wrong number of arguments"
+    word = line.words[0]
+    name, equals, value = word.partition("=")
+    if equals and name.lower() in DIRECTIVES:
+        return f"{text}: write it as '{'' if line.source else '--'}{name} {value}'"
+    near = conffile.nearest(word, [*DIRECTIVES, *IGNORED, *ALIASES, "include"])
+    return f"{text}: unknown word '{word}'" + (f"; did you mean '{near}'?" if near else "")

@@ -1,0 +1,91 @@
+"""The data directory that is open, and the keyspace built from it.
+
+Both are replaced together: by a copy of a leader's data, or when everything is read back from disk (DEBUG RELOAD).
+Whoever needs them asks ``data.disk`` and ``data.ks`` each time and keeps neither.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from persistence.log import Log, LogOptions, Recovered
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.observe.logs import Logger
+from respserver.observe.stats import process_memory
+from storage.keyspace import Keyspace
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import Nodes
+
+Opened = tuple[Log, Keyspace, Recovered]
+
+
+class Data:
+    """Opens the data directory. Raises CorruptError, OSError."""
+
+    def __init__(self, config: Config, clock: Clock, logger: Logger) -> None:
+        self._config = config
+        self._clock = clock
+        self._logger = logger
+        self.follower = False  # a replica's: it logs what its leader logged, and expires nothing
+        self.startup_memory = 0  # bytes of memory before there was data
+        self.keys_loaded = 0
+        self.last_stats: dict[str, int | float | str] | None = None  # of the log, while other data is being opened
+        self.disk: Log
+        self.ks: Keyspace
+        self.use(*self.load())
+
+    def load(self) -> Opened:
+        """Any thread: what is in the data directory. Raises CorruptError, OSError."""
+        config = self._config
+        options = LogOptions(
+            appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
+        )
+        disk = Log.open(Path(config.dir), options)
+        ks = Keyspace(Nodes(disk.store, NodeCache(config.node_cache_size)))
+        _configure_nodes(ks, config)
+        self.startup_memory = self.startup_memory or process_memory().anonymous
+        try:
+            return disk, ks, disk.recover(ks)
+        except BaseException:
+            disk.close()
+            raise
+
+    def use(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
+        """This is the data from now on."""
+        self.disk, self.ks = disk, ks
+        self.last_stats = None
+        ks.log.clear()
+        ks.ready.clear()
+        ks.follower = self.follower
+        ks.resume(self._clock.now())
+        self.keys_loaded = len(ks.keys)
+        for line in recovered.lines():
+            self._logger.notice(line)
+        seconds = recovered.store_seconds + recovered.replay_seconds
+        self._logger.notice(f"DB loaded from disk: {seconds:.3f} seconds")
+
+    def close(self) -> None:
+        """Before other data takes its place, or at the end."""
+        self.ks.nodes.cache.clear()
+        self.last_stats = self.disk.stats()
+        self.disk.close()
+
+    def follow(self, follower: bool) -> None:
+        """Whether this is a replica's data."""
+        self.follower = self.ks.follower = follower
+
+    def log_stats(self) -> dict[str, int | float | str]:
+        """Those of the log; the last ones while other data is being opened."""
+        return self.disk.stats() if self.last_stats is None else self.last_stats
+
+    def configure(self) -> None:
+        """Directives have changed."""
+        config = self._config
+        self.ks.nodes.cache.max_bytes = config.node_cache_size
+        _configure_nodes(self.ks, config)
+        self.disk.configure(config.appendfsync, config.checkpoint_size)
+
+
+def _configure_nodes(ks: Keyspace, config: Config) -> None:
+    ks.nodes.max_entries, ks.nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes

@@ -1,0 +1,18 @@
+"""What a client is told when its command failed for a reason that is not its own; the log has the rest."""
+
+from __future__ import annotations
+
+from resp import errors, reply
+from resp.errors import CorruptError
+from respserver.observe.logs import Logger
+from respserver.observe.stats import Counters
+
+
+def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logger) -> bytes:
+    """The reply to a command that raised what it should not have."""
+    counters.note_error("ERR")
+    if isinstance(error, CorruptError):
+        logger.warning(f"{errors.show(name)} met damaged data: {error}")
+        return reply.error(f"ERR damaged data: {error}")
+    logger.trace(f"Bug while running {errors.show(name)}; the client got an error", error)
+    return b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"

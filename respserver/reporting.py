@@ -1,0 +1,75 @@
+"""What the server tells of itself in INFO and MEMORY, gathered from its parts.
+
+Gathering costs O(clients), and one walk over the streams that is reused while it is expensive and fresh.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from commands.declare import all_commands
+from respserver.clients.clients import Clients
+from respserver.clients.pubsub import PubSub
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.gates import Gates
+from respserver.observe import info
+from respserver.observe.info import ServerStats
+from respserver.observe.slowlog import Timings
+from respserver.observe.stats import Counters
+from respserver.observe.streamtotals import StreamWalk
+from respserver.roles.roles import Roles
+from respserver.upkeep.checkpoints import Checkpoints
+
+
+class Reporting:
+    """Implements ``StatsPart``."""
+
+    def __init__(
+        self, config: Config, clock: Clock, data: Data, gates: Gates, counters: Counters, timings: Timings,
+        clients: Clients, pubsub: PubSub, roles: Roles, checkpoints: Checkpoints,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._clock = clock
+        self._data = data
+        self._gates = gates
+        self._counters = counters
+        self._timings = timings
+        self._clients = clients
+        self._pubsub = pubsub
+        self._roles = roles
+        self._checkpoints = checkpoints
+        self._walk = StreamWalk()
+        self._started = clock.now()
+        self._run_id = os.urandom(20).hex()
+
+    def info(self, sections: list[str]) -> str:
+        """The text of INFO; ``sections`` as in ``info.render``."""
+        return info.render(self._stats(), sections)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they are for, see ``info.memory_stats``."""
+        return info.memory_stats(self._stats())
+
+    def _stats(self) -> ServerStats:
+        config, data = self._config, self._data
+        return ServerStats(
+            now=self._clock.now(), started=self._started, run_id=self._run_id, roles=self._roles.stats(),
+            loading=self._gates.loading, config=config.value, keyspace=data.ks, sessions=self._clients,
+            counters=self._counters, walk=self._walk, saves=self._checkpoints.saves, log=data.log_stats(),
+            log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
+            startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, channels=self._pubsub.channel_count(),
+            patterns=self._pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
+            histograms=self._timings.histograms,
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """CONFIG RESETSTAT."""
+        self._counters.reset()
+        self._timings.histograms.clear()
+        ks = self._data.ks
+        ks.hits = ks.misses = ks.expired_keys = ks.expired_groups = 0
+        for command in all_commands():
+            command.calls = command.usec = command.rejected = command.failed = 0
