@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from respserver.config.directives import SECTIONS, Directive  # noqa: E402 - needs the path above
-from respserver.config.ignored import MODULE_PREFIXES, IGNORED  # noqa: E402
+from respserver.config.ignored import IGNORED, MODULE_PREFIXES  # noqa: E402
 
 TARGET = ROOT / "docs" / "configuration.md"
 

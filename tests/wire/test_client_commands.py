@@ -184,7 +184,7 @@ def test_nothing_runs_behind_ones_own_kill_or_quit(c: Raw, connect: Connect) -> 
 
 def test_what_a_killed_client_sends_at_once_does_not_run(hand: RunningServer, c: Raw, connect: Connect) -> None:
     victim = connect()
-    number, ours = victim("CLIENT", "ID"), c("CLIENT", "ID")
+    number = victim("CLIENT", "ID")
 
     def kill_and_receive() -> None:
         server = hand.server

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.session import Session
 from tests.commands.fakeserver import FakeServer, FakeTransport
 
 
