@@ -54,6 +54,8 @@ def blocks() -> list[Block]:
 
 
 BLOCKS = blocks()
+SPARK = [block for block in BLOCKS if "pyspark" in block.text]
+OTHERS = [block for block in BLOCKS if block not in SPARK]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPa
     }
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line-{block.line}")
+@pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"line-{block.line}")
 def test_block(
     block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -106,10 +108,6 @@ def test_block(
         if "26379" in code:
             code = code.replace("26379", str(request.getfixturevalue("sentinel_port")))
         code = code.replace("6379", str(server.port))
-        if "pyspark" in code:
-            request.getfixturevalue("spark")
-            run_spark(code.replace("./checkpoints", str(tmp_path)), server)  # its JVM is in another directory
-            return
         result = run([sys.executable, "-W", "error", "-c", code], environment, tmp_path)
         assert_printed(result.stdout, PRINTED.findall(code))
         return
@@ -132,13 +130,18 @@ def test_block(
             wait_until(partial(shows, text, again), f"{line} to show {text}")
 
 
-def run_spark(code: str, server: Server) -> None:
-    """Run the README's pipeline in this process, whose session it gets, and see that it wrote something."""
+@pytest.mark.usefixtures("spark")
+def test_spark_block(server: Server, tmp_path: Path) -> None:
+    """It runs in this process, whose session it gets: a JVM of its own would take long to start."""
+    (block,) = SPARK
+    code = block.text.replace("6379", str(server.port)).replace("./checkpoints", str(tmp_path))
     with server.client() as client:
-        client.tappend("temps", {"sensor": "03", "celsius": 22.5})
+        client.tappend("temps", {"sensor": "03", "celsius": 20.9})
+        client.tappend("temps", {"sensor": "04", "celsius": 22.5})
         exec(compile(code, "README.md", "exec"), {})
-        warm = client.trange("warm")
-        assert "22.5" in [entry.text()["celsius"] for entry in warm if entry]
+        written = {entry.text()["sensor"] for entry in client.trange("warm") if entry}
+    assert "04" in written
+    assert "03" not in written
 
 
 def run(command: list[str], environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
