@@ -1,31 +1,44 @@
-"""Every command block of the README is run, in order, against a started server, as a reader would.
+"""Every command block of the README runs as a reader would run it, against a started server, and prints what it says.
 
-A comment ``# -> text`` says what is printed, ``*`` in it stands for anything; without one it must just not fail.
+A comment in a block may say what is printed::
+
+    # prints TEXT               this line; an ID stands for any ID where TEXT begins with "an ID such as"
+    # then TEXT                 the line after it
+    # shows TEXT                a line with TEXT in it, once what was started has come up
+
+Any other comment is a remark: the command must only succeed.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.replication.cluster import wait_until
 from tests.replication.sentinels import sentinels
+from tests.tidelog.spark.conftest import spark
 from tidelog.testing import Server, running_server
+
+__all__ = ["spark"]
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-EXPECTED = re.compile(r"# -> (.*)$", re.MULTILINE)
+PRINTED = re.compile(r"# (?:prints|then) (.*)$", re.MULTILINE)
+SHOWN = re.compile(r"# shows (.*)$", re.MULTILINE)
+ANY_ID = "an ID such as "
 
-# What sets up a machine or takes a terminal for itself: scripts/ must exist, the others are what other tests do.
-NOT_HERE = ("scripts/", "python3.11 -m venv ", "pip install ", "tidelog-server ", "redis-sentinel ")
+# What sets up a machine, and what fixtures start in its place. tests/test_build.py tests what an installation does.
+NOT_HERE = ("scripts/", "python3.11 -m venv ", "pip install ", "redis-sentinel ")
 
 
 @dataclass
@@ -41,6 +54,8 @@ def blocks() -> list[Block]:
 
 
 BLOCKS = blocks()
+SPARK = [block for block in BLOCKS if "pyspark" in block.text]
+OTHERS = [block for block in BLOCKS if block not in SPARK]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +86,7 @@ def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPa
     if redis_cli := shutil.which("redis-cli"):
         shims["redis-cli"] = (
             f'if [ "$1 $2" = "-p 6380" ]; then shift 2; port={replica.port}; else port={server.port}; fi\n'
-            f'exec {redis_cli} -e -p "$port" "$@"'
+            f'exec {redis_cli} --no-raw -e -p "$port" "$@"'  # as on a terminal
         )
     for name, command in shims.items():
         shim = programs / name
@@ -84,7 +99,7 @@ def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPa
     }
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line-{block.line}")
+@pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"line-{block.line}")
 def test_block(
     block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -94,17 +109,39 @@ def test_block(
             code = code.replace("26379", str(request.getfixturevalue("sentinel_port")))
         code = code.replace("6379", str(server.port))
         result = run([sys.executable, "-W", "error", "-c", code], environment, tmp_path)
-        assert_printed(result.stdout.splitlines(), EXPECTED.findall(code))
+        assert_printed(result.stdout, PRINTED.findall(code))
         return
     assert block.language == "sh"
+    if "redis-cli" in block.text and not shutil.which("redis-cli"):
+        pytest.skip("redis-cli is not installed (Debian: apt-get install redis-tools)")
     for line in block.text.splitlines():
         if line.startswith(NOT_HERE):
             continue
-        if line.startswith("redis-cli") and not shutil.which("redis-cli"):
-            pytest.skip("redis-cli is not installed (Debian: apt-get install redis-tools)")
+        if line.startswith("tidelog-server "):  # fixtures start the servers; here its arguments are tested
+            arguments = shlex.split(line.removesuffix(" &"))[1:]
+            command = [sys.executable, "-m", "_tidelog_server", *arguments, "--test-config"]
+            assert run(command, environment, tmp_path).stdout.startswith("Configuration OK")
+            continue
         result = run(["sh", "-c", line], environment, tmp_path)
-        if expected := EXPECTED.findall(line):
-            assert_printed(result.stdout.splitlines(), expected)
+        if printed := PRINTED.findall(line):
+            assert_printed(result.stdout, printed)
+        for text in SHOWN.findall(line):
+            again = partial(run, ["sh", "-c", line], environment, tmp_path)
+            wait_until(partial(shows, text, again), f"{line} to show {text}")
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark_block(server: Server, tmp_path: Path) -> None:
+    """It runs in this process, whose session it gets: a JVM of its own would take long to start."""
+    (block,) = SPARK
+    code = block.text.replace("6379", str(server.port)).replace("./checkpoints", str(tmp_path))
+    with server.client() as client:
+        client.tappend("temps", {"sensor": "03", "celsius": 20.9})
+        client.tappend("temps", {"sensor": "04", "celsius": 22.5})
+        exec(compile(code, "README.md", "exec"), {})
+        written = {entry.text()["sensor"] for entry in client.trange("warm") if entry}
+    assert "04" in written
+    assert "03" not in written
 
 
 def run(command: list[str], environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -115,11 +152,25 @@ def run(command: list[str], environment: dict[str, str], cwd: Path) -> subproces
     return result
 
 
-def assert_printed(lines: list[str], expected: list[str]) -> None:
+def shows(text: str, again: Callable[[], subprocess.CompletedProcess[str]]) -> bool:
+    return text in again().stdout
+
+
+def assert_printed(printed: str, expected: list[str]) -> None:
+    lines = printed.splitlines()
     assert len(lines) == len(expected), lines
-    for line, pattern in zip(lines, expected, strict=True):
-        literal = pattern.replace("[", "[[]")
-        assert fnmatchcase(line, literal), f"printed {line!r}, the README says {pattern!r}"
+    for line, text in zip(lines, expected, strict=True):
+        if text.startswith(ANY_ID):
+            line, text = (re.sub(r"\d{13}\.\d+", "ID", each) for each in (line, text.removeprefix(ANY_ID)))
+        assert line == text, f"printed {line!r}, the README says {text!r}"
+
+
+def test_an_id_such_as_another_is_an_id() -> None:
+    assert_printed('"1700000000000.0"\n', ['an ID such as "1486475519747.0"'])
+    with pytest.raises(AssertionError, match="the README says"):
+        assert_printed("(integer) 1\n", ['an ID such as "1486475519747.0"'])
+    with pytest.raises(AssertionError, match="the README says"):
+        assert_printed('"1700000000000.0"\n', ['"1486475519747.0"'])
 
 
 def test_every_block_was_found_and_says_its_language() -> None:
