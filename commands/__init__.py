@@ -3,8 +3,7 @@
 No handler does I/O, reads a clock or waits. This folder is the machinery; the commands stand in ``streams``, ``keys``
 and ``admin``. To add one: declare it above its handler in the file of its subject; a new file is named in ``registry``.
 
-    context    what a handler is given and may return: ``Context``, ``Chunks``, ``Block``, ``Await``, and
-               ``ServerAPI``, what it may ask for
+    context    what a handler is given and may return, and what it may ask of the server's parts
     declare    declaring commands, and finding them; arity, key positions, ACL categories and documentation follow
     grammar    the language in which a command's arguments are declared, and what can be read from it
     help       what HELP subcommands answer

@@ -1,6 +1,7 @@
 """Commands about connections, configuration, replication and the server itself, as Redis has them.
 
     client         CLIENT
+    clientlist     a client as CLIENT LIST shows it
     config         CONFIG
     connection     HELLO, AUTH, PING, RESET, SELECT
     debug          DEBUG, off unless enabled

@@ -1,6 +1,6 @@
-"""From arguments to a reply: dispatch, ticks, clients that wait.
+"""From arguments to a reply.
 
-    api       what handlers may ask of the server, over the parts that do it
     blocking  clients that wait for streams or replicas, and who is served next
-    dispatch  from arguments to a reply
+    dispatch  chooses the command, calls it, accounts for the call, delivers the reply
+    faults    the reply to a command that failed for a reason that is not its own
 """
