@@ -21,7 +21,7 @@ class Listeners:
 
     def __init__(self, config: Config, factory: Factory) -> None:
         self._config = config
-        self._factory = factory
+        self.factory = factory  # makes the protocol of each accepted socket
         self._servers: list[asyncio.AbstractServer] = []
         self._made = ""  # path of the unix socket, once it is ours
         self.port = 0  # the TCP port that was listened on last
@@ -56,7 +56,7 @@ class Listeners:
     async def tcp(self, host: str | None, port: int, context: SSLContext | None = None) -> int:
         """Listen on one address; returns the port (a free one for 0). Raises OSError."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
+        server = await loop.create_server(self.factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
         self._servers.append(server)
         found = int(server.sockets[0].getsockname()[1])
         if context is None:
@@ -71,7 +71,7 @@ class Listeners:
             left = False
         if left:
             os.unlink(path)
-        self._servers.append(await asyncio.get_running_loop().create_unix_server(self._factory, path))
+        self._servers.append(await asyncio.get_running_loop().create_unix_server(self.factory, path))
         self._made = path
         if mode:
             os.chmod(path, mode)
