@@ -37,11 +37,11 @@ from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Histogram, LatencyEvents, SlowLog
 from respserver.observe.stats import Counters, StreamWalk, process_memory
 from respserver.roles.roles import Roles
-from respserver.upkeep import expiry
 from respserver.upkeep.checkpoints import Checkpoints
+from storage import expiry
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 
 NEVER_NS: Final = 1 << 62
 
@@ -124,7 +124,7 @@ class Server:
             appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
         )
         disk = Log.open(Path(config.dir), options)
-        nodes = Nodes(disk.store, NodeCache(config.node_cache_size))
+        nodes = NodePool(disk.store, NodeCache(config.node_cache_size))
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
         ks = Keyspace(nodes)
         self.startup_memory = self.startup_memory or process_memory().anonymous
@@ -154,7 +154,7 @@ class Server:
         if (self.ks.log or self._stalled) and not self.commit():
             raise CommandError(self.dispatcher.refuse_writes)
         old = self.ks
-        old.nodes.cache.clear()
+        old.pool.cache.clear()
         self.disk.close()
         self.open_data()
         self._carry_over(old)
@@ -167,7 +167,7 @@ class Server:
         old = self.ks
         self._stalled.clear()
         self._hold = False
-        old.nodes.cache.clear()
+        old.pool.cache.clear()
         self.log_figures = self.disk.stats()
         for session in self.clients.all():
             conn = session.transport
@@ -473,7 +473,7 @@ class Server:
             conn = session.transport
             if isinstance(conn, Connection):
                 conn.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
-        nodes = self.ks.nodes
+        nodes = self.ks.pool
         nodes.cache.max_bytes = config.node_cache_size
         nodes.max_entries, nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
         self.disk.configure(config.appendfsync, config.checkpoint_size)

@@ -23,7 +23,7 @@ from resp import errors, reply
 from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.stream import Stream
-from storage.timers import PENDING_DUE, Agenda
+from storage.timers import PENDING_DUE, Timers
 
 if TYPE_CHECKING:
     from respserver.clients.connection import Connection
@@ -60,7 +60,7 @@ class Blocking:
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
-        self._due = Agenda()  # when a message of a waiting group falls due, wall-clock ms
+        self._due = Timers()  # when a message of a waiting group falls due, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
@@ -116,12 +116,12 @@ class Blocking:
             group.waiters -= 1
             if not group.waiters and group is self._group(block.key, name):
                 group.touch(self.server.now_ms())
-                self.server.ks.file_group(block.key, group)
+                self.server.ks.arm_group(block.key, group)
 
     def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
         when = block.wake_at(ctx)
         if when is not None:
-            self._due.file(PENDING_DUE, block.key, name, when)
+            self._due.arm(PENDING_DUE, block.key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """The client is served, timed out, unblocked or gone."""

@@ -113,7 +113,7 @@ def memory_figures(f: Figures) -> dict[str, int]:
         "clients": clients,
         "replicas": replicas,
         "dataset": dataset,
-        "node_cache": f.keyspace.nodes.cache.bytes,
+        "node_cache": f.keyspace.pool.cache.bytes,
         "keys": keys,
     }
 
@@ -313,7 +313,7 @@ def _keyspace(f: Figures) -> Fields:
 
 
 def _streams(f: Figures) -> Fields:
-    totals, cache = f.walk.totals(f.keyspace), f.keyspace.nodes.cache
+    totals, cache = f.walk.totals(f.keyspace), f.keyspace.pool.cache
     lookups = cache.hits + cache.misses
     yield "streams", totals.streams
     yield "stream_entries", totals.entries

@@ -27,6 +27,7 @@ from resp.errors import CommandError
 from respserver.clients.listen import shown
 from respserver.roles.failover import Failover
 from respserver.roles.replicas import Replicas, RoleFigures
+from storage.replay import replay
 
 if TYPE_CHECKING:
     from respserver.server import Server
@@ -411,7 +412,7 @@ class Roles:
         if offset != self._applied:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
         try:
-            server.ks.apply(batch)
+            replay(server.ks, batch)
         except Exception as error:  # whatever it is: part of the batch must not stay
             self._distrust = True
             server.log.warning(f"A batch of the leader can't be applied: {error!r}; everything is copied anew")

@@ -43,7 +43,7 @@ class Checkpoints:
             return False
         self.wanted = False
         offset = self._freeze()
-        self._task = self.server.loop.create_task(self._run(self.server.ks.changes.begin(), offset))
+        self._task = self.server.loop.create_task(self._run(self.server.ks.begin_capture(), offset))
         return True
 
     async def _run(self, capture: Capture, offset: int) -> None:
@@ -71,7 +71,7 @@ class Checkpoints:
         server = self.server
         offset = self._freeze()
         began, changes = server.clock.mono(), server.ks.changes
-        capture = changes.begin()
+        capture = server.ks.begin_capture()
         try:
             changes.more(EVERYTHING)
             server.disk.checkpoint(capture, offset)
@@ -126,7 +126,7 @@ class Checkpoints:
         if self._task is not None or mono < self._not_before:
             return
         changed = server.ks.dirty_count
-        full = server.disk.wants_checkpoint() or server.ks.nodes.drafted > DRAFTS
+        full = server.disk.wants_checkpoint() or server.ks.pool.drafted > DRAFTS
         due = self.wanted or full or any(
             changed and changed >= changes and now // 1000 - self.saves.last >= seconds
             for seconds, changes in server.config.save_points

@@ -14,7 +14,7 @@ from respserver.clients.pubsub import PubSub
 from respserver.observe.slowlog import Histogram, LatencyEvents, SlowLog
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 
 NOW = 1_700_000_000_000
 
@@ -35,7 +35,7 @@ class FakeServer:
     """Enough of ServerAPI for connection, server, pub/sub and transaction commands; ``calls`` notes what was asked."""
 
     def __init__(self) -> None:
-        self.ks = Keyspace(Nodes(EmptyStore(), NodeCache(1 << 20)))
+        self.ks = Keyspace(NodePool(EmptyStore(), NodeCache(1 << 20)))
         self.now = NOW
         self.clients = Clients()
         self.pubsub = PubSub(self.push)
