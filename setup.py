@@ -40,7 +40,9 @@ HOT = [
     "commands/context.py", "commands/declare.py", "commands/grammar.py", "commands/parse.py", "commands/session.py",
     *modules("commands/streams"),
     "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
-    "respserver/clients/connection.py", *modules("respserver/execution"), "respserver/server.py",
+    "respserver/data.py", "respserver/gates.py", "respserver/server.py", "respserver/ticks.py",
+    "respserver/clients/connection.py", "respserver/clients/flow.py", *modules("respserver/execution"),
+    "respserver/observe/slowlog.py",
 ]  # fmt: skip
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],

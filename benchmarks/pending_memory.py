@@ -32,11 +32,15 @@ def entry_id(i: int) -> int:
     return NOW + i // 3 << 64 | i % 3
 
 
+def raws(*ids: int) -> list[bytes]:
+    return [i.to_bytes(16, "big") for i in ids]
+
+
 def deliver(table: PendingTable, start: int, stop: int, retries: tuple[int, ...], rng: random.Random) -> None:
     for i in range(start, stop, 100):
         now, retry = NOW + i // 3, rng.choice(retries)
         ids = [entry_id(j) for j in range(i, min(i + 100, stop))]
-        table.add_many(ids, now, now + retry, now + HOUR, retry, 9, b"dead")
+        table.add(raws(*ids), now, now + retry, now + HOUR, retry, 9, b"dead")
 
 
 def sequential(table: PendingTable, n: int, rng: random.Random) -> None:
@@ -46,14 +50,14 @@ def sequential(table: PendingTable, n: int, rng: random.Random) -> None:
 def one_by_one(table: PendingTable, n: int, rng: random.Random) -> None:  # noqa: ARG001  # a case like the others
     for i in range(n):
         now = NOW + i // 3
-        table.add(entry_id(i), now, now + 30_000, now + HOUR, 30_000, 9, b"dead")
+        table.add(raws(entry_id(i)), now, now + 30_000, now + HOUR, 30_000, 9, b"dead")
 
 
 def random_acks(table: PendingTable, n: int, rng: random.Random) -> None:
     """A random third of the messages is acknowledged, one by one."""
     deliver(table, 0, n, (30_000,), rng)
     for _ in range(n // 3):
-        while not table.remove(entry_id(rng.randrange(n))):
+        while not table.remove(raws(entry_id(rng.randrange(n)))):
             pass
 
 
@@ -67,7 +71,7 @@ def steady_state(table: PendingTable, n: int, rng: random.Random) -> None:
             at = rng.randrange(len(alive))
             alive[at], alive[-1] = alive[-1], alive[at]
             batch.append(entry_id(alive.pop()))
-        table.remove_many(batch)
+        table.remove(raws(*batch))
         deliver(table, i, i + 100, (30_000,), rng)
         alive.extend(range(i, i + 100))
 
@@ -75,13 +79,13 @@ def steady_state(table: PendingTable, n: int, rng: random.Random) -> None:
 def mixed_retries(table: PendingTable, n: int, rng: random.Random) -> None:
     for i in range(n):
         now, retry = NOW + i // 3, rng.choice((1_000, 5_000, 60_000, 600_000))
-        table.add(entry_id(i), now, now + retry, now + HOUR, retry, 9, b"dead")
+        table.add(raws(entry_id(i)), now, now + retry, now + HOUR, retry, 9, b"dead")
 
 
 def redelivered(table: PendingTable, n: int, rng: random.Random) -> None:
     mixed_retries(table, n, rng)
     for _ in range(n // 2):
-        table.set_due(entry_id(rng.randrange(n)), NOW + rng.randrange(HOUR))
+        table.set_due([entry_id(rng.randrange(n))], NOW + rng.randrange(HOUR))
 
 
 CASES: dict[str, Callable[[PendingTable, int, random.Random], None]] = {
@@ -129,20 +133,20 @@ def timings(n: int) -> None:
     dump = table.dump()
     clocked("load", n, lambda: PendingTable.load(dump))
     ids = table.ids()
-    clocked("remove, in order", some, lambda: [table.remove(i) for i in ids[:some]])
+    clocked("remove, in order", some, lambda: [table.remove(raws(i)) for i in ids[:some]])
     rest = ids[some:]
     rng.shuffle(rest)
-    clocked("remove, all over the list", some, lambda: [table.remove(i) for i in rest[:some]])
+    clocked("remove, all over the list", some, lambda: [table.remove(raws(i)) for i in rest[:some]])
 
     def redeliver() -> None:
         for step in range(some // 100):
             for i in table.due(NOW + HOUR // 2, 100):
-                table.redeliver(i, NOW + HOUR // 2 + 30_000 + step)
+                table.redeliver([i], NOW + HOUR // 2 + 30_000 + step)
 
     clocked("due 100, redeliver each", some, redeliver)
     table = PendingTable()
-    clocked("add_many, 100 each", n, lambda: sequential(table, n, rng))
-    clocked("remove_many, 100 each", n, lambda: [table.remove_many(ids[i : i + 100]) for i in range(0, n, 100)])
+    clocked("add, 100 each", n, lambda: sequential(table, n, rng))
+    clocked("remove, 100 each", n, lambda: [table.remove(raws(*ids[i : i + 100])) for i in range(0, n, 100)])
     assert not len(table)
 
 

@@ -31,6 +31,7 @@ from persistence.journal import Journal
 from persistence.store import Store
 from persistence.wal import Frame, Tail, blocks, create
 from resp.errors import CorruptError
+from storage.replay import replay
 
 if TYPE_CHECKING:
     from storage.capture import Capture
@@ -221,7 +222,7 @@ class Log(Backlog):
     @staticmethod
     def _replay(ks: Keyspace, batch: bytes, found: Recovered, path: Path) -> None:
         try:
-            ks.apply(batch)
+            replay(ks, batch)
         except CorruptError as error:
             raise CorruptError(f"{path}: {error}; restore the directory from a backup, or from a replica") from error
         ks.log.clear()

@@ -15,7 +15,7 @@ from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 
 Opened = tuple[Log, Keyspace, Recovered]
 
@@ -42,7 +42,7 @@ class Data:
             appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
         )
         disk = Log.open(Path(config.dir), options)
-        ks = Keyspace(Nodes(disk.store, NodeCache(config.node_cache_size)))
+        ks = Keyspace(NodePool(disk.store, NodeCache(config.node_cache_size)))
         _configure_nodes(ks, config)
         self.startup_memory = self.startup_memory or process_memory().anonymous
         try:
@@ -67,7 +67,7 @@ class Data:
 
     def close(self) -> None:
         """Before other data takes its place, or at the end."""
-        self.ks.nodes.cache.clear()
+        self.ks.pool.cache.clear()
         self.last_stats = self.disk.stats()
         self.disk.close()
 
@@ -82,10 +82,10 @@ class Data:
     def configure(self) -> None:
         """Directives have changed."""
         config = self._config
-        self.ks.nodes.cache.max_bytes = config.node_cache_size
+        self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)
         self.disk.configure(config.appendfsync, config.checkpoint_size)
 
 
 def _configure_nodes(ks: Keyspace, config: Config) -> None:
-    ks.nodes.max_entries, ks.nodes.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes
+    ks.pool.max_entries, ks.pool.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes

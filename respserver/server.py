@@ -38,8 +38,8 @@ from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
 from respserver.ticks import Ticks
-from respserver.upkeep import expiry
 from respserver.upkeep.checkpoints import Checkpoints
+from storage import expiry
 from storage.keyspace import Keyspace
 
 

@@ -1,13 +1,25 @@
 """The stream engine: IDs, streams of macro nodes, groups, keys, records. No I/O, no clock: time is an argument.
 
-    capture   what a checkpoint writes, as of one log offset
-    changes   what changed since the last checkpoint, and how a capture takes it part by part
-    ids       an ID is one int, ``ms << 64 | seq``; its forms as text
-    keyindex  all keys in an array, for SCAN's pages and random keys
-    keyspace  every key and the only way to change one: each mutator changes state and logs its record
-    records   the bytes of every effect, drawn
-    replay    records back into effects
-    snapshot  a range as it was at one moment: what long replies come from
-    stream    a stream: append, ranges both ways, eviction, what a checkpoint must write
-    timers    what has to happen when, for deadlines
+A module imports only modules that come before it in this list (folders have lists of their own):
+
+    ids         an ID is one int, ``ms << 64 | seq``; its forms as text
+    entries     entries in wire form
+    timers      a heap of deadlines that tolerates change; NEVER
+    records     the bytes of every effect, drawn
+    keyindex    all keys in an array, for SCAN's pages and random keys
+    nodes/      macro nodes: how some hundred entries are kept together, in memory and in the store
+    capture     what a checkpoint writes, as of one log offset
+    snapshot    a range as it was at one moment: the source of long replies
+    streammeta  a stream's metadata as the store keeps it
+    groups/     groups of readers, and their pending messages
+    stream      a stream: append, ranges both ways, eviction, what a checkpoint must write
+    values      what a key can hold: a stream or a string
+    stages/     entries that are kept aside and published together, once
+    changes     what changed since the last checkpoint, and how a capture takes it part by part
+    keyspace    every key and the only way to change one: each mutator changes state and logs its record
+    expiry      what ends by time
+    replay      records back into effects
+
+Three modules in folders come after ``keyspace``: ``groups.effects`` and ``stages.publish``, which have the rest of the
+mutators, and ``groups.overdue``.
 """

@@ -1,18 +1,17 @@
 """What a checkpoint has to write: everything that changed since the last completed one, frozen at one log offset.
 
-A Capture is made on the event loop, part by part (see ``changes``; references to immutable blobs, copies of what is
-mutable); the persistence layer writes it in another thread; the keyspace is told how it ended.
+A Capture is made on the event loop, part by part (see ``changes``): references to what is immutable, copies of what is
+not. The persistence layer writes it in another thread; the keyspace is told how that ended.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from storage.nodes.draft import Draft
-    from storage.stages.stages import StageCapture
+from storage.nodes.bare import Piece
+from storage.nodes.draft import Draft
 
 
 @dataclass(slots=True)
@@ -23,24 +22,37 @@ class StreamCapture:
     meta: bytes
     first_ord: int  # stored nodes that end at or before it are to be deleted
     next_ord: int  # where the last node ends
-    # first ordinal, first ID, blob or draft (which is sealed off the event loop): since the last completed checkpoint
+    # nodes made since the last completed checkpoint: first ordinal, first ID, and the blob or the draft, which is
+    # sealed off the event loop
     nodes: Sequence[tuple[int, int, bytes | Draft]]
-    tail: tuple[int, int, bytes] | None  # the same of the tail, uncompressed
+    tail: tuple[int, int, bytes] | None  # the same for the tail; its blob is uncompressed
+
+
+@dataclass(slots=True)
+class StageCapture:
+    """What a checkpoint must write of one stage."""
+
+    sid: int
+    name: bytes
+    ttl: int
+    deadline: int
+    count: int  # pieces in all
+    pieces: list[tuple[int, Piece, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
 
 
 @dataclass(slots=True)
 class Capture:
     """One checkpoint's content; every part is immutable or a copy."""
 
-    flushed: bool = False  # FLUSHALL since the last checkpoint: drop everything in the store before the rest
-    next_sid: int = 1  # stream IDs are never used twice
+    flushed: bool = False  # FLUSHALL since the last checkpoint: the store drops everything before it takes the rest
+    next_sid: int = 1  # of the next stream or stage; none is ever used twice
     streams: list[StreamCapture] = field(default_factory=list)
-    stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0 none)
-    # sid, name, meta, pending list in parts: storage.groups.pending.assemble() joins them, off the event loop
+    stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)
+    # sid, name, meta, pending list in parts, which pendingdump.assemble() joins off the event loop
     groups: list[tuple[int, bytes, bytes, list[bytes]]] = field(default_factory=list)
     dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
     dead_streams: list[int] = field(default_factory=list)
-    strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0 none)
+    strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0: none)
     dead_strings: list[bytes] = field(default_factory=list)
     stages: list[StageCapture] = field(default_factory=list)
     dead_stages: list[int] = field(default_factory=list)

@@ -1,92 +1,94 @@
-"""What changed since the last checkpoint, and how the next one gets hold of it while everybody goes on.
+"""What changed since the last checkpoint, and how the next one takes it while commands go on.
 
-A capture belongs to one log offset. To freeze what 100,000 changed streams have to say takes a second, and nobody may
-wait that long. So begin() only notes which keys the capture is to have: from then on they are *held*. more() takes them
-part by part, and whoever is about to change one of them has it taken first, by before().
+A capture belongs to one log offset. To copy the state of 100,000 changed streams takes a second, and no client may wait
+that long. So begin() only notes which keys the capture is to have: from then on they are *held*. more() takes them part
+by part, and a mutator that is about to change a held key has it taken first, by before().
 
     begin()      more()     more()  before(k)  more()        [a thread writes it]        stored()  stored()
       | all held   | fewer    |       | k only   | none held                               | blobs leave memory
       log offset of the capture                                                           or failed(): all is changed
 
 Rule 1: what is held does not change: every mutator calls before() with its key, before it does anything.
-Rule 2: there is one capture at a time, from begin() until stored() said True or failed() was called.
+Rule 2: there is one capture at a time, from begin() until stored() returned True or failed() was called.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from storage.capture import Capture
+from storage.stages.stages import Stages
 from storage.stream import Stream
-
-if TYPE_CHECKING:
-    from storage.keyspace import Keyspace
+from storage.values import Value
 
 EVERYTHING: Final = 1 << 62  # as a limit
 
 
 class Changes:
-    """Of one keyspace. Sets of what the next checkpoint must write are filled by the keyspace's mutators."""
+    """Of one keyspace, whose mutators report here what the next checkpoint must write."""
 
     __slots__ = (
-        "_capture", "_expires", "_held_streams", "_held_strings", "_ks", "_left", "dead_groups", "dead_streams",
-        "flushed", "held", "streams", "strings",
+        "_capture", "_expires", "_held_expires", "_held_streams", "_held_strings", "_keys", "_left", "_stages", "count",
+        "dead_groups", "dead_streams", "flushed", "held", "streams", "strings",
     )  # fmt: skip
 
-    def __init__(self, ks: Keyspace) -> None:
-        self._ks = ks
+    def __init__(self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> None:
+        """The keyspace's own; they are emptied, but never replaced."""
+        self._keys = keys
+        self._expires = expires
+        self._stages = stages
+        self.count = 0  # of changes since the last completed checkpoint
         self.streams: dict[bytes, Stream] = {}  # each has ``dirty`` set
-        self.strings: set[bytes] = set()  # keys whose string changed, or went
+        self.strings: set[bytes] = set()  # keys whose string changed or was deleted
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
         self.flushed = False
-        self.held = False  # the capture under way lacks something: before() is to be called
+        self.held = False  # whether the capture in progress is incomplete, so that before() must be called
         self._capture = Capture()
-        self._expires: dict[bytes, int] = {}  # key -> expiry of what is held; the keyspace's own unless it was flushed
+        self._held_expires = expires  # key -> expiry of what is held; the keyspace's own unless it was flushed
         self._held_streams: dict[bytes, Stream] = {}
         self._held_strings: set[bytes] = set()
-        self._left: list[bytes] = []  # keys of what was held at the beginning, those to be taken first at the end
+        self._left: list[bytes] = []  # keys that were held when the capture began, in reverse order
 
     def stream(self, key: bytes, stream: Stream) -> None:
-        """It changed."""
+        """The stream changed."""
         if not stream.dirty:
             stream.dirty = True
             self.streams[key] = stream
 
     def stream_gone(self, key: bytes, sid: int) -> None:
-        """It was deleted."""
+        """The stream was deleted."""
         self.dead_streams.append(sid)
         self.streams.pop(key, None)
 
     def all_gone(self) -> None:
-        """FLUSHALL, which has not happened yet."""
+        """FLUSHALL is about to happen."""
         if self.held:
             for key in self._held_strings:
                 self._take_string(key)
             self._held_strings.clear()
-            self._expires = self._expires.copy()  # held streams live on here, and nobody else has them to change them
+            # held streams live on here and can't be changed any more; only their expiries are about to be lost
+            self._held_expires = self._expires.copy()
         self.streams.clear()
         self.strings.clear()
         self.dead_streams.clear()
         self.dead_groups.clear()
         self.flushed = True
 
-    # -- a capture in the making -----------------------------------------------------------------------------
-    def begin(self) -> Capture:
-        """The capture of what is now; it is complete once more() says so."""
-        ks = self._ks
-        capture = Capture(flushed=self.flushed, next_sid=ks.next_sid, changes=ks.dirty_count)
+    # -- a capture in progress -------------------------------------------------------------------------------
+    def begin(self, next_sid: int) -> Capture:
+        """A capture of the state as of now; it is complete once more() returns True."""
+        capture = Capture(flushed=self.flushed, next_sid=next_sid, changes=self.count)
         capture.dead_streams, capture.dead_groups = self.dead_streams, self.dead_groups
         self.dead_streams, self.dead_groups, self.flushed = [], [], False
         self._capture = capture
-        self._expires = ks.expires
+        self._held_expires = self._expires
         self._held_streams, self.streams = self.streams, {}
         self._held_strings, self.strings = self.strings, set()
         self._left = [*self._held_streams, *self._held_strings]
         self._left.reverse()
         self.held = bool(self._left)
-        ks.stages.capture(capture)
-        ks.nodes.drafted = 0
+        self._stages.capture(capture)
         return capture
 
     def more(self, limit: int) -> bool:
@@ -104,7 +106,7 @@ class Changes:
         """The value at ``key`` is about to change: if it is held, the capture takes it as it is."""
         stream = self._held_streams.get(key)
         if stream is not None:
-            self._take_stream(key, stream)  # first what may fail
+            self._take_stream(key, stream)  # may fail: then it is still held
             del self._held_streams[key]
         if key in self._held_strings:
             self._take_string(key)
@@ -113,7 +115,7 @@ class Changes:
     def _take_stream(self, key: bytes, stream: Stream) -> None:
         capture, taken = self._capture, stream.capture()
         capture.streams.append(taken)
-        capture.stream_keys[stream.sid] = (key, self._expires.get(key, 0))
+        capture.stream_keys[stream.sid] = (key, self._held_expires.get(key, 0))
         stream.dirty = False
         for name, group in stream.groups.items():
             if group.dirty:
@@ -121,17 +123,17 @@ class Changes:
                 capture.groups.append((stream.sid, name, group.meta(), group.pending.parts()))
 
     def _take_string(self, key: bytes) -> None:
-        value = self._ks.keys.get(key)
+        value = self._keys.get(key)
         if value is None or isinstance(value, Stream):
             self._capture.dead_strings.append(key)
         else:
-            self._capture.strings.append((key, value.value, self._expires.get(key, 0)))
+            self._capture.strings.append((key, value.value, self._held_expires.get(key, 0)))
 
     # -- how it ended ----------------------------------------------------------------------------------------
     def stored(self, capture: Capture, limit: int) -> bool:
-        """It is on disk and the node store reads from it: at most ``limit`` streams let go of what they kept for it.
+        """The capture is on disk and the node store reads from it: at most ``limit`` streams drop the blobs they kept.
 
-        True once all have; what is done with leaves ``capture``.
+        True once all have. Streams that are done leave ``capture``.
         """
         taken = capture.streams
         while taken and limit > 0:
@@ -145,7 +147,7 @@ class Changes:
         if taken:
             return False
         self._capture = Capture()
-        self._ks.dirty_count -= capture.changes
+        self.count -= capture.changes
         return True
 
     def failed(self, capture: Capture) -> None:
@@ -164,7 +166,7 @@ class Changes:
             stream = self._find(capture.stream_keys[sid][0], sid)
             if stream is not None and name in stream.groups:
                 stream.groups[name].dirty = True
-        for key, stream in self._held_streams.items():  # it may have failed before it was complete
+        for key, stream in self._held_streams.items():  # left over if it failed before it was complete
             if self._find(key, stream.sid) is not None:
                 self.streams[key] = stream
         self.strings.update(self._held_strings)
@@ -172,9 +174,9 @@ class Changes:
         self.strings.update(capture.dead_strings)
         self._held_streams, self._held_strings, self._left, self.held = {}, set(), [], False
         self._capture = Capture()
-        self._ks.stages.capture_failed(capture, self.flushed and not capture.flushed)
+        self._stages.capture_failed(capture, self.flushed and not capture.flushed)
 
     def _find(self, key: bytes, sid: int) -> Stream | None:
         """The stream that was captured, unless it has been deleted since."""
-        value = self._ks.keys.get(key)
+        value = self._keys.get(key)
         return value if isinstance(value, Stream) and value.sid == sid else None

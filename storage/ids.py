@@ -9,12 +9,8 @@ from typing import Final
 
 from resp.errors import INVALID_ID, CommandError
 
-MASK64 = (1 << 64) - 1
+MASK64: Final = (1 << 64) - 1
 MAX_ID: Final = (1 << 128) - 1
-
-
-def make_id(ms: int, seq: int) -> int:
-    return ms << 64 | seq
 
 
 def format_id(id: int) -> bytes:  # noqa: A002
@@ -42,7 +38,7 @@ def parse_id(text: bytes, default_seq: int = 0) -> int:
 
 
 def parse_range_start(text: bytes) -> int:
-    """First ID included in a range from ``text``: ``-``, ``+``, an ID, or ``(id``. MAX_ID + 1 where none can be."""
+    """First ID in a range that starts at ``text``: ``-``, ``+``, an ID, or ``(id``. MAX_ID + 1 if there is none."""
     if text == b"-":
         return 0
     if text == b"+":
@@ -53,7 +49,7 @@ def parse_range_start(text: bytes) -> int:
 
 
 def parse_range_end(text: bytes) -> int:
-    """Last ID included in a range up to ``text``; -1 where none can be."""
+    """Last ID in a range that ends at ``text``; -1 if there is none."""
     if text == b"-":
         return 0
     if text == b"+":

@@ -1,13 +1,14 @@
 """The keyspace: every key, and the only way to change one.
 
-Rule 1: only this file, ``consume`` and ``publish`` change a keyspace's content. Each mutator makes one effect and logs
-its record; replay (``replay``) calls the same mutators with what the record says, so a log replays to the state that
-wrote it.
-Rule 2: no clock. ``now`` is an argument; what replays takes explicit times only.
-Rule 3: only reading with ``now`` (get, stream, string) expires a key, and it logs an explicit DELETE. Replay expires
-nothing, and where ``follower`` is set nothing does: a key whose time is over is hidden until its leader's DELETE comes.
-Rule 4: a mutator can't fail half-way: whatever may be refused is checked by the caller before.
-Rule 5: the first that a mutator does is to say before(key): a checkpoint may be about to take the value as it is.
+Rule 1: only the mutators here, in ``groups.effects`` and in ``stages.publish`` change a keyspace's content. Each makes
+one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log replays to the
+state that wrote it.
+Rule 2: no clock. ``now`` is an argument; records hold explicit times only.
+Rule 3: a key expires when it is read (get, stream, string) or by its timer (``expiry``), and an explicit DELETE is
+logged. Replay expires nothing, and neither does a ``follower``: it hides a key whose time is over until its leader's
+DELETE arrives.
+Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
+Rule 5: a mutator first calls before(key): a checkpoint may have to take the value as it is.
 """
 
 from __future__ import annotations
@@ -21,34 +22,20 @@ from resp import errors
 from resp.errors import CommandError
 from storage import records, timers
 from storage.capture import Capture
-from storage.changes import EVERYTHING, Changes
+from storage.changes import Changes
 from storage.groups.group import Group
-from storage.ids import MASK64
+from storage.ids import MASK64, MAX_ID
 from storage.keyindex import KeyIndex
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from storage.records import append_head
-from storage.replay import replay
-from storage.stages import publish
-from storage.stages.stages import Stages
+from storage.stages.stages import Stage, Stages
 from storage.stream import Stream
-from storage.timers import Agenda
-
-
-class String:
-    """A string value. ``value`` is replaced, never changed in place."""
-
-    __slots__ = ("used", "value")
-
-    def __init__(self, value: bytes) -> None:
-        self.value = value
-        self.used = 0  # ms since epoch of the last command that looked at it
-
-
-Value = Stream | String
+from storage.timers import NEVER, Timers
+from storage.values import String, Value
 
 
 class Watcher(Protocol):
-    """Whoever WATCHes a key; told by this flag that it changed."""
+    """A client that WATCHes keys; this flag tells it that one changed."""
 
     dirty_cas: bool
 
@@ -56,28 +43,27 @@ class Watcher(Protocol):
 class Keyspace:
     """All keys of the server (there is one database)."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self.nodes = nodes
+    def __init__(self, pool: NodePool) -> None:
+        self.pool = pool
         self.keys: dict[bytes, Value] = {}
         self.index = KeyIndex()  # the same keys, for SCAN and RANDOMKEY
         self.expires: dict[bytes, int] = {}  # ms since epoch
         self.stages = Stages()
-        self.agenda = Agenda()  # key, group and stage expiry, pending messages that must leave
+        self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
         self.log: list[bytes] = []  # record parts of the current tick
-        self.ready: list[bytes] = []  # keys whose blocked readers may have news
+        self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
-        self.follower = False  # a replica's: only what its leader logged may be logged here
-        self.no_touch = False  # the client asked with CLIENT NO-TOUCH that its reads don't count as use
+        self.follower = False  # of a replica: nothing may be logged but what its leader logged
+        self.no_touch = False  # the client asked by CLIENT NO-TOUCH that its reads don't count as use
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
-        # figures since start
+        # stats since start
         self.expired_keys = 0
         self.expired_groups = 0
         self.hits = 0
         self.misses = 0
-        self.dirty_count = 0  # changes since the last completed checkpoint
-        self.changes = Changes(self)  # what the next checkpoint must write
+        self.changes = Changes(self.keys, self.expires, self.stages)  # what the next checkpoint must write
 
     # -- reading ---------------------------------------------------------------------------------------------
     def get(self, key: bytes, now: int) -> Value | None:
@@ -88,7 +74,7 @@ class Keyspace:
         return value
 
     def peek(self, key: bytes, now: int) -> Value | None:
-        """``get`` for commands that ask about a key, not for its value: it doesn't count as use (OBJECT IDLETIME)."""
+        """get() for commands that ask about a key, not for its value: that doesn't count as use (OBJECT IDLETIME)."""
         if self.expires:
             at = self.expires.get(key)
             if at is not None and at <= now:
@@ -120,19 +106,19 @@ class Keyspace:
         raise errors.wrong_type()
 
     def expire_at(self, key: bytes) -> int:
-        """ms since epoch; 0 if the key has no expiry (or doesn't exist)."""
-        return self.expires.get(key, 0)
+        """ms since epoch; NEVER if the key has no expiry or doesn't exist."""
+        return self.expires.get(key, NEVER)
 
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
-        """The records since the last call, joined: one batch."""
+        """The records logged since the last call, joined: one batch."""
         batch = b"".join(self.log)
         self.log.clear()
         return batch
 
     def _logged(self, key: bytes, record: bytes) -> None:
         self.log.append(record)
-        self.dirty_count += 1
+        self.changes.count += 1
         if self.watchers:
             self.touch_watchers(key)
 
@@ -141,12 +127,12 @@ class Keyspace:
             watcher.dirty_cas = True
 
     def signal(self, key: bytes) -> None:
-        """Readers blocked on ``key`` may have news."""
+        """Readers blocked on ``key`` must be asked again."""
         if self.waiting and key in self.waiting:
             self.ready.append(key)
 
     def before(self, key: bytes) -> None:
-        """What is at ``key`` is about to change; each mutator says so before anything else (see ``changes``)."""
+        """The value at ``key`` is about to change (Rule 5, see ``changes``)."""
         if self.changes.held:
             self.changes.before(key)
 
@@ -163,8 +149,8 @@ class Keyspace:
         return ms + 1, 0
 
     def create_stream(self, key: bytes) -> Stream:
-        """A new empty stream in memory. Logs nothing: the record that follows (APPEND, GROUP ...) implies it."""
-        stream = Stream(self.next_sid, self.nodes)
+        """A new empty stream. Logs nothing: the record that follows (APPEND, GROUP ...) implies it."""
+        stream = Stream(self.next_sid, self.pool)
         self.next_sid += 1
         self.keys[key] = stream
         self.index.add(key)
@@ -177,7 +163,7 @@ class Keyspace:
             changes.before(key)
         stream.append(ms, seq, wire)
         self.log += (append_head(key, ms, seq, len(wire)), key, wire)
-        self.dirty_count += 1
+        self.changes.count += 1
         if not stream.dirty:
             stream.dirty = True
             changes.streams[key] = stream
@@ -187,33 +173,31 @@ class Keyspace:
             self.touch_watchers(key)
 
     def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """Add entries with the IDs ms.seq, ms.seq+1, ... (all below 2**64), joined; ``sizes``: bytes of each."""
+        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+
+        The last sequence number must be below 2**64.
+        """
         self.before(key)
         stream.append_packed(ms, seq, sizes, wire)
         self.log += records.run(key, ms, seq, sizes, wire)
-        self.dirty_count += len(sizes)
+        self.changes.count += len(sizes)
         self.appended(key, stream)
 
     def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
-        """An entry that another record carries (a dead letter)."""
+        """Add an entry that another record carries (a dead letter)."""
         self.before(key)
         stream.append(ms, seq, wire)
         self.appended(key, stream)
 
     def appended(self, key: bytes, stream: Stream) -> None:
-        """The stream was given entries that another record carries, after before()."""
+        """The stream, after before(), was given entries that another record carries."""
         self.changes.stream(key, stream)
         self.signal(key)
         if self.watchers:
             self.touch_watchers(key)
 
-    def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
-        """``record`` in parts: it changed no key but those that appended() was told of."""
-        self.log += record
-        self.dirty_count += changes
-
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
-        """Entries before ``ordinal`` go; ``evicted_to`` is the ID of the newest of them. Returns how many went."""
+        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many."""
         self.before(key)
         gone = stream.evict_before(ordinal, evicted_to)
         if gone:
@@ -222,8 +206,8 @@ class Keyspace:
         return gone
 
     # -- strings ---------------------------------------------------------------------------------------------
-    def set_string(self, key: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
-        """Any value at ``key`` is replaced. ``expire_at``: ms since epoch, 0 for none."""
+    def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> None:
+        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER."""
         self.before(key)
         if keep_ttl:
             expire_at = self.expires.get(key, 0)
@@ -246,7 +230,7 @@ class Keyspace:
 
     # -- any key ---------------------------------------------------------------------------------------------
     def delete(self, key: bytes, now: int) -> bool:
-        """True if there was a live value. ``now`` decides whether it was one: an expired key goes as expired."""
+        """Delete the live value at ``key``; False if there is none. One that is expired at ``now`` goes as expired."""
         at = self.expires.get(key)
         if at is not None and at <= now:
             if not self.follower:
@@ -255,7 +239,7 @@ class Keyspace:
         return self.remove(key)
 
     def remove(self, key: bytes) -> bool:
-        """Delete whatever is there, expired or not (replay, expiry)."""
+        """Delete the value at ``key``, expired or not (replay, expiry); False if there is none."""
         if key not in self.keys:
             return False
         self.before(key)
@@ -293,23 +277,23 @@ class Keyspace:
     def _set_deadline(self, key: bytes, at_ms: int) -> None:
         if at_ms:
             self.expires[key] = at_ms
-            self.agenda.file(timers.KEY_EXPIRY, key, b"", at_ms)
+            self.timers.arm(timers.KEY_EXPIRY, key, b"", at_ms)
         elif self.expires.pop(key, None) is not None:
-            self.agenda.forget(timers.KEY_EXPIRY, key)
+            self.timers.cancel(timers.KEY_EXPIRY, key)
 
     def _forget(self, key: bytes) -> None:
         self._forget_value(key)
         self.index.remove(key)
 
     def _forget_value(self, key: bytes) -> None:
-        """All of _forget but the key's place in the index: a scan must not miss a key that only changes its type."""
+        """_forget(), but the key stays in the index: a scan must not miss a key that only changes its type."""
         value = self.keys.pop(key)
         self._set_deadline(key, 0)
         if isinstance(value, Stream):
             for name in value.groups:
                 self._forget_group(key, name)
             self.changes.stream_gone(key, value.sid)
-            self.nodes.cache.drop_stream(value.sid)
+            self.pool.cache.drop_stream(value.sid)
         else:
             self.string_bytes -= len(key) + len(value.value)
             self.changes.strings.add(key)
@@ -320,21 +304,21 @@ class Keyspace:
         gone = list(self.keys)
         for key, value in self.keys.items():
             if isinstance(value, Stream):
-                self.nodes.cache.drop_stream(value.sid)
+                self.pool.cache.drop_stream(value.sid)
             if self.watchers:
                 self.touch_watchers(key)
         self.keys.clear()
         self.index.clear()
         self.expires.clear()
         self.stages.clear()
-        self.agenda.clear()
+        self.timers.clear()
         self.string_bytes = 0
         self.log.append(records.flush())
-        self.dirty_count += max(1, len(gone))
+        self.changes.count += max(1, len(gone))
         for key in list(self.waiting):
             self.ready.append(key)
 
-    # -- groups' part of the bookkeeping (the mutators are in ``consume``) ---------------------------------------
+    # -- bookkeeping for groups and stages (the mutators are in ``groups.effects`` and ``stages.publish``) --------
     def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         group.dirty = True
         self.changes.stream(key, stream)
@@ -347,36 +331,42 @@ class Keyspace:
         self._logged(key, record)
 
     def _forget_group(self, key: bytes, name: bytes) -> None:
-        self.agenda.forget(timers.GROUP_EXPIRY, key, name)
-        self.agenda.forget(timers.PENDING_DROP, key, name)
+        self.timers.cancel(timers.GROUP_EXPIRY, key, name)
+        self.timers.cancel(timers.PENDING_DROP, key, name)
 
-    def file_group(self, key: bytes, group: Group) -> None:
-        """See that the group's moments stand in the agenda."""
+    def arm_group(self, key: bytes, group: Group) -> None:
+        """Arm the group's timers."""
         if group.deadline:
-            self.agenda.file(timers.GROUP_EXPIRY, key, group.name, group.deadline)
+            self.timers.arm(timers.GROUP_EXPIRY, key, group.name, group.deadline)
         leaves = group.pending.next_drop()
         if leaves is not None:
-            self.agenda.file(timers.PENDING_DROP, key, group.name, leaves)
+            self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
+
+    def arm_stage(self, name: bytes, stage: Stage) -> None:
+        """Arm the stage's timer."""
+        if stage.deadline:
+            self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
+
+    def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
+        """Log a record (its parts) of stages. It changed no keys but those that appended() was called for."""
+        self.log += record
+        self.changes.count += changes
 
     # -- checkpoints -----------------------------------------------------------------------------------------
-    def capture(self) -> Capture:
-        """Everything that changed since the last one, at once. Servers take it part by part: see ``changes``."""
-        capture = self.changes.begin()
-        self.changes.more(EVERYTHING)
-        return capture
+    @property
+    def dirty_count(self) -> int:
+        """Changes since the last completed checkpoint."""
+        return self.changes.count
 
-    def captured(self, capture: Capture) -> None:
-        """The checkpoint is on disk and the node store reads from it."""
-        self.changes.stored(capture, EVERYTHING)
-
-    def capture_failed(self, capture: Capture) -> None:
-        """Nothing of it is on disk: the next capture must hold it all again."""
-        self.changes.failed(capture)
+    def begin_capture(self) -> Capture:
+        """Begin to capture everything that changed since the last one; ``changes.more()`` completes it."""
+        self.pool.drafted = 0
+        return self.changes.begin(self.next_sid)
 
     # -- start-up --------------------------------------------------------------------------------------------
-    def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = 0) -> Stream:
-        """A stream as a checkpoint wrote it; nodes and groups are added by the caller. Raises CorruptError."""
-        stream = Stream.restore(sid, meta, self.nodes)
+    def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
+        """A stream as a checkpoint wrote it; the caller adds nodes and groups. Raises CorruptError."""
+        stream = Stream.restore(sid, meta, self.pool)
         self.keys[key] = stream
         self.index.add(key)
         self.next_sid = max(self.next_sid, sid + 1)
@@ -393,25 +383,21 @@ class Keyspace:
         self._set_deadline(key, expire_at)
 
     def resume(self, now: int) -> None:
-        """After recovery or promotion: downtime is not the clients' silence [15]; file every group's moments."""
+        """After recovery or promotion: arm groups' and stages' timers. Downtime is not the clients' silence [15]."""
         for key, value in self.keys.items():
             value.used = now
             if isinstance(value, Stream):
                 for group in value.groups.values():
                     group.resume(now)
-                    self.file_group(key, group)
+                    self.arm_group(key, group)
         for name, stage in self.stages.by_name.items():
             stage.resume(now)
-            publish.file_stage(self, name, stage)
+            self.arm_stage(name, stage)
 
-    def apply(self, batch: bytes) -> None:
-        """Replay records (see ``replay``). Raises CorruptError."""
-        replay(self, batch)
-
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- stats -----------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Estimate of what the data takes in memory, the cache of decoded nodes included."""
-        total = self.string_bytes + 200 * len(self.keys) + self.nodes.cache.bytes + self.stages.bytes
+        total = self.string_bytes + 200 * len(self.keys) + self.pool.cache.bytes + self.stages.bytes
         for value in self.keys.values():
             if isinstance(value, Stream):
                 total += value.memory_bytes()
@@ -420,7 +406,7 @@ class Keyspace:
         return total
 
     def digest(self) -> str:
-        """SHA-256 of the whole content: equal for equal states. Deadlines of groups, which reads move, are left out."""
+        """SHA-256 of the whole content, equal for equal states. Groups' deadlines are left out, as reads move them."""
         total = sha256()
         for key in sorted(self.keys):
             value = self.keys[key]
@@ -428,12 +414,12 @@ class Keyspace:
             if isinstance(value, String):
                 total.update(b"S%d:%b" % (len(value.value), value.value))
             else:
-                digest_stream(value, total.update)
+                _digest_stream(value, total.update)
         self.stages.digest(total.update)
         return total.hexdigest()
 
 
-def digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
+def _digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
     update(b"T%d %d %d %d;" % (stream.last_id, stream.next_ord, stream.first_ord, stream.evicted_to))
     pieces, close = stream.pieces(stream.first_ord, stream.next_ord)
     for piece in pieces:
@@ -442,5 +428,5 @@ def digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
     for name in sorted(stream.groups):
         group = stream.groups[name]
         update(b"G%d:%b %d %d" % (len(name), name, group.offset, group.ttl))
-        for row in group.pending.rows(0, (1 << 128) - 1, len(group.pending)):
+        for row in group.pending.rows(0, MAX_ID, len(group.pending)):
             update(repr(tuple(row)).encode())

@@ -2,8 +2,8 @@
 
 Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state
 anywhere.
-Rule 2: records hold effects, not commands: what did nothing logs nothing.
-Rule 3: numbers are big-endian; this file packs and unpacks them, and nothing else does.
+Rule 2: records hold effects, not commands: a command that changes nothing logs nothing.
+Rule 3: numbers are big-endian; no other file packs or unpacks them.
 
 A record is
 
@@ -12,7 +12,7 @@ A record is
     +------+---------------+---------------------------------------------------------------------
 
     APPEND        klen u32 | ms u64 | seq u64 | key | wire                  one entry
-    RUN           klen u32 | ms u64 | seq u64 | n u32 | key | n sizes u32 | wires   n entries, seq counts up from seq
+    RUN           klen u32 | ms u64 | seq u64 | n u32 | key | n sizes u32 | wires   a batch of n entries
     EVICT         klen u32 | ord u64 | evicted-to 16 | key                  entries before ordinal ord are gone
     DELETE        key
     SET           klen u32 | expire u64 | key | value                       expire 0: none
@@ -23,13 +23,16 @@ A record is
                   | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
     ACK           klen u32 | glen u32 | key | group | IDs
     DUE           klen u32 | glen u32 | due u64 | key | group | IDs
-    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64 | key | group | dead letter
-    key | wire
+    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64
+                  | key | group | dead letter key | wire                    wire: the dead letter, with the ID ms.seq
     DESTROY       klen u32 | glen u32 | key | group
     STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
     PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
                   | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
     UNSTAGE       stages: nlen u32 | name
+
+RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
+from seq.
 """
 
 from __future__ import annotations
@@ -42,9 +45,22 @@ from typing import Final
 
 from resp.errors import CorruptError
 
-APPEND, RUN, EVICT, DELETE, SET, EXPIRE, FLUSH = 1, 2, 3, 4, 5, 6, 7
-GROUP, DELIVER, ACK, DUE, DROP, DESTROY = 8, 9, 10, 11, 12, 13
-STAGE, PUBLISH, UNSTAGE = 14, 15, 16
+APPEND: Final = 1
+RUN: Final = 2
+EVICT: Final = 3
+DELETE: Final = 4
+SET: Final = 5
+EXPIRE: Final = 6
+FLUSH: Final = 7
+GROUP: Final = 8
+DELIVER: Final = 9
+ACK: Final = 10
+DUE: Final = 11
+DROP: Final = 12
+DESTROY: Final = 13
+STAGE: Final = 14
+PUBLISH: Final = 15
+UNSTAGE: Final = 16
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
@@ -72,13 +88,13 @@ _pack_append: Final = APPEND_HEAD.pack
 
 
 def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
-    """What stands before key and wire of an APPEND record."""
+    """An APPEND record up to key and wire, which follow it."""
     klen = len(key)
     return _pack_append(APPEND, _APPEND_BODY + klen + wire_len, klen, ms, seq)
 
 
 def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[bytes, ...]:
-    """Entries that are joined, ``sizes`` bytes each. In parts: together they are the record."""
+    """A RUN record, in parts. ``sizes``: bytes of each entry in ``wire``."""
     size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + len(wire)
     return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes), wire
 
@@ -117,7 +133,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 
 def split_ids(raw: bytes) -> list[bytes]:
-    """IDs one behind another, each as its 16 bytes. Raises CorruptError."""
+    """Joined IDs, each as its 16 bytes. Raises CorruptError."""
     if len(raw) % 16:
         raise CorruptError("a record whose IDs don't add up")
     return [raw[at : at + 16] for at in range(0, len(raw), 16)]
@@ -152,7 +168,7 @@ def due(key: bytes, name: bytes, at: int, ids: Sequence[int]) -> bytes:
 def drop(
     key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
 ) -> bytes:
-    """``deadletter`` is empty where there is none; ``ms``, ``seq`` and ``wire`` then mean nothing."""
+    """``deadletter`` is empty for none; ``ms``, ``seq`` and ``wire`` then have no meaning."""
     body = b"".join((key, name, deadletter, wire))
     head = DROP_HEAD.pack(
         DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
@@ -168,7 +184,7 @@ def destroy(key: bytes, name: bytes) -> bytes:
 def stage(
     name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
 ) -> tuple[bytes, ...]:  # fmt: skip
-    """In parts: together they are the record."""
+    """A STAGE record, in parts. ``sizes``: bytes of each entry in ``bare``."""
     size = STAGE_HEAD.size - 5 + len(name) + len(key) + 4 * len(sizes) + len(bare)
     head = STAGE_HEAD.pack(STAGE, size, len(name), len(key), ttl, deadline, len(sizes))
     return head, name, key, pack_sizes(sizes), bare
@@ -191,9 +207,9 @@ def _packed_names(names: Sequence[bytes]) -> bytes:
 
 
 def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """``count`` names from offset ``at`` on (-1: all to the end), and the offset behind them."""
+    """``count`` names from offset ``at`` on (-1: all to the end), and the offset after them. Raises CorruptError."""
     names: list[bytes] = []
-    if count > 1:  # there may be many thousand, and as a rule all are of one length
+    if count > 1:  # there may be many thousand, and usually they are equally long
         (length,) = LENGTH.unpack_from(raw, at)
         same = Struct(f">I{length}s")
         end = at + count * same.size
@@ -212,7 +228,7 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
 
 
 def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
-    """The streams of a PUBLISH record, which end it."""
+    """The streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError."""
     firsts: list[tuple[bytes, int, int]] = []
     for _ in range(count):
         length, ms, seq = FIRST.unpack_from(raw, at)

@@ -1,36 +1,32 @@
 """Replay: records back into effects, by the same mutators that wrote them.
 
-Rule 1: reads no clock and expires nothing. Rule 2: replaying a record logs the very same record, byte by byte (which
-is how a
-replica writes its own journal); whoever replays from disk throws that log away. Rule 3: a record that can't apply to
-the
-state is damage and raises CorruptError; it never guesses.
+Rule 1: replay reads no clock and expires nothing.
+Rule 2: replaying a record logs the very same record, byte by byte. That is how a replica writes its own journal; after
+replay from disk that log is thrown away.
+Rule 3: a record that can't apply to the state is damage and raises CorruptError; replay never guesses.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import Final
 
 from resp.errors import CorruptError
 from storage import records
 from storage.groups import effects
+from storage.groups.group import Group
 from storage.ids import MASK64
+from storage.keyspace import Keyspace
 from storage.records import split_ids, unpack_ids
 from storage.stages import publish
 from storage.stream import Stream
 
-if TYPE_CHECKING:
-    from storage.groups.group import Group
-    from storage.keyspace import Keyspace
-
-
 # what mutators raise when they are given what no mutator has logged
-DAMAGE = (struct.error, ValueError, KeyError, IndexError, OverflowError)
+DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
 
 def replay(ks: Keyspace, batch: bytes) -> int:
-    """Apply every record of a batch; returns how many there were. Raises CorruptError."""
+    """Apply every record of a batch; returns their number. Raises CorruptError."""
     at, end, count = 0, len(batch), 0
     unpack_append = records.APPEND_HEAD.unpack_from
     head_size = records.APPEND_HEAD.size
@@ -190,7 +186,7 @@ def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes
 
 
 def _part(batch: bytes, start: int, stop: int) -> bytes:
-    """What stands between. Compiled code cuts no slice that ends before it begins."""
+    """The bytes between. The check is for compiled code, which can't make a slice that ends before it begins."""
     if start > stop:
         raise CorruptError("a record with a part that ends behind it")
     return batch[start:stop]

@@ -1,4 +1,4 @@
-"""A range of a stream as it was at one moment, to be read while the stream goes on: what long replies come from."""
+"""A range of a stream as it was at one moment, read while the stream goes on: the source of long replies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from storage.nodes.pool import NodeStore
 class Snapshot:
     """Independent of the stream: copies of borders and tail, immutable blobs, a pinned view of the store.
 
-    Nodes that it opens don't go to the cache: one long reply would wash out what short ones live on. A piece is a
-    node's part of the range, so memory is bounded by the largest node. Whoever has a snapshot calls close(); reading
-    to the end does so too.
+    Nodes that it opens aren't put into the cache: one long reply would displace what short ones need. A piece is one
+    node's part of the range, so memory is bounded by the largest node. The owner calls close(); reading to the end does
+    so too.
     """
 
     __slots__ = ("_blobs", "_borders", "_cache", "_hi", "_lo", "_ms", "_seq", "_sid", "_tail", "_view")
@@ -33,11 +33,11 @@ class Snapshot:
         self._view: NodeStore | None = view
         self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
         self._ms, self._seq = ids  # their first IDs
-        self._blobs = blobs  # first ordinal -> blob or draft, of those that the store didn't have
+        self._blobs = blobs  # first ordinal -> blob or draft, of nodes that the store didn't have
         self._tail = tail  # the tail's part of the range, None if it has none
 
     def close(self) -> None:
-        """Let the pinned view go; again is harmless. Reading on raises RuntimeError where it needs the store."""
+        """Release the pinned view, if not done yet. Reading on raises RuntimeError where it needs the store."""
         if self._view is not None:
             self._view.release()
             self._view = None
@@ -65,13 +65,13 @@ class Snapshot:
             self.close()
 
     def _node(self, number: int) -> tuple[AnyNode, int, int]:
-        """Sealed node ``number`` of the range, and which of its entries lie in the range."""
+        """Sealed node ``number`` of the range, and start and stop of its part in the range."""
         if self._view is None:
             raise RuntimeError("a snapshot was read after its close()")
         first = self._borders[number]
         start, stop = max(self._lo, first) - first, min(self._hi, self._borders[number + 1]) - first
         node = self._cache.get(self._sid, first)
-        if node is None or len(node) < stop:  # a stream reloaded with other limits may have cut it elsewhere since
+        if node is None or len(node) < stop:  # after a reload with other limits it may end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
             blob = self._blobs.get(first)
             if isinstance(blob, Draft):

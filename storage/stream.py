@@ -1,12 +1,13 @@
 """One stream: an interval of ordinals [first_ord, next_ord), kept as macro nodes.
 
 Rule 1: an entry's ordinal never changes. Appending moves next_ord up, eviction first_ord; counts are differences.
-Rule 2: sealed nodes are immutable. Until a checkpoint has stored one its blob is in ``_blobs``, or a draft of it (see
-``draft``); after, it is read back through ``nodes.store``, and kept open in ``nodes.cache`` as far as that has room.
-Rule 3: the tail is the only mutable node. A stream just restored has none, nor has one that drafts were added to: the
-next append pulls the last node back. Where nodes end depends on the limits at the time and on restarts; nothing may
-rely on it.
-Rule 4: nothing reads a stream whole: what is long comes in pieces, from a snapshot.
+Rule 2: sealed nodes are immutable. Until a checkpoint has stored a node, its blob or a draft of it (see ``draft``) is
+in ``_blobs``; after that it is read back through ``pool.store``, and opened nodes stay in ``pool.cache`` while there is
+room.
+Rule 3: the tail is the only mutable node. A stream has none just after it was restored or given drafts: the next append
+makes the last node the tail again. Where nodes end depends on the limits at the time and on restarts; nothing may rely
+on it.
+Rule 4: nothing reads a whole stream at once: long ranges come in pieces, from a snapshot.
 
     ordinals   first_ord                                    _tail_ord       next_ord
                   |    node      node     node      node        |    tail      |
@@ -17,67 +18,69 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from resp.errors import CorruptError
+from storage import streammeta
 from storage.capture import StreamCapture
 from storage.groups.group import Group
 from storage.nodes.draft import Draft, WrittenDraft
 from storage.nodes.index import NodeIndex
 from storage.nodes.node import TailNode, seal
 from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from storage.snapshot import Snapshot
 
-# A stream's metadata as the store keeps it, numbers big-endian u64 unless said:
-#
-#     0     1         9          17         25          33            49        57       65         73        81      85
-#     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
-#     | 1 u8| last ms | last seq | next_ord | first_ord | evicted_to  | sealed  | sealed | largest  | largest | crc32 |
-#     |     |         |          |          |           | u128        | entries | bytes  | entry    | node    | u32   |
-#     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
-#
-# Valid if it is 85 bytes long, starts with the version, and the crc32 is that of the 81 bytes before it.
-META_VERSION: Final = 1
-META: Final = Struct(">BQQQQ16sQQQQ")
-CRC: Final = Struct(">I")
-
-# What streams without sealed nodes share, so that 100,000 small ones stay cheap. Never written to.
+# Shared by all streams without sealed nodes, so that 100,000 small ones stay cheap. Never changed.
 _NO_INDEX: Final = NodeIndex()
 _NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
 
+class Place:
+    """Where a search ended in a stream: an entry's ordinal, and the node that was searched.
+
+    The entry is in that node unless its ordinal is ``end``; ``node`` is None if none had to be opened. Valid until the
+    stream changes.
+    """
+
+    __slots__ = ("end", "first", "node", "ordinal")
+
+    def __init__(self, ordinal: int, node: AnyNode | None, first: int, end: int) -> None:
+        self.ordinal = ordinal
+        self.node = node
+        self.first = first  # ordinal of the node's first entry
+        self.end = end  # ordinal after its last entry
+
+
 class Stream:
-    """See the module's docstring. ``sid`` names the stream in the store and is never used twice."""
+    """See the module's docstring. ``sid`` is the stream's name in the store and is never used twice."""
 
     __slots__ = (
         "_blob_bytes", "_blobs", "_index", "_largest_entry", "_largest_node", "_reopen", "_sealed_bytes",
         "_sealed_entries", "_tail", "_tail_ord", "dirty", "evicted_to", "first_ord", "groups", "last_ms", "last_seq",
-        "next_ord", "nodes", "sid", "used",
+        "next_ord", "pool", "sid", "used",
     )  # fmt: skip
 
-    def __init__(self, sid: int, nodes: Nodes) -> None:
+    def __init__(self, sid: int, pool: NodePool) -> None:
         self.sid = sid
-        self.nodes = nodes
-        self.last_ms = 0  # last generated ID; 0, 0 until the first entry
+        self.pool = pool
+        self.last_ms = 0  # last ID given out; 0, 0 until the first entry
         self.last_seq = 0
         self.next_ord = 0  # entries ever added
         self.first_ord = 0  # entries ever evicted
         self.evicted_to = 0  # ID of the newest evicted entry, 0 if none
         self.groups: dict[bytes, Group] = {}
         self.dirty = False  # changed since the last capture; kept by the keyspace
-        self.used = 0  # ms since epoch of the last command that looked at it, 0 if none did yet; kept by the keyspace
+        self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
         self._index = _NO_INDEX
         self._blobs = _NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
         self._blob_bytes = 0  # of those, in memory
         self._tail: TailNode | None = None  # never empty
         self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
         self._reopen = False  # the last node in the index may become the tail again
-        # of all nodes ever sealed, those gone included
+        # of all nodes ever sealed, evicted ones included
         self._sealed_entries = 0
         self._sealed_bytes = 0  # of blobs
         self._largest_entry = 0  # bytes of wire
@@ -111,28 +114,27 @@ class Stream:
         self.last_ms = ms
         self.last_seq = seq
         self.next_ord += 1
-        nodes = self.nodes
-        if size >= nodes.max_bytes or len(tail.ends) >= nodes.max_entries:
+        pool = self.pool
+        if size >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
             self._seal(tail)
 
-    def append_run(self, ms: int, seq: int, wires: Sequence[bytes]) -> None:
-        """Add entries with the IDs ms.seq, ms.seq + 1, ...: the same as that many append()s, at less cost."""
-        self.append_packed(ms, seq, array("I", list(map(len, wires))), b"".join(wires))
-
     def append_packed(self, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """The same of entries that are joined already; ``sizes``: bytes of each."""
+        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+
+        Does the same as that many append()s.
+        """
         at = start = 0
         total = len(sizes)
-        nodes = self.nodes
+        pool = self.pool
         while at < total:
             tail = self._tail
             if tail is None:
                 tail = self._open_tail()
             held = len(tail.wire)
-            ends = list(accumulate(sizes[at : at + max(1, nodes.max_entries - len(tail.ends))], initial=held))
+            ends = list(accumulate(sizes[at : at + max(1, pool.max_entries - len(tail.ends))], initial=held))
             del ends[0]
-            if ends[-1] > nodes.max_bytes:
-                del ends[bisect_left(ends, nodes.max_bytes) + 1 :]  # the entry that passes the limit is the last
+            if ends[-1] > pool.max_bytes:
+                del ends[bisect_left(ends, pool.max_bytes) + 1 :]  # the entry that exceeds the limit is the last
             count, stop = len(ends), start + ends[-1] - held
             tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
             tail.extend(ms, seq + at, ends)
@@ -141,7 +143,7 @@ class Stream:
             start = stop
             self.last_ms, self.last_seq = ms, seq + at - 1
             self.next_ord += count
-            if ends[-1] >= nodes.max_bytes or len(tail.ends) >= nodes.max_entries:
+            if ends[-1] >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
                 self._seal(tail)
 
     def _open_tail(self) -> TailNode:
@@ -154,7 +156,7 @@ class Stream:
         return self._tail
 
     def adopt(self, draft: Draft, ms: int, seq: int) -> None:
-        """Add a draft's entries, which have the IDs ms.seq, ms.seq + 1 ..., all above last_id."""
+        """Add a draft's entries, whose IDs are ms.seq, ms.seq + 1 ..., all above last_id."""
         tail = self._tail
         if tail is not None:
             self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
@@ -178,20 +180,20 @@ class Stream:
 
     def _reopen_last(self) -> TailNode | None:
         """The last node of the index as the tail, if it has room."""
-        index, nodes = self._index, self.nodes
+        index, pool = self._index, self.pool
         last = len(index.ords) - 1
-        if last < index.head or self.next_ord - index.ords[last] >= nodes.max_entries:
+        if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
             return None
         node = self._node(last).unpack()
-        if len(node.wire) >= nodes.max_bytes:
+        if len(node.wire) >= pool.max_bytes:
             return None
-        nodes.cache.drop(self.sid, index.ords[last])
+        pool.cache.drop(self.sid, index.ords[last])
         self._drop_blob(index.ords[last])
         self._tail_ord = index.pop()
         return TailNode.of(node)
 
     def _seal(self, tail: TailNode) -> None:
-        """The tail is full. It does not go into the cache: that is for what is read."""
+        """The tail is full. It isn't put into the cache, which is for nodes that are read."""
         first = self._tail_ord
         blob = seal(tail)
         if self._index is _NO_INDEX:
@@ -211,41 +213,53 @@ class Stream:
     # -- finding ---------------------------------------------------------------------------------------------
     def _node(self, position: int) -> AnyNode:
         """The node at a position of the index."""
-        index, nodes = self._index, self.nodes
-        first, end = index.ords[position], self._end(position)
-        node = nodes.cache.get(self.sid, first)
+        index, pool = self._index, self.pool
+        first = index.ords[position]
+        node = pool.cache.get(self.sid, first)
         if node is None:
             first_id = index.first_id(position)
             blob = self._blobs.get(first)
             if isinstance(blob, Draft):
                 node = blob.unpack()
             else:
-                blob = blob or nodes.store.load(self.sid, first, first_id)
-                node = open_stored(blob, self.sid, first, first_id, end - first)
-            nodes.cache.put(self.sid, first, node)
-        nodes.cache.recent = (self.sid, first, end, node)
+                blob = blob or pool.store.load(self.sid, first, first_id)
+                node = open_stored(blob, self.sid, first, first_id, self._end(position) - first)
+            pool.cache.put(self.sid, first, node)
         return node
 
     def _end(self, position: int) -> int:
-        """The ordinal behind the node at a position."""
+        """The ordinal after the last entry of the node at a position."""
         position += 1
         ords = self._index.ords
         return ords[position] if position < len(ords) else self._tail_ord
 
-    def ord_from(self, id: int) -> int:  # noqa: A002
-        """Ordinal of the first entry with an ID >= ``id``; next_ord if there is none."""
+    def seek(self, id: int) -> Place:  # noqa: A002
+        """The first entry with an ID >= ``id``; its ordinal is next_ord if there is none."""
         if id > self.last_id:
-            return self.next_ord
+            return Place(self.next_ord, None, 0, 0)
         if id <= self.evicted_to:
-            return self.first_ord
+            return Place(self.first_ord, None, 0, 0)
         tail = self._tail
         if tail is not None and id >= tail.id_at(0):
-            return self._tail_ord + tail.find_from(id)
+            first = self._tail_ord
+            return Place(first + tail.find_from(id), tail, first, self.next_ord)
         index = self._index
         position = index.of_id(id)
         if position < index.head:
-            return self.first_ord
-        return index.ords[position] + self._node(position).find_from(id)
+            return Place(self.first_ord, None, 0, 0)
+        node, first = self._node(position), index.ords[position]
+        return Place(first + node.find_from(id), node, first, self._end(position))
+
+    def place(self, ordinal: int) -> Place:
+        """A live entry, with its node."""
+        if self._tail is not None and ordinal >= self._tail_ord:
+            return Place(ordinal, self._tail, self._tail_ord, self.next_ord)
+        position = self._index.of_ord(ordinal)
+        return Place(ordinal, self._node(position), self._index.ords[position], self._end(position))
+
+    def ord_from(self, id: int) -> int:  # noqa: A002
+        """Ordinal of the first entry with an ID >= ``id``; next_ord if there is none."""
+        return self.seek(id).ordinal
 
     def id_at(self, ordinal: int) -> int:
         """ID of a live entry."""
@@ -264,7 +278,7 @@ class Stream:
         return self.id_at(self.first_ord) if self.first_ord < self.next_ord else 0
 
     def find(self, id: int) -> bytes | None:  # noqa: A002
-        """Wire of the entry with that ID; None if it isn't there (any more)."""
+        """Wire of the entry with that ID; None if there is none, or no longer."""
         if id <= self.evicted_to or id > self.last_id:
             return None
         tail = self._tail
@@ -281,16 +295,19 @@ class Stream:
             return None
         return node.slice(at, at + 1)
 
-    def ids(self, lo: int, hi: int) -> list[int]:
-        """IDs of the entries with ordinals [lo, hi)."""
+    def ids(self, place: Place, hi: int) -> list[int]:
+        """IDs of the entries from ``place`` to before ordinal ``hi``."""
+        node = place.node
+        if node is not None and hi <= place.end:
+            return node.ids(place.ordinal - place.first, hi - place.first)
         found: list[int] = []
-        for node, start, stop in self._spans(lo, hi):
+        for node, start, stop in self._spans(place.ordinal, hi):
             found += node.ids(start, stop)
         return found
 
     # -- reading: ordinals [lo, hi) must be live ---------------------------------------------------------------
     def wire_size(self, lo: int, hi: int) -> int:
-        """At most so many bytes read(lo, hi) returns. An estimate from the index: it opens no node."""
+        """Upper bound of the bytes that read(lo, hi) returns. An estimate from the index: it opens no node."""
         size = 0
         tail, first = self._tail, self._tail_ord
         if tail is not None and hi > first:
@@ -305,15 +322,18 @@ class Stream:
             bound = min(bound, count * self._largest_node)
         return size + bound
 
-    def at_hand(self, lo: int, hi: int, limit: int) -> bytes | None:
-        """Their wire, if the tail or the node that a search just found has all of it and less than ``limit`` bytes."""
+    def at_hand(self, place: Place, hi: int, limit: int) -> bytes | None:
+        """Wire of the entries from ``place`` to before ``hi``, if one node smaller than ``limit`` bytes has them."""
+        node = place.node
+        if node is None:
+            place = self.place(place.ordinal)
+            node = place.node
+        if node is None or hi > place.end:
+            return None
         tail = self._tail
-        if tail is not None and lo >= self._tail_ord:
-            return tail.slice(lo - self._tail_ord, hi - self._tail_ord) if len(tail.wire) < limit else None
-        sid, first, end, node = self.nodes.cache.recent
-        if sid == self.sid and first <= lo and hi <= end and self._largest_node < limit:
-            return node.slice(lo - first, hi - first)
-        return None
+        if (len(tail.wire) if tail is not None and node is tail else self._largest_node) >= limit:
+            return None
+        return node.slice(place.ordinal - place.first, hi - place.first)
 
     def read(self, lo: int, hi: int) -> bytes:
         """Their wire."""
@@ -327,7 +347,7 @@ class Stream:
         return wires
 
     def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
-        """Node by node, the part of it that lies in [lo, hi)."""
+        """The nodes of [lo, hi), each with the start and stop of its part in the range."""
         index = self._index
         position = index.of_ord(lo)
         while lo < hi:
@@ -340,9 +360,9 @@ class Stream:
             position += 1
 
     def pieces(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
-        """Their wire node by node, from a snapshot taken now: nothing that happens later changes it.
+        """Their wire node by node, from a snapshot taken now, which later changes don't affect.
 
-        The second value frees what the snapshot pins; exhausting the first frees it too.
+        The second value frees what the snapshot pins; so does reading the first one to the end.
         """
         snapshot = self._snapshot(lo, hi)
         return snapshot.forward(), snapshot.close
@@ -353,7 +373,7 @@ class Stream:
         return snapshot.backward(), snapshot.close
 
     def _snapshot(self, lo: int, hi: int) -> Snapshot:
-        """O(nodes in the range) copying of arrays, O(those not yet stored) else."""
+        """Copies arrays of O(nodes in the range); everything else is O(nodes not yet stored)."""
         index, first = self._index, self._tail_ord
         at = stop = 0  # positions of the sealed nodes of the range
         if lo < min(hi, first):
@@ -367,13 +387,13 @@ class Stream:
         if self._tail is not None and hi > max(lo, first):
             tail = self._tail.freeze(max(lo - first, 0), hi - first)
         ids = index.ms[at:stop], index.seq[at:stop]
-        return Snapshot(self.sid, lo, hi, self.nodes.cache, self.nodes.store.pin(), borders, ids, blobs, tail)
+        return Snapshot(self.sid, lo, hi, self.pool.cache, self.pool.store.pin(), borders, ids, blobs, tail)
 
     # -- eviction --------------------------------------------------------------------------------------------
     def evict_before(self, ordinal: int, evicted_to: int) -> int:
-        """Entries before ``ordinal`` (at most next_ord) go: whole nodes, and a trimmed one where that is in the middle.
+        """Evict the entries before ``ordinal`` (at most next_ord): whole nodes, and a part of the one it falls into.
 
-        ``evicted_to`` is the ID of the newest that goes. Returns how many went.
+        ``evicted_to`` is the ID of the newest of them. Returns how many they are.
         """
         gone = ordinal - self.first_ord
         if gone <= 0:
@@ -383,7 +403,7 @@ class Stream:
         index = self._index
         head = index.head
         if head < len(index.ords) and self._end(head) <= ordinal:
-            keep = index.of_ord(ordinal)  # position of the first node that has something left
+            keep = index.of_ord(ordinal)  # position of the first node with entries left
             if self._end(keep) <= ordinal:
                 keep += 1
             self._drop_nodes(index.ords[head:keep])
@@ -394,8 +414,8 @@ class Stream:
         return gone
 
     def _drop_nodes(self, first_ords: array[int]) -> None:
-        """Nodes at the front are gone; of 100,000 most are neither in memory nor in the cache."""
-        self.nodes.cache.drop_many(self.sid, first_ords)
+        """Nodes at the front are gone. Of 100,000 most are neither in ``_blobs`` nor in the cache."""
+        self.pool.cache.drop_many(self.sid, first_ords)
         blobs, last = self._blobs, first_ords[-1]
         for first in first_ords if len(first_ords) <= len(blobs) else [first for first in blobs if first <= last]:
             self._drop_blob(first)
@@ -405,16 +425,16 @@ class Stream:
         if blob is not None:
             self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- stats -----------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
-        """What the stream takes in memory, estimated; decoded nodes in the cache and groups are not counted."""
+        """Estimate of what the stream takes in memory, without opened nodes in the cache and without groups."""
         total = 350 + self._blob_bytes + 150 * len(self._blobs)
         if self._index is not _NO_INDEX:
             total += self._index.memory_bytes()
         return total if self._tail is None else total + self._tail.size
 
     def disk_bytes(self) -> int:
-        """What its entries take in the store, estimated from what a sealed entry has taken so far."""
+        """Estimate of what its entries take in the store, from the mean of the entries sealed so far."""
         raw = 0 if self._tail is None else self._tail.size
         if not self._sealed_entries:
             return raw
@@ -432,9 +452,9 @@ class Stream:
         return StreamCapture(self.sid, self.meta(), self.first_ord, self.next_ord, nodes, tail)
 
     def captured(self, capture: StreamCapture) -> bool:
-        """The capture is stored, and ``nodes.store`` reads from there: its blobs leave memory.
+        """The capture is stored, and ``pool.store`` reads from it: its blobs leave memory.
 
-        True if that changed what meta() says: now it is known how far drafts are compressed.
+        True if that changed meta(), because the sizes of sealed drafts are now known.
         """
         drafts = False
         for first, _, blob in capture.nodes:
@@ -442,43 +462,37 @@ class Stream:
                 drafts = True
                 self._sealed_entries += len(blob)
                 self._sealed_bytes += blob.sealed
-            if self._blobs.get(first) is blob:  # a draft may have become the tail since, and a longer node
+            if self._blobs.get(first) is blob:  # a draft may have become the tail since, then a longer node
                 self._drop_blob(first)
         return drafts
 
     def meta(self) -> bytes:
-        """All but nodes and groups, as drawn above. The tail counts among the largest: it is stored as a node."""
+        """All but nodes and groups (see ``streammeta``). The tail counts among the largest: it is stored as a node."""
         largest_entry, largest_node = self._largest_entry, self._largest_node
         if self._tail is not None:
             largest_entry = max(largest_entry, self._tail.largest())
             largest_node = max(largest_node, len(self._tail.wire))
-        raw = META.pack(
-            META_VERSION, self.last_ms, self.last_seq, self.next_ord, self.first_ord,
-            self.evicted_to.to_bytes(16, "big"), self._sealed_entries, self._sealed_bytes, largest_entry, largest_node,
+        return streammeta.pack(
+            self.last_ms, self.last_seq, self.next_ord, self.first_ord, self.evicted_to, self._sealed_entries,
+            self._sealed_bytes, largest_entry, largest_node,
         )  # fmt: skip
-        return raw + CRC.pack(crc32(raw))
 
     @classmethod
-    def restore(cls, sid: int, meta: bytes, nodes: Nodes) -> Stream:
+    def restore(cls, sid: int, meta: bytes, pool: NodePool) -> Stream:
         """A stream from its meta(); its nodes follow by add_stored_node(). Raises CorruptError."""
-        if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
-            raise CorruptError(f"the metadata of stream {sid} is damaged")
-        stream = cls(sid, nodes)
+        stream = cls(sid, pool)
         (
-            version, stream.last_ms, stream.last_seq, stream.next_ord, stream.first_ord, evicted_to,
+            stream.last_ms, stream.last_seq, stream.next_ord, stream.first_ord, stream.evicted_to,
             stream._sealed_entries, stream._sealed_bytes, stream._largest_entry, stream._largest_node,
-        ) = META.unpack_from(meta)  # fmt: skip
-        if version != META_VERSION:
-            raise CorruptError(f"the metadata of stream {sid} has version {version}: written by a newer tidelog?")
-        stream.evicted_to = int.from_bytes(evicted_to, "big")
+        ) = streammeta.unpack(sid, meta)  # fmt: skip
         stream._tail_ord = stream.next_ord
         stream._reopen = True
         return stream
 
     def add_stored_node(self, first_ord: int, first_id: int) -> None:
-        """A node that the store holds; called in order. Dead ones that it still has are passed over.
+        """Add a node that the store has, in order; evicted nodes that it still has are skipped.
 
-        Raises CorruptError if it can't be this stream's, or if one before it is missing.
+        Raises CorruptError if the node can't be this stream's, or if one before it is missing.
         """
         if first_ord >= self.next_ord:
             raise CorruptError(f"the store has a node of stream {self.sid} behind the stream's end")
@@ -486,7 +500,7 @@ class Stream:
             return
         index = self._index
         if first_ord <= self.first_ord or index is _NO_INDEX:
-            self._index = index = NodeIndex()  # whatever came before ends at or before first_ord: dead
+            self._index = index = NodeIndex()  # what came before ends at or before first_ord: it was evicted
             if first_ord > self.first_ord:
                 raise CorruptError(f"the store lacks the first node of stream {self.sid}")
         elif first_ord <= index.ords[-1] or first_id <= index.first_id(len(index.ords) - 1):

@@ -12,8 +12,8 @@ from commands.keys.glob import compiled
 from commands.parse import integer, is_integer
 from resp import errors, reply
 from resp.errors import CommandError
-from storage.keyspace import String, Value
 from storage.stream import Stream
+from storage.values import String, Value
 
 _LFU_ONLY = (
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "

@@ -10,7 +10,7 @@ from commands.declare import Arg, arg, block, command, key, oneof, opt, repeat, 
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError
-from storage.keyspace import String
+from storage.values import String
 
 _OVERFLOW = "ERR increment or decrement would overflow"
 _DECREMENT_OVERFLOW = "ERR decrement would overflow"

@@ -1,10 +1,12 @@
-"""The stream commands. What each does in every corner stands in docs/semantics.md; numbers in brackets are its points.
+"""The stream commands. docs/semantics.md says what each does in every corner; numbers in brackets are its points.
 
-    append      TAPPEND, TAPPEV, TMAPPEND, TRANGE, TREVRANGE, TLEN, TINFO, TCOUNT, TSEEK
-    deadletter  what a message becomes when it is given up
-    entries     arguments to an entry in wire form; ranges to replies, built or streamed
-    groups      TACK, TNACK, TTOUCH, TPENDING, TGROUP
-    read        TREAD: plain, blocking, for groups
-    rows        FIELDS and VALUES: many entries in one command
-    staging     TSTAGE, TPUBLISH, TDROP
+    append     TAPPEND, TAPPEV, TMAPPEND
+    groupread  TREAD for a group: due messages first, then new entries
+    groups     TACK, TNACK, TTOUCH, TPENDING, TGROUP
+    range      TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO
+    read       TREAD, and reading without a group
+    readargs   TREAD's arguments: where the reader is, and the options
+    replies    ranges of entries as replies, built or streamed
+    rows       FIELDS and VALUES: many entries in one command
+    staging    TSTAGE, TPUBLISH, TDROP
 """

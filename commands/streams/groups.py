@@ -1,5 +1,4 @@
-"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what members of a group say, and what is known of it. Semantics [22], [28]
-to [30]."""
+"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what becomes of messages and groups. Semantics [22], [28] to [30]."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from resp import reply as encode
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
-from storage.keyspace import Keyspace
 from storage.stream import Stream
 
 
@@ -156,7 +154,7 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     found = _find(ctx, argv, 2)
     if found is None:
         return encode.integer(0)
-    end_group(ctx.ks, argv[2], found[0], found[1].name)
+    effects.end_group(ctx.ks, argv[2], found[0], found[1].name)
     return encode.integer(1)
 
 
@@ -164,10 +162,3 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
 def tgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
     """Print the subcommands and what they are for."""
     return help_reply("TGROUP")
-
-
-def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
-    """A group goes; a stream that existed only for it, never having had an entry, goes with its last one [14]."""
-    effects.destroy_group(ks, key, stream, name)
-    if not stream.groups and not stream.last_id:
-        ks.remove(key)

@@ -1,13 +1,13 @@
 """``FIELDS n field ... VALUES value ...``: many entries with the same fields in one command.
 
-Rule 1: no statement here runs once a row: they come by the million. Columns are handled whole, as slices with a stride,
-and all entries come out of one join of such parts (those of two fields, here without an ID):
+Rule 1: no statement here runs once per row, as there may be millions. Columns are handled as a whole, as slices with a
+stride, and all entries result from one join of such parts (here those of two fields, without an ID):
 
     CRLF *5 CRLF  CRLF $6 CRLF sensor CRLF $2 CRLF | 01 | CRLF $11 CRLF temperature CRLF $4 CRLF | 35.6 | CRLF *5 ...
     `----- opening, the same for all values -----'   |    `------ opening of the second field ------'   |   next row
            of this field and length                value                                              value
 
-Rule 2: a row's first part begins with the CRLF that ends the row before.
+Rule 2: a row's first part begins with the CRLF that ends the row before it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from operator import add
 from typing import Final
 
 from commands.parse import integer
-from commands.streams.entries import COUNTS
 from resp import errors
 from resp.errors import CommandError
 from resp.reply import array_header
+from storage.entries import COUNTS
 from storage.ids import MASK64
 
 MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
 
-# Openings of the fields that were used last: they come again with the next command. Bounded, to some 10 MB.
+# Openings of fields that were used lately, as the next command will use them again. Bounded: some 10 MB.
 KNOWN_FIELDS: Final = 64
-KNOWN_LENGTHS = 1024
+KNOWN_LENGTHS: Final = 1024
 KNOWN_BYTES: Final = 128
 _known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
 
@@ -38,12 +38,12 @@ _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
 class Rows:
-    """The entries that such words describe: ``total`` of them."""
+    """The entries that such arguments describe: ``total`` of them."""
 
     __slots__ = ("_fields", "_head", "_lengths", "_values", "total")
 
     def __init__(self, words: Sequence[bytes], command: str) -> None:
-        """``words``: FIELDS and all behind it; ``command`` in lower case. Raises CommandError."""
+        """``words``: FIELDS and everything after it; ``command`` in lower case. Raises CommandError."""
         if words[0].upper() != b"FIELDS":
             raise errors.syntax()
         width = integer(words[1])
@@ -57,7 +57,7 @@ class Rows:
         total = len(values) // width
         lengths = list(map(len, values))
         if total * (sum(map(len, fields)) + 16 * width + 64) + sum(lengths) > MOST_AT_ONCE:
-            raise CommandError(errors.TOO_MUCH_AT_ONCE)  # the fields come once and are stored with every entry
+            raise CommandError(errors.TOO_MUCH_AT_ONCE)  # fields are sent once, but stored with every entry
         count = 2 * width + 1
         self.total = total
         self._head = b"\r\n" + (COUNTS[count] if count < 1024 else array_header(count))
@@ -66,15 +66,15 @@ class Rows:
         self._lengths = lengths
 
     def bare(self) -> tuple[array[int], bytes]:
-        """Bytes of each entry, and all of them, without their IDs (see ``storage.draft``)."""
+        """Bytes of each entry, and all of them, without their IDs (see ``storage.nodes.bare``)."""
         parts: list[bytes] = [b""] * (2 * len(self._values))
         sizes = self._fill(parts, 0, self.total, 0, self._head)
         return array("I", sizes), _joined(parts)
 
     def written(self, ms: int, seq: int, start: int, stop: int) -> tuple[array[int], bytes]:
-        """The same of entries start to stop - 1 with the IDs ms.seq, ms.seq + 1 ...
+        """The same for entries start to stop - 1, with the IDs ms.seq, ms.seq + 1 ...
 
-        Raises ValueError where a sequence number would pass 2**64.
+        Raises ValueError where a sequence number would reach 2**64.
         """
         if seq + (stop - start) - 1 > MASK64:
             raise ValueError("sequence numbers end at 2**64")
@@ -84,7 +84,7 @@ class Rows:
         stem = b"%d." % ms
         rows: list[int] = []
         at = 0
-        while start < stop:  # as long as IDs have the same beginning and length
+        while start < stop:  # a group of IDs with the same beginning and length each
             thousands, low = divmod(seq, 1000)
             digits = len(str(seq))
             some = min(stop - start, (1000 if thousands else 10**digits) - low)
@@ -102,15 +102,14 @@ class Rows:
         return array("I", rows), _joined(parts)
 
     def wires(self, ms: int, seq: int, start: int, stop: int) -> list[bytes]:
-        """The same one by one."""
+        """The same entries one by one."""
         sizes, joined = self.written(ms, seq, start, stop)
         return [joined[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
     def _fill(self, parts: list[bytes], start: int, stop: int, first: int, before: bytes) -> list[int]:
-        """Put openings and values of rows start to stop - 1 into ``parts``; returns how many bytes each row has there.
+        """Put openings and values of rows start to stop - 1 into ``parts``; returns the bytes of each row.
 
-        A row takes as many parts as its share of ``parts``, from its part ``first`` on; ``before`` stands before all
-        of that.
+        Each row has an equal share of ``parts`` and fills it from its part ``first`` on; ``before`` is put before that.
         """
         fields, values = self._fields, self._values
         width = len(fields)
@@ -122,7 +121,7 @@ class Rows:
             texts, of_value = _openings(b"%b\r\n$%d\r\n%b\r\n$" % (before, len(field), field), lengths)
             parts[first + 2 * at + 1 :: step] = values[start * width + at : stop * width : width]
             length, count = lengths[0], len(lengths)
-            if lengths.count(length) == count:  # all alike
+            if lengths.count(length) == count:  # all are equally long
                 parts[first + 2 * at :: step] = [texts[length]] * count
                 more = of_value[length]
                 if at:
@@ -138,7 +137,7 @@ class Rows:
 
 
 def _openings(stem: bytes, lengths: Iterable[int]) -> tuple[dict[int, bytes], dict[int, int]]:
-    """By a value's length: what stands before it, which begins with ``stem``; and the bytes of both."""
+    """By a value's length: its opening, which begins with ``stem``; and the bytes of opening and value."""
     found = _known.get(stem)
     if found is None or len(found[0]) > KNOWN_LENGTHS:
         found = {}, {}

@@ -1,6 +1,8 @@
-"""TSTAGE, TPUBLISH, TDROP: entries kept aside, then all of them appended at once, exactly once. Semantics [32]."""
+"""TSTAGE, TPUBLISH, TDROP: entries that are kept aside, then appended all at once, exactly once. Semantics [32]."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat
@@ -11,9 +13,10 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage.ids import MASK64
 from storage.stages import publish
+from storage.timers import NEVER
 
-PUBLISHED = encode.bulk(b"published")
-SKIPPED = encode.bulk(b"skipped")
+PUBLISHED: Final = encode.bulk(b"published")
+SKIPPED: Final = encode.bulk(b"skipped")
 
 
 @command(
@@ -26,9 +29,9 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     ks, name, target = ctx.ks, argv[1], argv[3]
     ttl = span(argv[2])
     rows = Rows(argv[4:], "tstage")
-    ks.stream(target, ctx.now)  # not yet, perhaps never: but what can't be appended now is refused now
+    ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
     publish.live(ks, name, ctx.now)
-    stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else 0, *rows.bare())
+    stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else NEVER, *rows.bare())
     return encode.integer(stage.entries)
 
 

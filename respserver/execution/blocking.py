@@ -29,7 +29,7 @@ from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
 from storage.groups.group import Group
 from storage.stream import Stream
-from storage.timers import PENDING_DUE, Agenda
+from storage.timers import PENDING_DUE, Timers
 
 Queue = dict["Waiter", Block]  # of a group an OrderedDict: the first reader leaves it first
 
@@ -79,7 +79,7 @@ class Blocking:
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
-        self._due = Agenda()  # when a message of a waiting group falls due, wall-clock ms
+        self._due = Timers()  # when a message of a waiting group falls due, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
@@ -135,12 +135,12 @@ class Blocking:
             group.waiters -= 1
             if not group.waiters and group is self._group(block.key, name):
                 group.touch(self._clock.now())
-                self._data.ks.file_group(block.key, group)
+                self._data.ks.arm_group(block.key, group)
 
     def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
         when = block.wake_at(ctx)
         if when is not None:
-            self._due.file(PENDING_DUE, block.key, name, when)
+            self._due.arm(PENDING_DUE, block.key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """The client is served, timed out, unblocked or gone."""

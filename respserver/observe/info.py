@@ -144,7 +144,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
         "clients": clients,
         "replicas": replicas,
         "dataset": dataset,
-        "node_cache": s.keyspace.nodes.cache.bytes,
+        "node_cache": s.keyspace.pool.cache.bytes,
         "keys": keys,
     }
 
@@ -344,7 +344,7 @@ def _keyspace(s: ServerStats) -> Fields:
 
 
 def _streams(s: ServerStats) -> Fields:
-    totals, cache = s.walk.totals(s.keyspace), s.keyspace.nodes.cache
+    totals, cache = s.walk.totals(s.keyspace), s.keyspace.pool.cache
     lookups = cache.hits + cache.misses
     yield "streams", totals.streams
     yield "stream_entries", totals.entries

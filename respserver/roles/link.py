@@ -32,6 +32,7 @@ from respserver.observe.logs import Logger
 from respserver.observe.stats import RoleStats
 from respserver.roles.replicas import Replicas
 from respserver.ticks import Ticks
+from storage.replay import replay
 
 COMPARED = 1 << 20  # bytes of its end by which a replica's log is compared to its leader's
 ACKNOWLEDGE_MS = 1000  # a replica says by itself how far it is
@@ -195,7 +196,7 @@ class LeaderLink:
         if offset != self._applied:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
         try:
-            self._data.ks.apply(batch)
+            replay(self._data.ks, batch)
         except Exception as error:  # whatever it is: part of the batch must not stay
             self._distrust = True
             self._logger.warning(f"A batch of the leader can't be applied: {error!r}; everything is copied anew")

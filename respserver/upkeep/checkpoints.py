@@ -86,7 +86,7 @@ class Checkpoints:
         """Begin one in the background; none is running. Raises OSError."""
         self._wanted = False
         offset = self._freeze()
-        self._task = self._loop.create_task(self._run(self._data.ks.changes.begin(), offset))
+        self._task = self._loop.create_task(self._run(self._data.ks.begin_capture(), offset))
 
     async def _run(self, capture: Capture, offset: int) -> None:
         """A checkpoint in the background. ``capture`` has just begun."""
@@ -113,7 +113,7 @@ class Checkpoints:
         offset = self._freeze()
         disk, changes = self._data.disk, self._data.ks.changes
         began = self._clock.mono()
-        capture = changes.begin()
+        capture = self._data.ks.begin_capture()
         try:
             changes.more(EVERYTHING)
             disk.checkpoint(capture, offset)
@@ -173,7 +173,7 @@ class Checkpoints:
 
     def _due(self, now: int) -> bool:
         ks = self._data.ks
-        if self._wanted or self._data.disk.wants_checkpoint() or ks.nodes.drafted > DRAFTS:
+        if self._wanted or self._data.disk.wants_checkpoint() or ks.pool.drafted > DRAFTS:
             return True
         changed, since = ks.dirty_count, now // 1000 - self.saves.last
         return bool(changed) and any(

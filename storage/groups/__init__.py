@@ -1,8 +1,9 @@
-"""Groups of readers: what they have been given, and what waits for an acknowledgement.
+"""Groups of readers: what was delivered to them, and what waits for an acknowledgement.
 
-    effects      the mutators of groups: deliver, acknowledge, fall due, drop
-    group        a group: offset, time to live, pending list, counters
+    sortedrows   sorted rows of fixed width: an ordered set of bytes, without an object per row
+    pendingdump  a pending list as bytes: TLP2, and TLP1, which is still read
     pending      messages that wait for an acknowledgement: by ID, by due time and by the time they are given up
-    pendingdump  a pending list as bytes: TLP2, and TLP1 still read
-    sortedrows   sorted rows of fixed width in byte blocks: what indexes without Python objects are made of
+    group        a group: offset, time to live, pending list, counters
+    effects      the mutators of groups: deliver, acknowledge, fall due, drop
+    overdue      messages that are given up, and their dead letters
 """

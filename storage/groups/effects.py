@@ -1,29 +1,27 @@
-"""What happens to a stream's groups: the mutators beneath TREAD GROUP, TACK, TNACK, TTOUCH and TGROUP.
+"""What happens to a stream's groups: the mutators below TREAD GROUP, TACK, TNACK, TTOUCH and TGROUP.
 
-As in ``keyspace``: each makes one effect and logs its record, and replay calls them again. The decisions (which
-messages are due, what is gone) are made by the commands; here IDs and times are explicit.
+As in ``keyspace``, each makes one effect and logs its record, and replay calls them again. The callers decide which
+messages are due and which are gone; here IDs and times are explicit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from storage import records, timers
 from storage.groups.group import Group
+from storage.keyspace import Keyspace
 from storage.stream import Stream
-
-if TYPE_CHECKING:
-    from storage.keyspace import Keyspace
 
 
 class Reader(NamedTuple):
-    """How the reader of a group wants its messages back. Times in ms; without HAS_RETRY only ``now`` means anything."""
+    """How the reader of a group wants its messages redelivered, in ms. Without HAS_RETRY only ``now`` has a meaning."""
 
     now: int
     retry: int  # ms until a message is due again
-    expire_at: int  # ms since epoch at which messages delivered now are given up; 0 never
-    max_deliveries: int  # 0 without limit
+    expire_at: int  # ms since epoch at which messages delivered now are given up, or NEVER
+    max_deliveries: int  # 0: no limit
     deadletter: bytes  # key; empty for none
     flags: int  # records.HAS_RETRY | HAS_MAX | HAS_DEADLETTER
 
@@ -39,15 +37,15 @@ def set_group(
     else:
         group.offset, group.ttl, group.deadline = offset, ttl, deadline
     ks.group_changed(key, stream, group, records.group(key, name, offset, ttl, deadline))
-    ks.file_group(key, group)
+    ks.arm_group(key, group)
     ks.signal(key)
     return group
 
 
-def place(stream: Stream, group: Group) -> int:
+def cursor(stream: Stream, group: Group) -> int:
     """Ordinal of the first entry that the group has not read yet; the stream's next_ord if there is none."""
-    if group.place_of == group.offset:  # where the last read ended: ordinals don't change
-        return max(group.place, stream.first_ord)
+    if group.cursor_of == group.offset:  # where the last read ended
+        return max(group.cursor, stream.first_ord)
     return stream.ord_from(group.offset + 1)
 
 
@@ -55,17 +53,20 @@ def deliver(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, reader: Reader,
     new: list[bytes], again: Sequence[int], gone: Sequence[int],
 ) -> None:  # fmt: skip
-    """One read of a group: ``new`` entries (16 bytes of ID each), due ones ``again``, and due ones that eviction has
-    taken (``gone``)."""
+    """One read of a group, after which its offset is ``offset``.
+
+    ``new``: IDs of new entries, 16 bytes each; ``again``: IDs of due messages; ``gone``: IDs of due messages whose
+    entries were evicted.
+    """
     ks.before(key)
     now, retry, expire_at, most, deadletter, flags = reader
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
     group.offset = offset
     if has_retry and new:
-        pending.add_raw(new, now, now + retry, expire_at, retry, most, deadletter)
+        pending.add(new, now, now + retry, expire_at, retry, most, deadletter)
     if has_retry and again:
-        pending.redeliver_many(
+        pending.redeliver(
             again,
             now + retry,
             retry,
@@ -76,9 +77,9 @@ def deliver(
         for entry_id in again:
             row = pending.get(entry_id)
             if row is not None:
-                pending.redeliver(entry_id, now + row.retry)
+                pending.redeliver([entry_id], now + row.retry)
     if gone:
-        pending.remove_many(gone)
+        pending.remove([entry_id.to_bytes(16, "big") for entry_id in gone])
     group.redelivered += len(again)
     record = records.deliver(
         key, group.name, offset, now, retry, expire_at, most, deadletter, flags, new, again, gone
@@ -87,25 +88,25 @@ def deliver(
     if expire_at or most or again:
         leaves = pending.next_drop()
         if leaves is not None:
-            ks.agenda.file(timers.PENDING_DROP, key, group.name, leaves)
+            ks.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
 
 
 def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]) -> int:
-    """Remove messages from the pending list (16 bytes of ID each); returns how many were there."""
+    """Remove messages from the pending list (IDs of 16 bytes each); returns how many of them were pending."""
     ks.before(key)
-    removed = group.pending.remove_raw(ids)
+    removed = group.pending.remove(ids)
     if removed:
         ks.group_changed(key, stream, group, records.ack(key, group.name, ids))
     return removed
 
 
 def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: Sequence[int]) -> int:
-    """Messages fall due at ``due`` (ms since epoch); returns how many were there."""
+    """Let messages fall due at ``due`` (ms since epoch); returns how many of them were pending."""
     ks.before(key)
-    found = [entry_id for entry_id in ids if group.pending.set_due(entry_id, due)]
+    found = group.pending.set_due(ids, due)
     if found:
         ks.group_changed(key, stream, group, records.due(key, group.name, due, found))
-        ks.file_group(key, group)
+        ks.arm_group(key, group)
         ks.signal(key)
     return len(found)
 
@@ -114,10 +115,9 @@ def drop(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str,
     deadletter: bytes, ms: int, seq: int, wire: bytes,
 ) -> None:  # fmt: skip
-    """A message is given up; where ``deadletter`` names a stream, ``wire`` is appended there as ms.seq in the same
-    record."""
+    """A message is given up. Where ``deadletter`` names a stream, the same record appends ``wire`` to it as ms.seq."""
     ks.before(key)
-    group.pending.remove(entry_id)
+    group.pending.remove([entry_id.to_bytes(16, "big")])
     group.expired += 1
     record = records.drop(key, group.name, entry_id, reason, deadletter, ms, seq, wire)
     ks.group_changed(key, stream, group, record)
@@ -130,8 +130,15 @@ def drop(
 
 
 def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
-    """The group and its pending list go; its blocked readers are to be told."""
+    """Remove the group and its pending list; its blocked readers must be told."""
     ks.before(key)
     del stream.groups[name]
     ks.group_gone(key, stream, name, records.destroy(key, name))
     ks.signal(key)
+
+
+def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
+    """Destroy the group, and then the stream if only groups kept it alive: it never had an entry [14]."""
+    destroy_group(ks, key, stream, name)
+    if not stream.groups and not stream.last_id:
+        ks.remove(key)

@@ -1,7 +1,7 @@
 """Groups: readers that share a stream.
 
 A group is an offset that its readers move together, a time to live, and the list of messages that were delivered with
-RETRY and not yet acknowledged (``pending``). What changes one, and how that is logged, stands in ``consume``.
+RETRY and not yet acknowledged (``pending``). The mutators, which log what happens to groups, are in ``effects``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
+from storage.timers import NEVER
 
 # A group's metadata as the store keeps it, numbers big-endian:
 #
@@ -30,36 +31,38 @@ class Group:
     """One group of one stream."""
 
     __slots__ = (
-        "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending", "place",
-        "place_of", "redelivered", "ttl", "waiters",
+        "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending",
+        "redelivered", "ttl", "waiters",
     )  # fmt: skip
 
-    def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = 0) -> None:
+    def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = NEVER) -> None:
         self.name = name
         self.offset = offset  # ID of the last entry delivered, or where the group began; 0 before the first entry
-        self.ttl = ttl  # ms without a sign of life after which the group ends; 0 never
-        self.deadline = deadline  # ms since epoch at which it ends if nobody calls; 0 never
+        self.ttl = ttl  # ms without a sign of life after which the group ends; 0: never
+        self.deadline = deadline  # ms since epoch at which it ends without one, or NEVER
         self.pending = PendingTable()
         self.expired = 0  # messages given up, for whatever reason
         self.deadlettered = 0  # those of them that went to a dead letter stream
         self.redelivered = 0  # deliveries that were not the first
-        self.waiters = 0  # blocked readers; while there are any the group does not end; not stored
-        # ordinal of the first entry behind place_of, the ID of an entry; consume.place() uses it; not stored
-        self.place, self.place_of = 0, -1
-        self.dirty = False  # changed since the last capture; not stored
+        # not stored:
+        self.waiters = 0  # blocked readers; while there are any, the group does not end
+        # Ordinal of the first entry after the ID ``cursor_of``, valid while that is the group's offset (see
+        # effects.cursor): saves each read the search for its first entry.
+        self.cursor, self.cursor_of = 0, -1
+        self.dirty = False  # changed since the last capture
 
     def touch(self, now: int) -> None:
-        """A member gave a sign of life at ``now`` [15]. Not a change worth a checkpoint: see resume()."""
+        """A reader gave a sign of life at ``now`` [15]. This is not logged, nor worth a checkpoint: see resume()."""
         if self.ttl:
             self.deadline = now + self.ttl
 
     def resume(self, now: int) -> None:
-        """The server was down until ``now``, or led by another: that was not the members' silence [15]."""
+        """The server was down or a replica until ``now``: that time doesn't count as the readers' silence [15]."""
         if self.ttl:
             self.deadline = max(self.deadline, now + self.ttl)
 
     def meta(self) -> bytes:
-        """All but name and pending list, as drawn above."""
+        """Everything but name and pending list, as drawn above."""
         raw = META.pack(
             META_VERSION, self.offset.to_bytes(16, "big"), self.ttl, self.deadline, self.expired, self.deadlettered,
             self.redelivered,
@@ -68,7 +71,7 @@ class Group:
 
     @classmethod
     def restore(cls, name: bytes, meta: bytes, pending_blob: bytes) -> Group:
-        """The group that wrote ``meta`` and whose pending list wrote ``pending_blob``. Raises CorruptError."""
+        """The group from its meta() and its pending list's dump(). Raises CorruptError."""
         if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
             raise CorruptError(f"the metadata of group {name!r} is damaged")
         version, offset, ttl, deadline, expired, deadlettered, redelivered = META.unpack_from(meta)

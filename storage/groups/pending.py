@@ -1,11 +1,12 @@
 """The pending list of a group: messages that were delivered with RETRY and not yet acknowledged.
 
-Rule 1: no Python object a message. What messages have in common is held once for a run of them: those that a read
-delivers together, or that one after the other get the same, cost little more than their IDs.
+Rule 1: no Python object per message. Neighbours whose times, counts and so on are the same are a *run*, which holds
+those once. So messages that are delivered together, or one after the other on the same terms, cost little more than
+their IDs.
 Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
 Rule 3: no clock; ``now`` and due times are arguments, in ms since epoch.
 
-Rows of bytes in four ordered sets (``blocks``)::
+Rows of bytes in four ordered sets (``sortedrows``)::
 
     _rows    | ID 16 |            of each message
     _runs    0        16        24      32         40        48             52                 56      60        61
@@ -15,13 +16,13 @@ Rows of bytes in four ordered sets (``blocks``)::
     _due     | due u64 | low 16 |   of each run whose messages may be delivered again
     _drop    | when u64 | low 16 |  of each run whose messages must leave one day
 
-A run is all messages from its ``low`` to below the next run's; it has at least one, not always at its low itself. The
-lowest run begins at or below the lowest message. What follows ``low`` are the run's terms.
+A run is all messages from its ``low`` to below the next run's. It has at least one, though maybe none at its low
+itself. The lowest run begins at or below the lowest message. What follows ``low`` in its row are the run's terms.
 
-Numbers are big-endian, so that rows sort as bytes. ``key`` is the place of the dead letter key in a table of its own,
+Numbers are big-endian, so that rows sort as bytes. ``key`` is the slot of the dead letter key in a table of its own,
 from 1; 0 for none. A message may be delivered again while its deliveries are below max-deliveries (0: no limit) and it
 falls due before it expires. It leaves when it expires (0: never) or, delivered for the last time, when it would fall
-due: whichever comes first. ``swept`` is 1 once it was met as expired: it is then not in _due.
+due: whichever comes first. ``swept`` is 1 once due() has found the run expired; it is then no longer in _due.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Final, NamedTuple
 from resp.errors import CorruptError
 from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, assemble, cut, head, parse
 from storage.groups.sortedrows import SortedRows
+from storage.timers import NEVER
 
 RUN: Final = Struct(">16sQQQQIIIB")
 TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
@@ -43,8 +45,7 @@ TIME: Final = Struct(">Q")
 ENTRY: Final = 24  # width of _due and _drop
 
 MAX_COUNT: Final = (1 << 32) - 1
-NEVER: Final = -1
-SWEEP: Final = 1000  # runs of expired messages that one due() looks at
+SWEEP: Final = 1000  # expired runs that one due() looks at
 
 _pack_time: Final = TIME.pack
 _pack_terms: Final = TERMS.pack
@@ -58,10 +59,10 @@ class PendingRow(NamedTuple):
     deliveries: int  # 1 after the first
     first: int  # when it was delivered first
     due: int  # when it is delivered again
-    expire: int  # when it is given up; 0 never
+    expire: int  # when it is given up, or NEVER
     retry: int  # ms from a delivery to the next
-    max_deliveries: int  # 0 without limit
-    deadletter: bytes  # key of the stream it goes to when it is given up; empty for none
+    max_deliveries: int  # 0: no limit
+    deadletter: bytes  # key of the stream it is moved to when it is given up; empty for none
 
 
 class PendingTable:
@@ -86,25 +87,13 @@ class PendingTable:
 
     # -- changes ---------------------------------------------------------------------------------------------
     def add(
-        self, entry_id: int, first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
-        deadletter: bytes = b"",
-    ) -> None:  # fmt: skip
-        """A message was delivered for the first time. One with this ID that is there already is replaced."""
-        self._add([entry_id.to_bytes(16, "big")], first, due, expire, retry, max_deliveries, deadletter)
-
-    def add_many(
-        self, ids: Sequence[int], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
-        deadletter: bytes = b"",
-    ) -> None:  # fmt: skip
-        """add() for each of ``ids``, many times cheaper where they ascend and stand together."""
-        if ids:
-            self._add(_raws(ids), first, due, expire, retry, max_deliveries, deadletter)
-
-    def add_raw(
         self, raws: list[bytes], first: int, due: int, expire: int, retry: int, max_deliveries: int = 0,
         deadletter: bytes = b"",
     ) -> None:  # fmt: skip
-        """The same of IDs as 16 bytes each, big-endian."""
+        """Messages (IDs of 16 bytes each) were delivered for the first time; those that are pending are replaced.
+
+        A batch costs little more than one message if its IDs ascend and are neighbours.
+        """
         if raws:
             self._add(_ascending(raws), first, due, expire, retry, max_deliveries, deadletter)
 
@@ -122,12 +111,12 @@ class PendingTable:
         else:
             if high > self._highest:
                 self._highest = high
-            self._remove(raws)
-            behind = self._rows.above(low)
-            if not behind or behind > high:
+            self.remove(raws)
+            after = self._rows.above(low)
+            if not after or after > high:
                 self._rows.insert_many(b"".join(raws))
                 self._assign(low, high, terms)
-            else:  # others stand between them
+            else:  # there are others between them
                 for raw in raws:
                     self._rows.insert(raw)
                     self._assign(raw, raw, terms)
@@ -135,17 +124,13 @@ class PendingTable:
             self._free_slot(slot)
 
     def redeliver(
-        self, entry_id: int, due: int, retry: int | None = None, max_deliveries: int | None = None,
-        deadletter: bytes | None = None,
-    ) -> None:  # fmt: skip
-        """A message was delivered again; None keeps what it had. Raises KeyError if it isn't there."""
-        self.redeliver_many([entry_id], due, retry, max_deliveries, deadletter)
-
-    def redeliver_many(
         self, ids: Sequence[int], due: int, retry: int | None = None, max_deliveries: int | None = None,
         deadletter: bytes | None = None,
     ) -> None:  # fmt: skip
-        """redeliver() for each of ``ids``, much cheaper where they stand together. KeyError: nothing has changed."""
+        """Messages were delivered again; None keeps what they had.
+
+        Raises KeyError, and changes nothing, if one isn't pending.
+        """
         raws = _raws(ids)
         for raw in raws:
             if not self._rows.get(raw):
@@ -163,34 +148,18 @@ class PendingTable:
         if taken:
             self._free_slot(taken)
 
-    def set_due(self, entry_id: int, due: int) -> bool:
-        """Let a message fall due at ``due``; False if it isn't there."""
-        return bool(self.set_due_many([entry_id], due))
-
-    def set_due_many(self, ids: Sequence[int], due: int) -> list[int]:
-        """set_due() for each of ``ids``, many times cheaper where they stand together; returns those that were there,
-        in ascending order."""
-        raws = [raw for raw in _raws(ids) if self._rows.get(raw)]
-        when, at = _pack_time(due), 0
+    def set_due(self, ids: Sequence[int], due: int) -> list[int]:
+        """Let messages fall due at ``due``; returns those that are pending, in the order given."""
+        found = [entry_id for entry_id in ids if self._rows.get(entry_id.to_bytes(16, "big"))]
+        raws, when, at = _raws(found), _pack_time(due), 0
         while at < len(raws):
             run = self._runs.floor(raws[at])
             at = self._assign_some(raws, at, run[16:24] + when + run[32:60] + b"\0")
-        return [int.from_bytes(raw, "big") for raw in raws]
+        return found
 
-    def remove(self, entry_id: int) -> bool:
-        """A message is acknowledged or given up; False if it isn't there."""
-        return self._remove([entry_id.to_bytes(16, "big")]) > 0
-
-    def remove_many(self, ids: Iterable[int]) -> int:
-        """remove() for each of ``ids``, many times cheaper; returns how many were there."""
-        return self._remove(_raws(ids))
-
-    def remove_raw(self, raws: list[bytes]) -> int:
-        """The same of IDs as 16 bytes each, big-endian."""
-        return self._remove(_ascending(raws))
-
-    def _remove(self, raws: list[bytes]) -> int:
-        """``raws``: IDs, ascending."""
+    def remove(self, raws: list[bytes]) -> int:
+        """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
+        raws = _ascending(raws)
         gone = self._rows.delete_many(raws) if self._rows.count else []
         at, count = 0, len(gone)
         while at < count:
@@ -205,8 +174,8 @@ class PendingTable:
 
     # -- runs ------------------------------------------------------------------------------------------------
     def _assign_some(self, raws: list[bytes], start: int, terms: bytes) -> int:
-        """Of the messages ``raws`` (ascending, all there) those from ``start`` on that stand in one run, side by side,
-        get these terms. Returns where in ``raws`` the next ones are."""
+        """Give these terms to messages of ``raws`` (ascending, all pending): from ``start`` on, as far as they are
+        neighbours in one run. Returns the offset of the next one in ``raws``."""
         low, at, count = raws[start], start + 1, len(raws)
         if at < count:
             border, step = self._runs.above(low)[:ID_SIZE], 4
@@ -223,27 +192,27 @@ class PendingTable:
         return at
 
     def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
-        """Messages from ``low`` to ``high``, both there, and alone or new, get these terms."""
+        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are of one run, or new."""
         runs = self._runs
         old = runs.floor(low)
         row = self._rows.above(high)
-        behind = runs.floor(row) if row else b""  # the run of the next message
-        if old and old[ID_SIZE:] == terms and (not behind or behind == old or behind[:ID_SIZE] > high):
+        after = runs.floor(row) if row else b""  # the run of the next message
+        if old and old[ID_SIZE:] == terms and (not after or after == old or after[:ID_SIZE] > high):
             return
         slot = int.from_bytes(terms[-5:-1], "big")
-        if slot:  # held, in case that its last run makes room for this
+        if slot:  # in use meanwhile, even if the last run with this key is removed below
             self._users[slot - 1] += 1
-        if behind and behind[:ID_SIZE] <= high:  # it goes on behind these
-            rest = row + behind[ID_SIZE:]
+        if after and after[:ID_SIZE] <= high:  # its messages after ``high`` become a run of their own
+            rest = row + after[ID_SIZE:]
             self._put(rest)
-            if behind != old:
-                self._take(behind)
-            behind = rest
-        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # nothing is left of it before these
+            if after != old:
+                self._take(after)
+            after = rest
+        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # it has no messages before ``low``
             self._take(old)
             old = runs.floor(low)
-        if behind and behind[ID_SIZE:] == terms:
-            self._take(behind)
+        if after and after[ID_SIZE:] == terms:
+            self._take(after)
         if not old or old[ID_SIZE:] != terms:
             self._put(low + terms)
         if slot:
@@ -275,7 +244,7 @@ class PendingTable:
 
     # -- dead letter keys ------------------------------------------------------------------------------------
     def _take_slot(self, key: bytes) -> int:
-        """The key's slot, held once until _free_slot()."""
+        """The key's slot; it is in use until _free_slot()."""
         slot = self._slots.get(key, 0)
         if not slot:
             if self._free:
@@ -298,16 +267,16 @@ class PendingTable:
 
     # -- by time ---------------------------------------------------------------------------------------------
     def next_due(self) -> int | None:
-        """The earliest moment at which a message falls due that may be delivered again then; None if there is none."""
+        """The earliest moment at which a message falls due that may be delivered again; None if there is none."""
         entry = self._due.first()
         return int.from_bytes(entry[:8], "big") if entry else None
 
     def due(self, now: int, limit: int) -> list[int]:
-        """IDs of messages due at ``now`` and not expired, by (due time, ID), at most ``limit``.
+        """IDs of messages that are due at ``now`` and not expired, by (due time, ID), at most ``limit``.
 
-        Expired messages that are met here are taken out of the due index, so that they are met once: they will not be
-        delivered again, even should the clock go back. One call meets at most SWEEP runs of them; it may then return
-        fewer than there are, and next_due() still lies in the past.
+        Expired runs that are found are removed from the due index, so that they are found once: they won't be delivered
+        again, even if the clock goes back. One call removes at most SWEEP of them; it may then return fewer messages
+        than there are, and next_due() is still in the past.
         """
         entries = self._due.span(b"", _pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
         found: list[int] = []
@@ -391,12 +360,12 @@ class PendingTable:
         return bytes(assemble(self.parts()))
 
     def parts(self) -> list[bytes]:
-        """A dump in pieces, which cost next to nothing and never change: assemble() them later, in any thread."""
+        """The dump in parts, which cost next to nothing and never change; any thread may assemble() them later."""
         return [*head(self._rows.count, self._runs.count, self._keys), *self._runs.dump(), *self._rows.dump()]
 
     @classmethod
     def load(cls, data: bytes) -> PendingTable:
-        """What dump() wrote. Raises CorruptError."""
+        """The table from its dump(). Raises CorruptError."""
         table = cls()
         table._keys, runs, rows = parse(data)
         table._users = [0] * len(table._keys)
@@ -407,7 +376,7 @@ class PendingTable:
         return table
 
     def _fill(self, runs: list[bytes], rows: bytes) -> None:
-        """Put the runs and rows of a dump into an empty table whose keys are known."""
+        """Fill an empty table, whose keys are known, with the runs and rows of a dump."""
         raws = cut(rows, ID_SIZE)
         lows = [run[:ID_SIZE] for run in runs]
         if not (all(map(lt, raws, islice(raws, 1, None))) and all(map(lt, lows, islice(lows, 1, None)))):
@@ -438,7 +407,7 @@ class PendingTable:
 
 
 def _raws(ids: Iterable[int]) -> list[bytes]:
-    """IDs as bytes, ascending, each once."""
+    """IDs as 16 bytes each, ascending, without duplicates."""
     return _ascending([entry_id.to_bytes(16, "big") for entry_id in ids])
 
 
@@ -447,7 +416,7 @@ def _ascending(raws: list[bytes]) -> list[bytes]:
 
 
 def _filed(run: bytes) -> tuple[bytes, bytes, int]:
-    """A run's rows in _due and _drop, each empty if it isn't there, and the slot of its key."""
+    """A run's rows in _due and _drop, empty where it has none, and the slot of its key."""
     low, _, due, expire, _, deliveries, most, slot, swept = _unpack_run(run)
     again = not most or deliveries < most
     leaves = leaves_at(due, expire, deliveries, most)
@@ -462,4 +431,4 @@ def leaves_at(due: int, expire: int, deliveries: int, max_deliveries: int) -> in
     """When a message must leave, in ms since epoch, or NEVER."""
     if max_deliveries and deliveries >= max_deliveries and (not expire or due < expire):
         return due
-    return expire or NEVER
+    return expire

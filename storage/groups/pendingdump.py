@@ -7,11 +7,11 @@
     | TLP2 | rows u64| runs u64| keys u32| each key: length u32, bytes | runs, 61 each| rows, 16 each|crc32 u32|
     +------+---------+---------+---------+-----------------------------+--------------+--------------+---------+
 
-Runs and rows are those of ``pending``. Valid if the lengths add up, the crc32 is that of all before it, IDs ascend,
-each run has rows and each row a run, and slots name keys.
+Runs and rows are those of ``pending``. A dump is valid if the lengths add up, the crc32 is that of everything before
+it, IDs ascend, each run has rows and each row a run, and the runs' slots name keys.
 
-TLP1, which was before, is still read. It has no runs; its rows are 60 bytes each: a run that begins at the message's
-ID, without ``swept``.
+TLP1, the format before that, is still read. It has no runs; its rows are 60 bytes each: a run that begins at the
+message's ID, without ``swept``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NUMBER: Final = Struct(">I")
 
 
 def head(rows: int, runs: int, keys: list[bytes]) -> list[bytes]:
-    """What comes before the runs."""
+    """The parts before the runs."""
     parts = [HEAD.pack(MAGIC, rows, runs, len(keys))]
     for key in keys:
         parts += (NUMBER.pack(len(key)), key)
@@ -43,8 +43,11 @@ def head(rows: int, runs: int, keys: list[bytes]) -> list[bytes]:
 
 
 def assemble(parts: Sequence[bytes], room: int = 0) -> bytearray:
-    """The dump whose parts these are, behind ``room`` zero bytes. A million messages can be 70 MB: b"".join would
-    keep all other threads waiting while it copies them; here they have their turns."""
+    """The dump whose parts these are, after ``room`` zero bytes.
+
+    A million messages can take 70 MB. b"".join would stop all other threads while it copies them; this lets them run
+    between parts.
+    """
     dump = bytearray(room)
     for part in parts:
         dump += part
@@ -53,7 +56,7 @@ def assemble(parts: Sequence[bytes], room: int = 0) -> bytearray:
 
 
 def parse(data: bytes) -> tuple[list[bytes], list[bytes], bytes]:
-    """Keys, runs, and rows (joined) of a dump. Their order and what they hold is not looked at. Raises CorruptError."""
+    """Keys, runs, and rows (joined) of a dump; their order and content is not checked. Raises CorruptError."""
     old = data.startswith(OLD_MAGIC)
     start = OLD_HEAD.size if old else HEAD.size
     if len(data) < start + NUMBER.size or not (old or data.startswith(MAGIC)):

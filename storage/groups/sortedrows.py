@@ -1,14 +1,15 @@
-"""Sorted rows of fixed width in blocks: an ordered set that costs little more memory than its rows.
+"""Sorted rows of fixed width: an ordered set that takes little more memory than its rows.
 
-Rule 1: a row starts with its key; keys are unique, big-endian, and so sort as bytes. Rule 2: blocks are immutable
-``bytes`` of about 2 KB and a change makes a new one. Copying one costs 0.1 us, and in return nothing is over-allocated,
-a search slices ``bytes`` (twice as fast as slicing a ``bytearray``), and a dump is one join.
+Rule 1: a row starts with its key; keys are unique and big-endian, so they sort as bytes.
+Rule 2: rows are kept in chunks, immutable ``bytes`` of about 2 KB, and a change makes a new chunk. Copying one takes
+0.1 us; in return nothing is over-allocated, a search slices ``bytes`` (twice as fast as slicing a ``bytearray``), and a
+dump is one join.
 
-    _mins     b""          key             key           at or below its block's first key, above all keys before it
-    _blocks   row row row  row row row row row row ...   none is empty, except the only one of an empty set
+    _mins     b""          key             key           not above its chunk's first key, above all keys before that
+    _chunks   row row row  row row row row row row ...   none is empty, except the only one of an empty set
 
-Finding a row is a bisection of ``_mins`` in C, then one of a block. Appending behind the last row leaves full blocks;
-a row that falls into a full block splits it in two halves; a block that has become small joins a neighbour.
+To find a row, ``_mins`` is bisected in C, then one chunk. Rows that are appended leave full chunks behind; a row that
+falls into a full chunk splits it in two halves; a chunk that has become small is joined with a neighbour.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-BLOCK_BYTES: Final = 2048  # a block's size limit; below 1 KB block overheads count, above 4 KB copying does
-BLOCK_OVERHEAD: Final = 33 + 16 + 64 + 16  # bytes: object header, malloc's share, the key in _mins, two list slots
+CHUNK_BYTES: Final = 2048  # limit of a chunk's size; below 1 KB the overhead per chunk matters, above 4 KB the copying
+CHUNK_OVERHEAD: Final = 33 + 16 + 64 + 16  # bytes: object header, malloc, the key in _mins, two list slots
 
 
 class SortedRows:
     """Rows of ``width`` bytes, ordered by their first ``key_size`` bytes. Every change is O(log n) and a small copy."""
 
-    __slots__ = ("_blocks", "_capacity", "_hint", "_key_size", "_mins", "_small", "_width", "count")
+    __slots__ = ("_chunks", "_capacity", "_hint", "_key_size", "_mins", "_small", "_width", "count")
 
     def __init__(self, width: int, key_size: int) -> None:
         self._width = width
         self._key_size = key_size
-        self._capacity = BLOCK_BYTES // width * width  # bytes
-        self._small = self._capacity // 4  # bytes; a block of this size or less looks for a neighbour to join
+        self._capacity = CHUNK_BYTES // width * width  # bytes
+        self._small = self._capacity // 4  # bytes; a chunk that shrinks to this size is joined with a neighbour
         self.count = 0  # rows
-        self._hint = 0  # where in its block the last row was found: often the next is found there, too
-        self._blocks: list[bytes] = [b""]
+        self._hint = 0  # offset in its chunk of the last row found: the next is often found there, too
+        self._chunks: list[bytes] = [b""]
         self._mins: list[bytes] = [b""]
 
     def __len__(self) -> int:
@@ -41,61 +42,61 @@ class SortedRows:
     # -- reading ---------------------------------------------------------------------------------------------
     def first(self) -> bytes:
         """The lowest row; empty if there is none."""
-        return self._blocks[0][: self._width]
+        return self._chunks[0][: self._width]
 
     def last(self) -> bytes:
         """The highest row; empty if there is none."""
-        return self._blocks[-1][-self._width :]
+        return self._chunks[-1][-self._width :]
 
     def get(self, key: bytes) -> bytes:
         """The row with this key; empty if there is none."""
-        block, at, width = self._blocks[bisect_right(self._mins, key) - 1], self._hint, self._width
-        if block[at : at + self._key_size] != key:
-            at = self._hint = position(block, key, width)
-            if block[at : at + self._key_size] != key:
+        chunk, at, width = self._chunks[bisect_right(self._mins, key) - 1], self._hint, self._width
+        if chunk[at : at + self._key_size] != key:
+            at = self._hint = position(chunk, key, width)
+            if chunk[at : at + self._key_size] != key:
                 return b""
-        return block[at : at + width]
+        return chunk[at : at + width]
 
     def floor(self, key: bytes) -> bytes:
         """The highest row whose key is at or below ``key``; empty if there is none."""
-        blocks, width, size = self._blocks, self._width, self._key_size
-        row = blocks[-1][-width:]
+        chunks, width, size = self._chunks, self._width, self._key_size
+        row = chunks[-1][-width:]
         if row[:size] <= key:
             return row
         i = bisect_right(self._mins, key) - 1
-        block = blocks[i]
-        at = position(block, key, width)
-        row = block[at : at + width]
+        chunk = chunks[i]
+        at = position(chunk, key, width)
+        row = chunk[at : at + width]
         if row[:size] == key:
             return row
         if at:
-            return block[at - width : at]
-        return blocks[i - 1][-width:] if i else b""
+            return chunk[at - width : at]
+        return chunks[i - 1][-width:] if i else b""
 
     def above(self, key: bytes, itself: bool = False) -> bytes:
         """The lowest row whose key is above ``key`` (with ``itself``: or equal); empty if there is none."""
-        blocks, width, size = self._blocks, self._width, self._key_size
-        last = blocks[-1][-width:][:size]
+        chunks, width, size = self._chunks, self._width, self._key_size
+        last = chunks[-1][-width:][:size]
         if last < key or (last == key and not itself):
             return b""
         i = bisect_right(self._mins, key) - 1
-        block = blocks[i]
-        at = position(block, key, width)
-        if not itself and block[at : at + size] == key:
+        chunk = chunks[i]
+        at = position(chunk, key, width)
+        if not itself and chunk[at : at + size] == key:
             at += width
-        return block[at : at + width] if at < len(block) else blocks[i + 1][:width]
+        return chunk[at : at + width] if at < len(chunk) else chunks[i + 1][:width]
 
     def span(self, start: bytes, end: bytes, limit: int) -> list[bytes]:
         """At most ``limit`` rows at or above ``start``, all below ``end`` (empty: no bound), in order."""
         width = self._width
         found: list[bytes] = []
         i = bisect_right(self._mins, start) - 1 if start else 0
-        at = position(self._blocks[i], start, width) if start else 0
-        while limit > len(found) and i < len(self._blocks):
-            block = self._blocks[i]
-            inside = not end or block[-width:] < end
-            stop = min(len(block) if inside else position(block, end, width), at + (limit - len(found)) * width)
-            found += [block[offset : offset + width] for offset in range(at, stop, width)]
+        at = position(self._chunks[i], start, width) if start else 0
+        while limit > len(found) and i < len(self._chunks):
+            chunk = self._chunks[i]
+            inside = not end or chunk[-width:] < end
+            stop = min(len(chunk) if inside else position(chunk, end, width), at + (limit - len(found)) * width)
+            found += [chunk[offset : offset + width] for offset in range(at, stop, width)]
             if not inside:
                 break
             i += 1
@@ -104,114 +105,114 @@ class SortedRows:
 
     # -- one row ---------------------------------------------------------------------------------------------
     def insert(self, row: bytes) -> None:
-        """Add a row whose key is not there yet."""
-        blocks, mins, width = self._blocks, self._mins, self._width
+        """Add a row with a new key."""
+        chunks, mins, width = self._chunks, self._mins, self._width
         i = len(mins) - 1
         if row < mins[i]:
             i = bisect_right(mins, row) - 1
-        block = blocks[i]
+        chunk = chunks[i]
         self.count += 1
-        if block[-width:] < row:
-            if len(block) < self._capacity:
-                blocks[i] = block + row
+        if chunk[-width:] < row:
+            if len(chunk) < self._capacity:
+                chunks[i] = chunk + row
                 return
             if i == len(mins) - 1:
-                blocks.append(row)
+                chunks.append(row)
                 mins.append(row[: self._key_size])
                 return
-            block += row
+            chunk += row
         else:
-            at = position(block, row, width)
-            block = block[:at] + row + block[at:]
-        if len(block) <= self._capacity:
-            blocks[i] = block
+            at = position(chunk, row, width)
+            chunk = chunk[:at] + row + chunk[at:]
+        if len(chunk) <= self._capacity:
+            chunks[i] = chunk
         else:
-            self._split(i, block)
+            self._split(i, chunk)
 
     def replace(self, row: bytes) -> bool:
-        """Put ``row`` in the place of the row with its key; False if there is none."""
+        """Replace the row that has the key of ``row``; False if there is none."""
         key = row[: self._key_size]
         i = bisect_right(self._mins, key) - 1
-        block, at, width = self._blocks[i], self._hint, self._width
-        if block[at : at + self._key_size] != key:
-            at = self._hint = position(block, key, width)
-            if block[at : at + self._key_size] != key:
+        chunk, at, width = self._chunks[i], self._hint, self._width
+        if chunk[at : at + self._key_size] != key:
+            at = self._hint = position(chunk, key, width)
+            if chunk[at : at + self._key_size] != key:
                 return False
-        self._blocks[i] = block[:at] + row + block[at + width :]
+        self._chunks[i] = chunk[:at] + row + chunk[at + width :]
         return True
 
     def delete(self, key: bytes) -> bytes:
         """Remove the row with this key and return it; empty if there is none."""
         i = bisect_right(self._mins, key) - 1
-        block, at, width = self._blocks[i], self._hint, self._width
-        if block[at : at + self._key_size] != key:
-            at = self._hint = position(block, key, width)
-            if block[at : at + self._key_size] != key:
+        chunk, at, width = self._chunks[i], self._hint, self._width
+        if chunk[at : at + self._key_size] != key:
+            at = self._hint = position(chunk, key, width)
+            if chunk[at : at + self._key_size] != key:
                 return b""
-        row = block[at : at + width]
+        row = chunk[at : at + width]
         self.count -= 1
-        rest = block[:at] + block[at + width :]
+        rest = chunk[:at] + chunk[at + width :]
         if len(rest) > self._small:
-            self._blocks[i] = rest
+            self._chunks[i] = rest
         else:
             self._shrunk(i, rest)
         return row
 
     # -- many rows -------------------------------------------------------------------------------------------
     def insert_many(self, rows: bytes) -> None:
-        """Add rows, joined and in ascending order, none of whose keys is there yet."""
+        """Add rows with new keys, joined, in ascending order."""
         width = self._width
         first, last = rows[:width], rows[-width:]
         i = bisect_right(self._mins, first) - 1
-        block = self._blocks[i]
-        at = len(block) if block[-width:] < first else position(block, first, width)
-        after = block[at : at + width] if at < len(block) else self._min_after(i)
-        # A bound may outlive its row, so the last of these may stand right on it: that one belongs behind it.
-        if after and after <= last:  # other rows, or a border, stand between these
+        chunk = self._chunks[i]
+        at = len(chunk) if chunk[-width:] < first else position(chunk, first, width)
+        after = chunk[at : at + width] if at < len(chunk) else self._min_after(i)
+        # A bound may outlive its row, so the last of these rows may have just that key; it belongs to the next chunk.
+        if after and after <= last:  # other rows, or a bound, are between these
             for offset in range(0, len(rows), width):
                 self.insert(rows[offset : offset + width])
             return
         self.count += len(rows) // width
-        if i == len(self._mins) - 1 and at == len(block):
+        if i == len(self._mins) - 1 and at == len(chunk):
             self._append(rows)
             return
-        block = block[:at] + rows + block[at:]
-        if len(block) <= self._capacity:
-            self._blocks[i] = block
+        chunk = chunk[:at] + rows + chunk[at:]
+        if len(chunk) <= self._capacity:
+            self._chunks[i] = chunk
         else:
-            self._split(i, block)
+            self._split(i, chunk)
 
     def delete_many(self, keys: list[bytes]) -> list[bytes]:
-        """Remove the rows with these keys, which are in ascending order; returns those that were there, in order."""
-        blocks, mins, width, key_size = self._blocks, self._mins, self._width, self._key_size
+        """Remove the rows with these keys, which ascend; returns the rows that existed, in order."""
+        chunks, mins, width, key_size = self._chunks, self._mins, self._width, self._key_size
         gone: list[bytes] = []
         n, j = len(keys), 0
         while j < n:
             key = keys[j]
             i = bisect_right(mins, key) - 1
             border = self._min_after(i)
-            block = blocks[i]
-            at = position(block, key, width)
-            count = min(n - j, (len(block) - at) // width) if width == key_size else 0
+            chunk = chunks[i]
+            at = position(chunk, key, width)
+            count = min(n - j, (len(chunk) - at) // width) if width == key_size else 0
             if count > 1:
-                run, some = block[at : at + count * width], keys[j : j + count]
-                if run == b"".join(some):  # often the keys are those of the next rows
+                part, some = chunk[at : at + count * width], keys[j : j + count]
+                if part == b"".join(some):  # often the keys are those of the next rows
                     gone += some
                     j += count
-                    left = block[:at] + block[at + len(run) :]
+                    left = chunk[:at] + chunk[at + len(part) :]
                     if len(left) > self._small:
-                        blocks[i] = left
+                        chunks[i] = left
                     else:
                         self._shrunk(i, left)
                     continue
             kept: list[bytes] = []
             start = 0
             while True:
-                row = block[at : at + width]
+                row = chunk[at : at + width]
                 if row[:key_size] == key:
                     gone.append(row)
                     if at > start:
-                        kept.append(block[start:at])
+                        kept.append(chunk[start:at])
                     at += width
                     start = at
                 j += 1
@@ -220,13 +221,13 @@ class SortedRows:
                 key = keys[j]
                 if border and key >= border:
                     break
-                if block[at : at + key_size] < key:  # the next key need not be the next row
-                    at = position(block, key, width, at)
+                if chunk[at : at + key_size] < key:  # the next key need not be the next row
+                    at = position(chunk, key, width, at)
             if start:
-                kept.append(block[start:])
+                kept.append(chunk[start:])
                 rest = b"".join(kept)
                 if len(rest) > self._small:
-                    blocks[i] = rest
+                    chunks[i] = rest
                 else:
                     self._shrunk(i, rest)
         self.count -= len(gone)
@@ -234,68 +235,68 @@ class SortedRows:
 
     # -- the whole -------------------------------------------------------------------------------------------
     def dump(self) -> list[bytes]:
-        """All rows in order, as blocks to be joined. Immutable: later changes don't show."""
-        return self._blocks.copy()
+        """All rows in order, as chunks to be joined; later changes don't affect them."""
+        return self._chunks.copy()
 
     def fill(self, rows: bytes) -> None:
-        """Put rows, joined and in ascending order, into an empty set."""
+        """Fill an empty set with rows, joined, in ascending order."""
         self.count = len(rows) // self._width
         self._append(rows)
 
     def memory_bytes(self) -> int:
         """Estimate of what the set takes in memory."""
-        return self.count * self._width + len(self._blocks) * BLOCK_OVERHEAD + 256
+        return self.count * self._width + len(self._chunks) * CHUNK_OVERHEAD + 256
 
-    # -- blocks ----------------------------------------------------------------------------------------------
+    # -- chunks ----------------------------------------------------------------------------------------------
     def _min_after(self, i: int) -> bytes:
-        """Lower bound of the block behind block ``i``; empty if that is the last one."""
+        """Lower bound of the chunk after chunk ``i``; empty if there is none."""
         return self._mins[i + 1] if i + 1 < len(self._mins) else b""
 
     def _append(self, rows: bytes) -> None:
-        """Rows above all others: fill the last block, then make full ones."""
+        """Add rows above all others: fill up the last chunk, then make full ones."""
         capacity = self._capacity
-        room = capacity - len(self._blocks[-1])
+        room = capacity - len(self._chunks[-1])
         if room > 0:
-            self._blocks[-1] += rows[:room]
+            self._chunks[-1] += rows[:room]
         else:
             room = 0
         for at in range(room, len(rows), capacity):
-            self._blocks.append(rows[at : at + capacity])
+            self._chunks.append(rows[at : at + capacity])
             self._mins.append(rows[at : at + self._key_size])
 
-    def _split(self, i: int, block: bytes) -> None:
-        """Put what has outgrown block ``i`` in its place as blocks of about equal size."""
+    def _split(self, i: int, chunk: bytes) -> None:
+        """Replace chunk ``i`` by ``chunk``, which is too long for one, as chunks of about equal size."""
         width = self._width
-        parts = -(-len(block) // self._capacity)
-        step = -(-(len(block) // width) // parts) * width
-        pieces = [block[at : at + step] for at in range(0, len(block), step)]
-        self._blocks[i : i + 1] = pieces
+        parts = -(-len(chunk) // self._capacity)
+        step = -(-(len(chunk) // width) // parts) * width
+        pieces = [chunk[at : at + step] for at in range(0, len(chunk), step)]
+        self._chunks[i : i + 1] = pieces
         self._mins[i + 1 : i + 1] = [piece[: self._key_size] for piece in pieces[1:]]
 
     def _shrunk(self, i: int, rest: bytes) -> None:
-        """Block ``i`` has little left: join it with a neighbour if both together leave room to grow."""
-        blocks, mins = self._blocks, self._mins
-        blocks[i] = rest
+        """Chunk ``i`` has only ``rest`` left: join it with a neighbour if both together leave room to grow."""
+        chunks, mins = self._chunks, self._mins
+        chunks[i] = rest
         limit = self._capacity - self._small
-        if i + 1 < len(blocks) and len(rest) + len(blocks[i + 1]) <= limit:
-            blocks[i] = rest + blocks[i + 1]
-            del blocks[i + 1], mins[i + 1]
-        elif i and len(rest) + len(blocks[i - 1]) <= limit:
-            blocks[i - 1] += rest
-            del blocks[i], mins[i]
-        elif not rest and len(blocks) > 1:
-            del blocks[i], mins[i]
+        if i + 1 < len(chunks) and len(rest) + len(chunks[i + 1]) <= limit:
+            chunks[i] = rest + chunks[i + 1]
+            del chunks[i + 1], mins[i + 1]
+        elif i and len(rest) + len(chunks[i - 1]) <= limit:
+            chunks[i - 1] += rest
+            del chunks[i], mins[i]
+        elif not rest and len(chunks) > 1:
+            del chunks[i], mins[i]
             mins[0] = b""
 
 
-def position(block: bytes, key: bytes, width: int, start: int = 0) -> int:
-    """Offset of the first row that is not below ``key``, looking from ``start`` on (a row's); maybe the end."""
-    lo, hi = start // width, len(block) // width
+def position(chunk: bytes, key: bytes, width: int, start: int = 0) -> int:
+    """Offset of the first row that is not below ``key``, from the row at offset ``start`` on; maybe the chunk's end."""
+    lo, hi = start // width, len(chunk) // width
     size = len(key)
     while lo < hi:
         mid = (lo + hi) >> 1
         at = mid * width
-        if block[at : at + size] < key:
+        if chunk[at : at + size] < key:
             lo = mid + 1
         else:
             hi = mid

@@ -1,6 +1,6 @@
-"""The cache of opened nodes: the least recently used ones go first; all streams of a keyspace share its bytes.
+"""The cache of opened nodes, shared by all streams of a keyspace: the least recently used ones go first.
 
-Nodes come packed (see ``packed``), and are unpacked when they have proved to be in demand.
+Nodes arrive packed (see ``packed``), and are unpacked once they have been used often enough.
 """
 
 from __future__ import annotations
@@ -9,32 +9,26 @@ from array import array
 from collections import OrderedDict
 from typing import Final
 
-from storage.nodes.node import TailNode
 from storage.nodes.packed import AnyNode, PackedNode
 
-UNPACK_AT: Final = 2  # uses of a packed node after its first: what is back so soon will be back again
-
-NONE: Final[tuple[int, int, int, AnyNode]] = (0, 0, 0, TailNode())
+UNPACK_AT: Final = 2  # uses of a packed node after its first: what is read again so soon will be read again
 
 
 class NodeCache:
-    """Bounded by ``max_bytes``, which may change at any time (what is too much goes at once); 0 switches it off.
+    """Holds at most ``max_bytes``, which may be changed at any time (the excess goes at once); 0 switches it off.
 
-    A node is known by its stream's sid and the ordinal of its first entry: both never come again for other entries.
+    A node's key is its stream's sid and the ordinal of its first entry; that pair is never used for other entries.
     """
 
-    __slots__ = ("_max_bytes", "_nodes", "_of_stream", "bytes", "hits", "misses", "recent")
+    __slots__ = ("_max_bytes", "_nodes", "_of_stream", "bytes", "hits", "misses")
 
     def __init__(self, max_bytes: int) -> None:
-        self.bytes = 0  # of the nodes held, as their ``size`` counts
+        self.bytes = 0  # sum of the nodes' ``size``
         self.hits = 0
         self.misses = 0
-        # The sealed node that a stream used last: sid, first ordinal, end, node. A read that follows a search finds it
-        # here at once, also where the cache is off.
-        self.recent = NONE
         self._max_bytes = max_bytes
         self._nodes: OrderedDict[tuple[int, int], AnyNode] = OrderedDict()
-        self._of_stream: dict[int, set[int]] = {}  # sid -> first ordinals; a stream with nothing here has no set
+        self._of_stream: dict[int, set[int]] = {}  # sid -> first ordinals; no set is empty
 
     @property
     def max_bytes(self) -> int:
@@ -61,7 +55,7 @@ class NodeCache:
         return node
 
     def put(self, sid: int, first_ord: int, node: AnyNode) -> None:
-        """Keep ``node``, in the place of one with the same beginning. One that exceeds max_bytes alone isn't kept."""
+        """Keep ``node`` instead of any other with the same key. One that alone exceeds max_bytes isn't kept."""
         key = (sid, first_ord)
         if key in self._nodes:
             self.drop(sid, first_ord)
@@ -84,7 +78,7 @@ class NodeCache:
             self._forget(sid, first_ord, node)
 
     def drop_many(self, sid: int, first_ords: array[int]) -> None:
-        """Nodes of a stream are gone, ``first_ords`` ascending. O(their number, or that of the stream's nodes here)."""
+        """Nodes of a stream are gone, in ascending order. O(their number, or that of the stream's nodes here)."""
         cached = self._of_stream.get(sid)
         if cached is None:
             return
@@ -95,12 +89,10 @@ class NodeCache:
 
     def drop_stream(self, sid: int) -> None:
         """The stream is gone. O(nodes cached of it)."""
-        self.recent = NONE
         for first_ord in self._of_stream.pop(sid, ()):
             self.bytes -= self._nodes.pop((sid, first_ord)).size
 
     def clear(self) -> None:
-        self.recent = NONE
         self._nodes.clear()
         self._of_stream.clear()
         self.bytes = 0

@@ -1,7 +1,8 @@
 """The index of a stream's sealed nodes: where each begins, by ordinal and by ID.
 
-Three parallel arrays, in order; nodes come at the end and go at the front. What has gone stays in the arrays as a dead
-prefix until that is half of them, so eviction costs O(1) a node. At 100 M entries, 512 a node, it takes 5 MB.
+Three parallel arrays, in order. Nodes are added at the end and removed at the front; removed ones stay in the arrays as
+a dead prefix until that is half of them, so eviction costs O(1) a node. With 100 M entries in nodes of 512 the index
+takes 5 MB.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from storage.ids import MASK64
 
 
 class NodeIndex:
-    """Positions are places in the arrays: ``head`` is the first live one, ``len(ords)`` the end."""
+    """Positions are offsets into the arrays: ``head`` is the first live one, ``len(ords)`` the end."""
 
     __slots__ = ("head", "ms", "ords", "seq")
 
     def __init__(self) -> None:
         self.head = 0
         self.ords = array("Q")  # ordinal of the node's first entry
-        self.ms = array("Q")  # its ID
+        self.ms = array("Q")  # that entry's ID
         self.seq = array("Q")
 
     def __len__(self) -> int:
@@ -32,13 +33,13 @@ class NodeIndex:
         self.seq.append(first_id & MASK64)
 
     def pop(self) -> int:
-        """Forget the last node; returns its first ordinal."""
+        """Remove the last node; returns its first ordinal."""
         self.ms.pop()
         self.seq.pop()
         return self.ords.pop()
 
     def drop_front(self, head: int) -> None:
-        """Nodes before position ``head`` are gone."""
+        """Remove the nodes before position ``head``."""
         self.head = head
         if head > 32 and head * 2 > len(self.ords):
             del self.ords[:head], self.ms[:head], self.seq[:head]
@@ -61,4 +62,4 @@ class NodeIndex:
         return self.ms[position] << 64 | self.seq[position]
 
     def memory_bytes(self) -> int:
-        return 25 * len(self.ords) + 340  # arrays keep a sixteenth of room
+        return 25 * len(self.ords) + 340  # arrays over-allocate by a sixteenth

@@ -3,10 +3,10 @@
 A node in memory is its entries' RESP bytes, one after another as TREAD sends them, and three arrays:
 
     base + ms[i], seq[i]    the ID of entry i, ascending
-    ends[i]                 offset in ``wire`` behind entry i, which is wire[ends[i-1]:ends[i]] (from 0 for i = 0)
+    ends[i]                 end of entry i in ``wire``: the entry is wire[ends[i-1]:ends[i]] (from 0 for i = 0)
 
-so a range is two bisects and one slice. On disk, and while it waits to get there, a node is a blob (how it is opened
-stands in ``packed``):
+so a range is two bisections and one slice. On disk, and while it waits to get there, a node is a blob (``packed`` opens
+it):
 
      0      2     3     4        8        12        20         28       32
     +------+-----+-----+--------+--------+---------+----------+--------+- body ---------------------------------
@@ -21,9 +21,9 @@ stands in ``packed``):
           bits 5-6  bytes of a size: 1, 2, 4 (3 is invalid)
           bit 7     the seq column holds differences (signed, first 0), else the numbers themselves (unsigned)
 
-All little-endian. Each column is as narrow as its values allow: zstd finds zero bytes too, but at 1.4 bytes an entry.
-Valid: magic and version known, count not 0, crc32 that of the 28 bytes before it and of the body as stored (checked
-first, and cheap, for blobs are small), body of the announced length.
+All little-endian. Each column is as narrow as its values allow: zstd removes zero bytes too, but at a cost of 1.4 bytes
+an entry. A blob is valid if magic and version are known, count is not 0, the crc32 is that of the 28 bytes before it
+and of the body as stored (checked first, which is cheap as blobs are small), and the body has the announced length.
 """
 
 from __future__ import annotations
@@ -41,32 +41,36 @@ import zstandard
 
 from storage.ids import MASK64
 
-MAGIC, VERSION = b"TN", 1
+MAGIC: Final = b"TN"
+VERSION: Final = 1
 HEADER: Final = Struct("<2sBBIIQQ")
 CRC: Final = Struct("<I")
 BODY: Final = HEADER.size + CRC.size  # offset of the body
-ZSTD, SEQ_DELTAS = 0x01, 0x80  # bits of ``how``
-UNSIGNED, SIGNED = "BHIQ", "bhiq"  # array codes of 1, 2, 4, 8 bytes
+ZSTD: Final = 0x01  # bits of ``how``
+SEQ_DELTAS: Final = 0x80
+UNSIGNED: Final = "BHIQ"  # array codes of 1, 2, 4, 8 bytes
+SIGNED: Final = "bhiq"
 COUNTED: Final = 4096
-_COUNTING: Final = array("Q", range(COUNTED))  # copied faster than counted
+_COUNTING: Final = array("Q", range(COUNTED))  # copying a part of it is faster than counting
 _FLIP: Final = bytes([n ^ 0x80 for n in range(256)])
-OVERHEAD: Final = 550  # bytes of a cached node's objects: node, arrays, bytes, the cache's entry
+OVERHEAD: Final = 550  # memory of a cached node's objects: node, arrays, bytes, the cache's entry
+
 
 def new_compressor() -> zstandard.ZstdCompressor:
-    """It serves one thread at a time."""
+    """One compressor serves one thread at a time."""
     return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
-_compressor: Final = new_compressor()  # the keyspace's; reused, for making one costs more than using it
+_compressor: Final = new_compressor()  # of the keyspace's thread; reused, as making one costs more than using it
 
 
 class Node:
-    """Entries in memory. Immutable, unless it is a TailNode; never empty, unless a TailNode just made."""
+    """Entries in memory. Immutable unless it is a TailNode; never empty unless it is a new TailNode."""
 
     __slots__ = ("base", "ends", "ms", "seq", "wire")
 
     def __init__(self, base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> None:
-        self.base = base  # ms since epoch, to be added to each of ``ms``
+        self.base = base  # ms since epoch, added to each of ``ms``
         self.ms = ms
         self.seq = seq
         self.ends = ends
@@ -81,7 +85,7 @@ class Node:
         return len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
 
     def unpack(self) -> Node:
-        """Itself: it has its arrays (see PackedNode)."""
+        """Itself; a PackedNode makes a Node here."""
         return self
 
     def id_at(self, index: int) -> int:
@@ -99,14 +103,13 @@ class Node:
         at = bisect_left(column, ms)
         if seq and at < len(column) and column[at] == ms:
             seqs = self.seq
-            ahead = seq - seqs[at]  # nearly always they count up by one
+            ahead = seq - seqs[at]  # nearly always the numbers count up by one
             if ahead <= 0:
                 return at
             guess = at + ahead
             if guess < len(column) and column[guess] == ms and seqs[guess] == seq:
                 return guess
-            behind = bisect_left(column, ms + 1, at)
-            at = bisect_left(seqs, seq, at, behind)
+            at = bisect_left(seqs, seq, at, bisect_left(column, ms + 1, at))
         return at
 
     def slice(self, lo: int, hi: int) -> bytes:
@@ -154,23 +157,23 @@ class TailNode(Node):
         return tail
 
     def extend(self, ms: int, seq: int, ends: list[int]) -> None:
-        """Entries ms.seq, ms.seq + 1 ..., whose bytes are in ``wire`` already."""
-        count, behind = len(ends), seq + len(ends)
+        """Add entries ms.seq, ms.seq + 1 ..., whose bytes are in ``wire`` already and end at ``ends``."""
+        count, stop = len(ends), seq + len(ends)
         self.ends.extend(array("I", ends))
         self.ms.extend(array("Q", (ms,)) * count)
-        self.seq.extend(_COUNTING[seq:behind] if behind <= COUNTED else array("Q", range(seq, behind)))
+        self.seq.extend(_COUNTING[seq:stop] if stop <= COUNTED else array("Q", range(seq, stop)))
 
     def freeze(self, lo: int, hi: int) -> Node:
-        """A copy of entries lo to hi - 1 (at least one) that later appends don't change."""
+        """A copy of entries lo to hi - 1 (at least one), which later appends don't change."""
         start = self.ends[lo - 1] if lo else 0
         ends = array("I", [end - start for end in self.ends[lo:hi]])
         return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
 
 
 def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
-    """The node as a blob: compressed, or raw (a tail that a checkpoint stores and that will change again).
+    """The node as a blob: compressed, or raw (for a tail, which changes again after the checkpoint).
 
-    ``compressor``: of a thread that isn't the keyspace's.
+    ``compressor``: the calling thread's, if that isn't the keyspace's.
     """
     ms, seq, ends, wire = node.ms, node.seq, node.ends, node.wire
     ms_width, ms_column = _gaps(ms, ms[0])
@@ -194,25 +197,25 @@ def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body))
 
 
-# Columns are bytes, little-endian, and are made at once: cut with a stride, and subtracted as one long number whose
-# digits are the elements. A loop over the elements takes five times as long.
+# Columns are little-endian bytes. They are computed as a whole: cut with a stride, and subtracted as one long number
+# whose digits are the elements. A loop over the elements takes five times as long.
 
 
 def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
-    """Differences of ascending numbers, the first one's to ``start``: the narrowest column, width as a power of 2."""
+    """Differences of ascending numbers, the first to ``start``: the narrowest column, its width as a power of two."""
     count, last = len(column), column[-1]
     width = column.itemsize
     while width > 1 and start >> 4 * width == last >> 4 * width:
-        width >>= 1  # the bytes above are the same in all
+        width >>= 1  # the upper bytes are the same in all
     bits, mask = 8 * width, (1 << 8 * width) - 1
     number = int.from_bytes(_cut(_little(column), column.itemsize, width), "little")
-    # each digit less the one before it: none is below 0, so none borrows
+    # each digit minus the one before it; no result is negative, so none borrows
     number += ((last & mask) << bits * count) - (number << bits) - (start & mask)
     return _narrowest(number.to_bytes(width * count, "little"), width)
 
 
 def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
-    """Differences of numbers up to ``top``, which is below 2**63; the first is 0."""
+    """Differences of numbers whose maximum is ``top`` (below 2**63), as the narrowest column; the first is 0."""
     count = len(column)
     if top >> 30:
         values = array("q", [0, *map(sub, islice(column, 1, None), column)])
@@ -222,20 +225,20 @@ def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
     width = 4 if top >> 14 else 2
     number = int.from_bytes(_cut(_little(column), column.itemsize, width), "little")
     number += (column[-1] << 8 * width * count) - (number << 8 * width) - column[0]
-    guard = bytes(width - 1) + b"\x80"  # added to each digit: none borrows
+    guard = bytes(width - 1) + b"\x80"  # added to each digit, so that none borrows
     number += int.from_bytes(guard * count, "little")
     for power in range(width >> 1):
         kept = 1 << power
-        bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # what fits doesn't carry beyond the bytes kept
+        bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # numbers that fit don't carry beyond the bytes kept
         raw = (number + int.from_bytes(bias * count, "little")).to_bytes(width * count, "little")
-        # no generator: compiled, it would be slower than all lanes
+        # not a generator: compiled, that would be slower even though it stops early
         if [raw[lane::width] for lane in range(kept, width)] == [bytes(count)] * (width - kept - 1) + [b"\x80" * count]:
             return power, _flipped(_cut(raw, width, kept), kept)
     return width >> 1, _flipped(number.to_bytes(width * count, "little"), width)
 
 
 def _flipped(raw: bytes, width: int) -> bytes:
-    """Elements without their bias of half their range: two's complements."""
+    """Elements without their bias of half the range, that is, as two's complements."""
     column = bytearray(raw)
     column[width - 1 :: width] = raw[width - 1 :: width].translate(_FLIP)
     return bytes(column)
@@ -252,7 +255,7 @@ def _narrowest(raw: bytes, width: int) -> tuple[int, bytes]:
 
 
 def _cut(raw: bytes, width: int, kept: int) -> bytes:
-    """The lower ``kept`` bytes of each element of ``width`` bytes; as many or more than it has: all."""
+    """The lower ``kept`` bytes of each element of ``width`` bytes; all of them if ``kept`` isn't smaller."""
     if kept >= width:
         return raw
     if kept == 1:

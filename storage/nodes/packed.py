@@ -1,14 +1,14 @@
-"""Nodes as they come out of their blob: the columns as stored, added up only as far as a read needs it.
+"""Nodes as they come out of their blobs: the columns as stored, added up only as far as a read needs them.
 
-To make a Node of a blob costs three times what its decompression costs, nearly all of it for the numbers of entries
-that nobody asks for. A PackedNode answers the same questions from the columns:
+Making a Node from a blob costs three times as much as decompressing it, nearly all of it for the numbers of entries
+that are not read. A PackedNode answers the same questions from the columns:
 
     ms of entry i      base + sum(gaps[: i + 1])
     end of entry i     sum(sizes[: i + 1])
     seq of entry i     seqs[i], or first_seq + sum(seqs[: i + 1]) where the column holds differences
 
-``sum`` adds some hundred small numbers in a microsecond. So a node's first reads are cheap, later ones dearer than with
-arrays: the cache unpacks what it is asked for again and again.
+``sum`` adds some hundred small numbers in a microsecond. So a node's first reads are cheap, and later ones cost more
+than with arrays: the cache unpacks nodes that are read repeatedly.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node
 
-Column: TypeAlias = "bytes | array[int]"  # bytes if an element takes one, unsigned: the fastest to cut and to add up
-AT_ONCE: Final = 32  # numbers that a search adds up one by one; of more, it adds up the first half
-OVERHEAD: Final = 700  # bytes of a cached node's objects: node, columns, body, the cache's entry
+Column: TypeAlias = "bytes | array[int]"  # bytes for unsigned elements of one byte: the fastest to cut and to add up
+AT_ONCE: Final = 32  # numbers that a search adds up one by one; it halves longer columns first
+OVERHEAD: Final = 700  # memory of a cached node's objects: node, columns, body, the cache's entry
 
-_NOT_NEGATIVE: Final = bytes(range(128))  # bytes that are not, where they are signed
-_LOW: Final = 0 if byteorder == "little" else 1  # which byte of two
+_NOT_NEGATIVE: Final = bytes(range(128))  # read as signed bytes
+_LOW: Final = 0 if byteorder == "little" else 1  # offset of the lower byte of two
 
-# Reused: making one costs more than using it. It serves one thread at a time, that of the keyspace.
+# Of the keyspace's thread (it serves one at a time); reused, as making one costs more than using it.
 _decompressor: Final = zstandard.ZstdDecompressor()
 
 
 class PackedNode:
-    """Entries of a sealed node; immutable, never empty. What Node answers, it answers the same."""
+    """Entries of a sealed node; immutable, never empty. Its methods return what those of Node return."""
 
     __slots__ = (
         "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "base", "body", "first_id", "size", "uses",
@@ -48,14 +48,14 @@ class PackedNode:
         self, base: int, gaps: Column, first_seq: int, seqs: Column, differences: bool, sizes: Column, body: bytes,
         start: int,
     ) -> None:  # fmt: skip
-        """The wire is ``body`` from ``start`` on; ``differences``: so is ``seqs`` to be read.
+        """The wire is ``body`` from ``start`` on; with ``differences``, ``seqs`` holds differences.
 
-        Raises CorruptError if there is no such node (differences that lead nowhere are found out when they are used).
+        Raises CorruptError if no node can have these columns (impossible differences are noticed when they are used).
         """
         self.base = base  # ms since epoch
         self.body = body
         self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
-        self.uses = 0  # since it came into the cache, which counts
+        self.uses = 0  # reads since it was put into the cache, which counts them
         self._start = start
         self._gaps = gaps
         self.first_id = base << 64 | first_seq
@@ -76,7 +76,7 @@ class PackedNode:
 
     def unpack(self) -> Node:
         """The same with arrays. Raises CorruptError."""
-        # plain lists between: an array takes its elements from a list twice as fast as from an iterator
+        # by way of lists: an array is filled from a list twice as fast as from an iterator
         gaps = list(accumulate(self._gaps))
         offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
         seqs = self._seqs
@@ -105,24 +105,24 @@ class PackedNode:
             return at
         rest = gaps[at + 1 :]
         if isinstance(rest, bytes):
-            behind = len(gaps) - len(rest.lstrip(b"\0"))
+            stop = len(gaps) - len(rest.lstrip(b"\0"))
         else:
-            behind = at + 1 + _first_reaching(rest, 1)
-        return at + self._place(at, behind, seq)
+            stop = at + 1 + _first_reaching(rest, 1)
+        return at + self._below(at, stop, seq)
 
-    def _place(self, at: int, behind: int, seq: int) -> int:
-        """How many of entries at to behind - 1, which are of one millisecond, have a smaller number than ``seq``."""
+    def _below(self, at: int, stop: int, seq: int) -> int:
+        """How many of entries at to stop - 1, which are of one millisecond, have a sequence number below ``seq``."""
         seqs, first = self._seqs, self._seqs_of(at, at + 1)[0]
-        ahead = seq - first  # nearly always they count up by one
+        ahead = seq - first  # nearly always the numbers count up by one
         if ahead <= 0:
             return 0
-        if at + ahead < behind:
+        if at + ahead < stop:
             if not self._differences:
                 if seqs[at + ahead] == seq:
                     return ahead
             elif not isinstance(seqs, bytes) and seqs[at + 1 : at + ahead + 1].tobytes() == _ones(ahead, seqs.itemsize):
                 return ahead
-        return bisect_left(self._seqs_of(at, behind), seq)
+        return bisect_left(self._seqs_of(at, stop), seq)
 
     def slice(self, lo: int, hi: int) -> bytes:
         """Wire bytes of entries lo to hi - 1."""
@@ -158,8 +158,8 @@ AnyNode = Node | PackedNode
 
 
 def _total(numbers: Column) -> int:
-    """Their sum. Of bytes adler32 knows it ten times as fast as sum(): its low half is one more, modulo 65521, and
-    256 bytes don't reach that."""
+    """Their sum. For bytes, adler32 computes it ten times as fast as sum(): its low half is the sum plus one modulo
+    65521, which the sum of 256 bytes doesn't reach."""
     if not isinstance(numbers, bytes):
         if numbers.typecode == "b":
             raw = numbers.tobytes()
@@ -178,7 +178,7 @@ def _total(numbers: Column) -> int:
 
 
 def _ones(count: int, width: int) -> bytes:
-    """A column of nothing but 1."""
+    """A column of ``count`` ones."""
     return (b"\1".ljust(width, b"\0") if byteorder == "little" else b"\1".rjust(width, b"\0")) * count
 
 
@@ -197,7 +197,7 @@ def _first_reaching(column: Column, target: int) -> int:
 
 
 def open_packed(blob: bytes) -> PackedNode:
-    """The node that ``seal`` made a blob of. Raises CorruptError."""
+    """The node whose blob ``seal`` made. Raises CorruptError."""
     if len(blob) <= BODY:
         raise CorruptError("a node is cut short")
     magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
@@ -230,13 +230,8 @@ def open_packed(blob: bytes) -> PackedNode:
     return PackedNode(ms, gaps, seq, seq_column, differences, size_column, body, wires)
 
 
-def open_node(blob: bytes) -> Node:
-    """The same with arrays. Raises CorruptError."""
-    return open_packed(blob).unpack()
-
-
 def open_stored(blob: bytes, sid: int, first_ord: int, first_id: int, count: int) -> PackedNode:
-    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another's."""
+    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another node's."""
     try:
         node = open_packed(blob)
         if len(node) != count or node.first_id != first_id:

@@ -11,23 +11,23 @@ class NodeStore(Protocol):
     """Where sealed nodes are that have left memory; implemented by the persistence layer."""
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """The node's blob. Raises CorruptError if it isn't there."""
+        """The node's blob. Raises CorruptError if the store doesn't have it."""
 
     def pin(self) -> NodeStore:
-        """A view that stays as it is now, until its release()."""
+        """A view of the store as it is now; it doesn't change until its release()."""
 
     def release(self) -> None: ...
 
 
-class Nodes:
-    """Limits may be set at any time."""
+class NodePool:
+    """Store, cache and limits. The limits may be changed at any time."""
 
     __slots__ = ("cache", "drafted", "max_bytes", "max_entries", "publish_written", "store")
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
         self.cache = cache
-        self.max_entries = 512  # at least 1
-        self.max_bytes = 64 * 1024  # of wire; the entry that passes it is the node's last
+        self.max_entries = 512  # of a node; at least 1
+        self.max_bytes = 64 * 1024  # of a node's wire; the entry that exceeds it is the node's last
         self.publish_written = 4096  # entries of a TPUBLISH that are written at once, like others: some milliseconds
-        self.drafted = 0  # bytes of drafts that streams were given since the last capture
+        self.drafted = 0  # bytes of drafts that streams were given since the last capture began

@@ -1,11 +1,12 @@
-"""Stages: entries that are kept aside until a TPUBLISH appends all of them at once; and fences, which tell a TPUBLISH
-that comes twice from a new one. Semantics [32].
+"""Stages: entries that are kept aside until a TPUBLISH appends all of them at once; and fences, which tell a repeated
+TPUBLISH from a new one. Semantics [32].
 
-Rule 1: a stage's entries are bare (see ``draft``): they get their IDs when they are published. They stay in memory
-until then, also when the store has them.
-Rule 2: entries for one key keep the order in which they were staged. A piece is full or the last of its key; a full one
-is never changed again, so that publishing moves it as it is.
-Rule 3: what changes a stage, and how that is logged, stands in ``publish``; here is what a checkpoint must know of it.
+Rule 1: a stage's entries are bare (see ``nodes.bare``): they get their IDs when they are published. They stay in memory
+until then, even when the store has them.
+Rule 2: entries for one key keep the order in which they were staged. Only the last piece of a key isn't full; a full
+piece never changes again, so publishing moves it as it is.
+Rule 3: the mutators, which log what happens to stages, are in ``publish``. Here is the state, and what a checkpoint
+must write of it.
 """
 
 from __future__ import annotations
@@ -13,99 +14,39 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Final
 
-if TYPE_CHECKING:
-    from storage.capture import Capture
+from storage.capture import Capture, StageCapture
+from storage.nodes.bare import PIECE_BYTES, Piece
 
-PIECE_BYTES = 300  # a piece's objects in memory
-STAGE_BYTES = 700  # a stage's
-
-
-class Piece:
-    """Bare entries for one key."""
-
-    __slots__ = ("bare", "count", "dirty", "key", "largest", "size", "sizes")
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.bare: bytes | bytearray = b""  # bytes while it came in one piece, and as soon as nothing more comes to it
-        self.sizes = array("I")  # bytes of each entry
-        self.largest = 0  # of those
-        self.count = 0  # entries
-        self.size = 0  # bytes of ``bare``; known without a look at it, which is a page of memory elsewhere
-        self.dirty = True  # changed since the last capture
-
-    @classmethod
-    def of(cls, key: bytes, sizes: array[int], bare: bytes) -> Piece:
-        """One that nothing more comes to; at least one entry."""
-        piece = cls(key)
-        piece.extend(sizes, bare)
-        return piece
-
-    def __len__(self) -> int:
-        return self.count
-
-    def extend(self, sizes: array[int], bare: bytes) -> None:
-        """More entries, one at least."""
-        if not self.sizes:
-            self.bare, self.sizes = bare, sizes
-        else:
-            if isinstance(self.bare, bytes):
-                self.bare = bytearray(self.bare)
-            self.bare += bare
-            self.sizes.extend(sizes)
-        self.largest = max(self.largest, max(sizes))
-        self.count += len(sizes)
-        self.size += len(bare)
-        self.dirty = True
-
-    def entries(self) -> list[bytes]:
-        """One by one."""
-        at, found, bare = 0, [], bytes(self.bare)
-        for size in self.sizes:
-            found.append(bare[at : at + size])
-            at += size
-        return found
-
-
-@dataclass(slots=True)
-class StageCapture:
-    """What a checkpoint must write of one stage."""
-
-    sid: int
-    name: bytes
-    ttl: int
-    deadline: int
-    count: int  # pieces in all
-    pieces: list[tuple[int, Piece, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
+STAGE_BYTES: Final = 700  # memory of a stage's objects
 
 
 class Stage:
-    """One stage. ``sid`` names it in the store and is never used twice."""
+    """One stage. ``sid`` is its name in the store and is never used twice."""
 
     __slots__ = ("_open", "_others", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
 
     def __init__(self, sid: int, ttl: int, deadline: int) -> None:
         self.sid = sid
-        self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0 never
-        self.deadline = deadline  # ms since epoch at which that will be; 0 never
+        self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0: never
+        self.deadline = deadline  # ms since epoch at which that happens, or NEVER
         self.pieces: list[Piece] = []
         self.entries = 0
         self.bytes = STAGE_BYTES  # of memory, roughly
-        self.stored = False  # the store may have something of it
-        self._open: Piece | None = None  # that of the key which came last, if it isn't full
-        self._others: dict[bytes, Piece] | None = None  # key -> its piece that isn't full; None while there is one key
+        self.stored = False  # whether the store may have some of it
+        # each key's piece that isn't full: the last key's, and those of the others (None while there is one key)
+        self._open: Piece | None = None
+        self._others: dict[bytes, Piece] | None = None
 
     def resume(self, now: int) -> None:
-        """The server was down until ``now``, or led by another: that was not the clients' silence."""
+        """The server was down or a replica until ``now``: that time doesn't count as the clients' silence."""
         if self.ttl:
             self.deadline = max(self.deadline, now + self.ttl)
 
     def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
-        """Entries behind those that are there. A piece is full with ``max_entries``, or as it passes ``max_bytes``."""
+        """Append entries. A piece is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""
         piece = self._open_piece(key)
         total = len(sizes)
         at = start = 0
@@ -131,7 +72,7 @@ class Stage:
         self.bytes += len(bare) + 4 * total
 
     def _open_piece(self, key: bytes) -> Piece | None:
-        """Take the key's piece that isn't full."""
+        """The key's piece that isn't full, None if there is none; the stage lets go of it."""
         piece = self._open
         if piece is None or piece.key != key:
             if self._others is None:
@@ -145,7 +86,7 @@ class Stage:
         return piece
 
     def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
-        """The next piece, as a checkpoint stored it."""
+        """Add the next piece, as a checkpoint stored it."""
         piece = Piece.of(key, sizes, bare)
         piece.dirty = False
         self.pieces.append(piece)
@@ -166,21 +107,21 @@ class Stages:
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, Stage] = {}
-        self.fences: dict[bytes, int] = {}  # name -> the epoch that was published last
-        self.bytes = 0  # of memory, of all stages, roughly
-        self.expired = 0  # stages whose time was over, since start
+        self.fences: dict[bytes, int] = {}  # name -> the last epoch that was published
+        self.bytes = 0  # of memory, all stages, roughly
+        self.expired = 0  # stages dropped because their time was over, since start
         # what the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
         self._dead: list[int] = []
         self._dirty_fences: set[bytes] = set()
 
     def changed(self, name: bytes, stage: Stage, grown: int) -> None:
-        """The stage is new, or something came to it: ``grown`` bytes of memory."""
+        """The stage is new, or entries were added to it; it takes ``grown`` bytes of memory more than before."""
         self.by_name[name] = self._dirty[name] = stage
         self.bytes += grown
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """They were published, or dropped. KeyError if one isn't there."""
+        """Stages were published or dropped. KeyError if there is no such stage."""
         by_name, dirty, dead = self.by_name, self._dirty, self._dead
         gone = 0
         for name in names:
@@ -197,7 +138,7 @@ class Stages:
         self._dirty_fences.add(fence)
 
     def clear(self) -> None:
-        """FLUSHALL: the store drops everything as well."""
+        """FLUSHALL; the store drops everything as well."""
         self.by_name.clear()
         self.fences.clear()
         self._dirty.clear()
@@ -207,14 +148,14 @@ class Stages:
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------
     def capture(self, capture: Capture) -> None:
-        """Add what changed since the last capture."""
+        """Add what changed since the last capture to ``capture``."""
         capture.stages = [stage.capture(name) for name, stage in self._dirty.items()]
         capture.dead_stages = self._dead
         capture.fences = [(fence, self.fences[fence]) for fence in self._dirty_fences]
         self._dirty, self._dead, self._dirty_fences = {}, [], set()
 
     def capture_failed(self, capture: Capture, flushed: bool) -> None:
-        """The next one must hold it again. ``flushed``: all that was captured has been flushed since."""
+        """The next one must hold it again, unless all that was captured has been ``flushed`` since."""
         if flushed:
             return
         self._dead += capture.dead_stages
@@ -235,9 +176,9 @@ class Stages:
     def restored(self, stage: Stage) -> None:
         self.bytes += stage.bytes
 
-    # -- figures ---------------------------------------------------------------------------------------------
+    # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:
-        """Feed the content to a hash. Deadlines, which a start moves, are left out, and so is where pieces end."""
+        """Feed the content to a hash, without deadlines, which a restart moves, and without where pieces end."""
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))

@@ -18,7 +18,7 @@ from respserver.gates import Gates
 from respserver.observe.slowlog import Timings
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 
 NOW = 1_700_000_000_000
 
@@ -103,7 +103,7 @@ class FakeServer(Clock):
     """Implements ServerParts. It is its own clock, dispatcher and log; ``calls`` records the calls to other parts."""
 
     def __init__(self) -> None:
-        self.ks = Keyspace(Nodes(EmptyStore(), NodeCache(1 << 20)))
+        self.ks = Keyspace(NodePool(EmptyStore(), NodeCache(1 << 20)))
         self.ms = NOW
         self.calls: list[tuple[object, ...]] = []
         self.pushed: list[tuple[int, bytes]] = []

@@ -14,8 +14,9 @@ from persistence.log import Log, LogOptions, Recovered
 from storage.groups.group import Group
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes, NodeStore
+from storage.nodes.pool import NodePool, NodeStore
 from storage.stream import Stream
+from tests.storage.captures import all_stored, whole_capture
 
 RING = 64 * 1024
 
@@ -25,7 +26,7 @@ def wire(text: str) -> bytes:
 
 
 def keyspace(store: NodeStore, max_entries: int = 10) -> Keyspace:
-    nodes = Nodes(store, NodeCache(1 << 16))
+    nodes = NodePool(store, NodeCache(1 << 16))
     nodes.max_entries = max_entries
     return Keyspace(nodes)
 
@@ -44,7 +45,7 @@ def group(ks: Keyspace, key: bytes, name: bytes, pending: int) -> Group:
     stream = append(ks, key, 0)
     made = Group(name, 5)
     for number in range(pending):
-        made.pending.add((number + 1) << 64, 1000 + number, 2000, 0, 100)
+        made.pending.add([(number + 1 << 64).to_bytes(16, "big")], 1000 + number, 2000, 0, 100)
     stream.groups[name] = made
     made.dirty = True
     ks.group_changed(key, stream, made, b"")
@@ -77,14 +78,14 @@ def commit(log: Log, ks: Keyspace) -> None:
 def checkpoint(log: Log, ks: Keyspace) -> None:
     """As the server does it, in one thread."""
     commit(log, ks)
-    capture = ks.capture()
+    capture = whole_capture(ks)
     try:
         log.checkpoint(capture, log.offset)
     except Exception:
-        ks.capture_failed(capture)
+        ks.changes.failed(capture)
         raise
     log.renew_view()
-    ks.captured(capture)
+    all_stored(ks, capture)
 
 
 def until(true: Callable[[], object]) -> None:

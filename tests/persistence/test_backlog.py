@@ -19,6 +19,7 @@ from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from resp.errors import CorruptError
 from storage.keyspace import Keyspace
+from storage.replay import replay
 from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, keyspace, opened, until
 
 MUCH = 1 << 30
@@ -256,7 +257,7 @@ def test_reading_beside_writes_checkpoints_cuts_and_shrinks(path: Path, monkeypa
         assert log.offset > 10 * RING
         follower = keyspace(log.store)
         for batch in seen:
-            follower.apply(batch)
+            replay(follower, batch)
         assert follower.digest() == ks.digest()
 
 

@@ -18,7 +18,7 @@ NODES, SIZE = 2000, 3300
 def filled(path: Path) -> None:
     """A stream whose nodes are no nodes, as nobody is to look at them."""
     store = Store(path)
-    stream = Stream(1, keyspace(store).nodes)
+    stream = Stream(1, keyspace(store).pool)
     stream.last_ms, stream.next_ord = NODES + 1, NODES
     nodes = [(number, (number + 1) << 64, os.urandom(SIZE)) for number in range(NODES)]
     capture = Capture(streams=[StreamCapture(1, stream.meta(), 0, NODES, nodes, None)], stream_keys={1: (b"a", 0)})
@@ -67,7 +67,7 @@ def test_a_store_that_has_been_written_since_can_be_read_back_too(tmp_path: Path
     path = tmp_path / "store"
     filled(path)
     store = Store(path)
-    stream = Stream(2, keyspace(store).nodes)
+    stream = Stream(2, keyspace(store).pool)
     stream.last_ms, stream.next_ord = 9, 1
     taken = StreamCapture(2, stream.meta(), 0, 1, [(0, 9 << 64, b"x")], None)
     store.write(Capture(streams=[taken], stream_keys={2: (b"b", 0)}), 2)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.keyspace import String
 from storage.stream import Stream
+from storage.values import String
 from tests.persistence.datakit import append, opened
 
 WRITER = """
@@ -19,6 +19,7 @@ import random, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 from tests.persistence.datakit import append, commit, opened
+from tests.storage.captures import all_stored, whole_capture
 rng = random.Random(int(sys.argv[3]))
 with opened(Path(sys.argv[1]), appendfsync=sys.argv[2], journal_flush_ms=2) as (log, ks, _):
     running = None
@@ -33,12 +34,12 @@ with opened(Path(sys.argv[1]), appendfsync=sys.argv[2], journal_flush_ms=2) as (
         sys.stdout.write(f"{{stream.last_ms}}\\n")
         sys.stdout.flush()
         if running is None and rng.random() < 0.05:
-            capture = ks.capture()
+            capture = whole_capture(ks)
             running = threading.Thread(target=log.checkpoint, args=(capture, log.offset))
             running.start()
         elif running is not None and not running.is_alive():
             log.renew_view()
-            ks.captured(capture)
+            all_stored(ks, capture)
             running = None
 """
 
@@ -68,7 +69,7 @@ def test_killed_at_any_moment(tmp_path: Path, fsync: str) -> None:
             assert stream.last_ms >= acknowledged
             assert int(number.value) == stream.last_ms, "a batch was torn"
             assert stream.last_ms - acknowledged <= 3, "more than the one batch in flight came from nowhere"
-            assert stream.ids(stream.first_ord, stream.next_ord) == [
+            assert stream.ids(stream.seek(0), stream.next_ord) == [
                 (ordinal + 1) << 64 for ordinal in range(stream.first_ord, stream.next_ord)
             ]
             stored = max(stored, log.store.offset)

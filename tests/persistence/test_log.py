@@ -30,6 +30,7 @@ from tests.persistence.datakit import (
     opened,
     options,
 )  # fmt: skip
+from tests.storage.captures import all_stored, whole_capture
 
 
 @pytest.fixture
@@ -329,20 +330,20 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
             assert stream.read(stream.first_ord, min(stream.first_ord + 20, stream.next_ord))
             if running is None:
                 commit(log, ks)  # a capture belongs to a log offset
-                capture = ks.capture()
+                capture = whole_capture(ks)
                 running = threading.Thread(target=log.checkpoint, args=(capture, log.offset))
                 running.start()
             elif not running.is_alive():
                 assert capture is not None
                 log.renew_view()
-                ks.captured(capture)
+                all_stored(ks, capture)
                 running, checkpoints = None, checkpoints + 1
         stop.set()
         thread.join()
         if running is not None and capture is not None:
             running.join()
             log.renew_view()
-            ks.captured(capture)
+            all_stored(ks, capture)
         commit(log, ks)
         assert not problems
         assert log.writable() is None

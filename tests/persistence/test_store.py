@@ -18,13 +18,14 @@ from resp.errors import CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.keyspace import Keyspace
 from tests.persistence.datakit import append, group, keyspace
+from tests.storage.captures import all_stored, whole_capture
 
 
 def save(store: Store, ks: Keyspace, offset: int) -> None:
-    capture = ks.capture()
+    capture = whole_capture(ks)
     store.write(capture, offset)
     store.renew_view()
-    ks.captured(capture)
+    all_stored(ks, capture)
 
 
 def reopened(path: Path) -> tuple[Store, Keyspace]:
@@ -168,7 +169,7 @@ def test_only_changes_are_written(tmp_path: Path) -> None:
     save(store, ks, 1)
     before = raw_nodes(store)
     append(ks, b"a", 10)
-    capture = ks.capture()
+    capture = whole_capture(ks)
     assert [first for first, _, _ in capture.streams[0].nodes] == [30]  # the tail of then, sealed now
     store.write(capture, 2)
     store.renew_view()
@@ -250,7 +251,7 @@ def test_model_whatever_was_saved_comes_back(
         elif op == "save":
             save(store, ks, number)
         elif op == "fail":
-            ks.capture_failed(ks.capture())
+            ks.changes.failed(whole_capture(ks))
         else:
             save(store, ks, number)
             digest = ks.digest()

@@ -12,13 +12,14 @@ import pytest
 
 from persistence.store import Store
 from resp.errors import CorruptError
-from storage.capture import Capture
+from storage.capture import Capture, StageCapture
 from storage.keyspace import Keyspace
+from storage.nodes.bare import Piece
 from storage.stages.publish import gathered, publish, stage, unstage
-from storage.stages.stages import Piece, StageCapture
 from tests.persistence.datakit import append, checkpoint, commit, keyspace, opened
 from tests.persistence.test_pieces import transfer
 from tests.persistence.test_store import change, reopened, save
+from tests.storage.captures import whole_capture
 
 BARE = b"*3\r\n\r\n$1\r\nf\r\n$1\r\nv\r\n"
 OLD = (b"meta", b"nodes", b"streams", b"groups", b"strings")
@@ -94,16 +95,16 @@ def test_a_checkpoint_writes_what_is_new(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     ks = keyspace(store)
     put(ks, b"one", b"a", 25)
-    first = ks.capture()
+    first = whole_capture(ks)
     assert [number for number, _, _, _ in first.stages[0].pieces] == [0, 1, 2]
-    assert ks.capture().empty
+    assert whole_capture(ks).empty
     put(ks, b"one", b"a", 6)
-    ((again,), count) = ks.capture().stages, 4
+    ((again,), count) = whole_capture(ks).stages, 4
     assert [(number, len(sizes)) for number, _, _, sizes in again.pieces] == [(2, 10), (3, 1)]
     assert again.count == count
     put(ks, b"short-lived", b"a", 6)
     unstage(ks, [b"short-lived"])
-    assert ks.capture().empty
+    assert whole_capture(ks).empty
     store.close()
 
 

@@ -13,12 +13,13 @@ from commands.context import Context
 from commands.declare import lookup
 from commands.session import Session
 from persistence.store import Store
-from respserver.upkeep import expiry
+from storage import expiry
 from storage.changes import EVERYTHING
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from storage.stream import Stream
+from tests.storage.captures import whole_capture
 
 NOW = 1_700_000_000_000
 GROUP = "GROUP g 60000 RETRY 1000 5000 MAXDELIVERIES 2 DEADLETTER dead"
@@ -42,7 +43,7 @@ def call(ks: Keyspace, words: str) -> Any:
 
 
 def empty(store: Store) -> Keyspace:
-    nodes = Nodes(store, NodeCache(4096))
+    nodes = NodePool(store, NodeCache(4096))
     nodes.max_entries = 3
     nodes.publish_written = 2
     return Keyspace(nodes)
@@ -85,7 +86,7 @@ def digest(ks: Keyspace) -> tuple[str, list[tuple[bytes, int, int]]]:
 @pytest.mark.parametrize("taken_before", [0, 2])
 def test_a_change_while_it_is_made_does_not_show(store: Store, ks: Keyspace, change: str, taken_before: int) -> None:
     before, changes_before = digest(ks), ks.dirty_count
-    capture = ks.changes.begin()
+    capture = ks.begin_capture()
     assert not ks.changes.more(taken_before)
     if change == "time":  # keys expire, messages go to their dead letter stream
         expiry.run(ks, NOW + 6000)
@@ -104,7 +105,7 @@ def test_a_change_while_it_is_made_does_not_show(store: Store, ks: Keyspace, cha
         pass
     assert digest(ks) == after
     assert ks.dirty_count < changes_before, "what is stored counts no longer"
-    store.write(ks.capture(), 2)
+    store.write(whole_capture(ks), 2)
     store.renew_view()
     assert digest(stored(store)) == after, "and the next one has the change"
 
@@ -112,17 +113,17 @@ def test_a_change_while_it_is_made_does_not_show(store: Store, ks: Keyspace, cha
 @pytest.mark.parametrize("some", [0, 3, EVERYTHING])
 @pytest.mark.parametrize("change", CHANGES)
 def test_one_that_failed_is_all_in_the_next(store: Store, ks: Keyspace, change: str, some: int) -> None:
-    capture = ks.changes.begin()
+    capture = ks.begin_capture()
     ks.changes.more(some)
     call(ks, change.format(first=cast(Stream, ks.keys[b"s"]).first_id() >> 64))
     ks.changes.failed(capture)
-    store.write(ks.capture(), 1)
+    store.write(whole_capture(ks), 1)
     store.renew_view()
     assert digest(stored(store)) == digest(ks)
 
 
 def test_parts_are_as_small_as_asked(ks: Keyspace) -> None:
-    capture = ks.changes.begin()
+    capture = ks.begin_capture()
     parts = 0
     while not ks.changes.more(1):
         parts += 1

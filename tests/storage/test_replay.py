@@ -19,18 +19,18 @@ from commands import registry  # noqa: F401  (fills the command table)
 from commands.context import Block, Chunks, Context
 from commands.declare import lookup
 from commands.session import Session
-from commands.streams.entries import entry_wire, id_bulk
 from persistence.store import Store
 from resp.errors import CommandError, CorruptError
-from respserver.upkeep import expiry
-from storage import records
+from storage import expiry, records
 from storage.capture import Capture
 from storage.changes import EVERYTHING
+from storage.entries import entry_wire, id_bulk
 from storage.groups import effects
 from storage.groups.effects import Reader
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes, NodeStore
+from storage.nodes.pool import NodePool, NodeStore
+from storage.replay import replay
 from storage.stages import publish
 from storage.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
@@ -40,7 +40,7 @@ ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
 
 
 def empty(store: NodeStore | None = None) -> Keyspace:
-    nodes = Nodes(store or MemoryStore(), NodeCache(4096))
+    nodes = NodePool(store or MemoryStore(), NodeCache(4096))
     nodes.max_entries = 3
     nodes.publish_written = 2
     return Keyspace(nodes)
@@ -90,7 +90,7 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("EVICT")
     group = effects.set_group(live, b"s", stream, b"g", 0, 500, NOW + 500)
     yield logged("GROUP")
-    ids = stream.ids(1, 7)
+    ids = stream.ids(stream.seek(0), 7)
     reader = Reader(NOW, 10, NOW + 100, 3, b"dead", ALL)
     effects.deliver(live, b"s", stream, group, ids[-1], reader, [i.to_bytes(16, "big") for i in ids], [], [])
     yield logged("DELIVER")
@@ -133,7 +133,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
     seen = set()
     for kind, live, behind, batch in every_kind():
         assert batch[0] == getattr(records, kind)
-        behind.apply(batch)
+        replay(behind, batch)
         assert behind.take_batch() == batch, kind
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
@@ -156,7 +156,7 @@ def test_damaged_records_are_refused_or_apply(data: st.DataObject) -> None:
     else:
         del raw[at : at + data.draw(st.integers(1, 40))]
     try:
-        empty().apply(bytes(raw))
+        replay(empty(), bytes(raw))
     except CorruptError:
         pass
 
@@ -173,7 +173,7 @@ def test_ids_that_do_not_ascend_are_damage(order: str) -> None:
         call(ks, NOW, "TAPPEND", "s", "f", "v")
         call(ks, NOW, "TREAD", "t", "", 0, "GROUP", "g", 0)
         with pytest.raises(CorruptError):
-            ks.apply(batch)
+            replay(ks, batch)
 
 
 def test_a_dead_letter_over_a_string_is_damage() -> None:
@@ -181,7 +181,7 @@ def test_a_dead_letter_over_a_string_is_damage() -> None:
     call(ks, NOW, "TREAD", "t", "", 0, "GROUP", "g", 0)
     ks.set_string(b"dead", b"x")
     with pytest.raises(CorruptError):
-        ks.apply(records.drop(b"t", b"g", 1, "expired", b"dead", NOW, 0, wire(NOW, 0)))
+        replay(ks, records.drop(b"t", b"g", 1, "expired", b"dead", NOW, 0, wire(NOW, 0)))
 
 
 KEYS = st.sampled_from(["a", "dead", "k" * 600])
@@ -292,7 +292,7 @@ class Checkpoints(RuleBasedStateMachine):
     @precondition(lambda self: self.capture is None)
     @rule()
     def take(self) -> None:
-        self.capture, self.captured_at = self.ks.changes.begin(), len(self.log)
+        self.capture, self.captured_at = self.ks.begin_capture(), len(self.log)
 
     @precondition(lambda self: self.capture is not None)
     @rule(some=st.integers(1, 3))
@@ -337,7 +337,7 @@ class Checkpoints(RuleBasedStateMachine):
         store.restore(ks)
         for start, stop in zip(self.borders, self.borders[1:], strict=False):
             if start >= store.offset:
-                ks.apply(self.log[start:stop])
+                replay(ks, self.log[start:stop])
                 assert ks.take_batch() == self.log[start:stop], "replay logs what it replays"
         return ks
 
@@ -444,7 +444,7 @@ def test_golden_records_of_stages() -> None:
     )
     assert ks.take_batch() == golden
     again = empty()
-    again.apply(golden)
+    replay(again, golden)
     assert again.digest() == ks.digest()
 
 
@@ -473,5 +473,5 @@ def test_records_of_stages_that_do_not_fit_are_damage(batch: bytes) -> None:
     ks.take_batch()
     before = ks.digest()
     with pytest.raises(CorruptError):
-        ks.apply(batch)
+        replay(ks, batch)
     assert ks.digest() == before

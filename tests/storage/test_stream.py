@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
 from storage.nodes.cache import NodeCache
-from storage.nodes.packed import open_node
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from storage.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore, opened
 
 
-def made(entries: int, max_entries: int = 10, cache: int = 1 << 20) -> tuple[Stream, MemoryStore, Nodes]:
+def made(entries: int, max_entries: int = 10, cache: int = 1 << 20) -> tuple[Stream, MemoryStore, NodePool]:
     """Entry n has the ID (n + 1).0 and the wire ``<n>``."""
     store = MemoryStore()
-    nodes = Nodes(store, NodeCache(cache))
+    nodes = NodePool(store, NodeCache(cache))
     nodes.max_entries = max_entries
     stream = Stream(1, nodes)
     for number in range(entries):
@@ -31,7 +32,7 @@ def checkpoint(stream: Stream, store: MemoryStore) -> StreamCapture:
     return capture
 
 
-def reborn(store: MemoryStore, nodes: Nodes) -> Stream:
+def reborn(store: MemoryStore, nodes: NodePool) -> Stream:
     nodes.cache.clear()
     stream = Stream.restore(1, store.metas[1], nodes)
     for first in store.firsts(1):
@@ -55,16 +56,15 @@ def test_limits_seal_the_tail() -> None:
 
 
 @pytest.mark.parametrize(("max_entries", "max_bytes"), [(1, 1000), (7, 1000), (512, 1), (512, 40), (512, 41), (5, 40)])
-def test_a_run_makes_the_same_nodes_as_single_appends(max_entries: int, max_bytes: int) -> None:
+def test_a_batch_makes_the_same_nodes_as_single_appends(max_entries: int, max_bytes: int) -> None:
     made_by = []
-    for in_runs in (False, True):
+    for in_batches in (False, True):
         stream, _, nodes = made(3, max_entries=100)
         nodes.max_entries, nodes.max_bytes = max_entries, max_bytes
         entries = [b"%d" % number * (number % 9) for number in range(60)]
-        if in_runs:
-            stream.append_run(9, 5, entries[:1])
-            stream.append_run(9, 6, [])
-            stream.append_run(9, 6, entries[1:])
+        if in_batches:
+            for seq, part in ((5, entries[:1]), (6, []), (6, entries[1:])):
+                stream.append_packed(9, seq, array("I", map(len, part)), b"".join(part))
         else:
             for number, wire in enumerate(entries):
                 stream.append(9, 5 + number, wire)
@@ -77,7 +77,7 @@ def test_a_capture_holds_what_the_store_lacks() -> None:
     first = checkpoint(stream, store)
     assert [ordinal for ordinal, _, _ in first.nodes] == [0, 10]
     assert first.tail is not None
-    assert (first.tail[0], first.tail[1] >> 64, len(open_node(first.tail[2]))) == (20, 21, 5)
+    assert (first.tail[0], first.tail[1] >> 64, len(opened(first.tail[2]))) == (20, 21, 5)
     second = stream.capture()
     assert (second.nodes, second.tail) == ([], first.tail)
     for number in range(25, 32):
@@ -215,7 +215,7 @@ def test_a_reader_passes_over_a_cached_node_that_ends_elsewhere() -> None:
     short_capture = short.capture()
     assert short_capture.tail is not None
     pieces, _ = stream.pieces(2, 18)
-    nodes.cache.put(1, 0, open_node(short_capture.tail[2]))
+    nodes.cache.put(1, 0, opened(short_capture.tail[2]))
     assert b"".join(pieces) == wires(2, 18)
 
 
@@ -275,7 +275,7 @@ def test_metadata_golden() -> None:
         0000000000000000 0000000000000000  0000000000000003 0000000000000009  3be0e787"""
     )
     assert stream.meta() == raw
-    assert Stream.restore(1, raw, stream.nodes).meta() == raw
+    assert Stream.restore(1, raw, stream.pool).meta() == raw
 
 
 def test_damaged_metadata_is_refused() -> None:
@@ -329,24 +329,48 @@ def test_a_node_that_is_missing_or_another_is_refused_when_read() -> None:
     assert store.pins == 0
 
 
-def test_a_short_read_after_a_search_is_at_hand() -> None:
+def test_a_short_read_after_a_search_opens_no_node_again() -> None:
     stream, store, nodes = made(25)
-    other, _, _ = made(25)
     checkpoint(stream, store)
     for size in (1 << 20, 0):
         nodes.cache.max_bytes = size
         loads = store.loads
-        assert stream.ord_from(13 << 64) == 12
-        assert stream.at_hand(12, 15, 1000) == wires(12, 15)
-        assert store.loads - loads == 1  # once, also without a cache
-        assert stream.at_hand(10, 20, 1000) == wires(10, 20)
-        assert stream.at_hand(9, 15, 1000) is None  # begins in another node
-        assert stream.at_hand(12, 21, 1000) is None  # ends in another
-        assert stream.at_hand(12, 15, 40) is None  # the node takes 40 bytes
-        assert stream.at_hand(20, 25, 21) == wires(20, 25)  # the tail
-        assert stream.at_hand(20, 25, 20) is None
-        assert other.at_hand(12, 15, 1000) is None
-    another = Stream(2, nodes)
-    assert another.at_hand(12, 15, 1000) is None
-    nodes.cache.drop_stream(1)
-    assert stream.at_hand(12, 15, 1000) is None
+        place = stream.seek(13 << 64)
+        assert place.ordinal == 12
+        assert stream.at_hand(place, 15, 1000) == wires(12, 15)
+        assert stream.ids(place, 15) == [n << 64 for n in (13, 14, 15)]
+        assert store.loads - loads == 1  # also without a cache
+        assert stream.at_hand(place, 20, 1000) == wires(12, 20)
+        assert stream.at_hand(place, 21, 1000) is None  # ends in another node
+        assert stream.ids(place, 22) == [n << 64 for n in range(13, 23)]
+        assert stream.at_hand(place, 15, 40) is None  # the node takes 40 bytes
+        tail = stream.seek(21 << 64)
+        assert stream.at_hand(tail, 25, 21) == wires(20, 25)
+        assert stream.at_hand(tail, 25, 20) is None
+
+
+def test_a_search_may_end_after_a_node() -> None:
+    stream, _, _ = made(0, max_entries=2)
+    for ms in (1, 2, 9, 10):
+        stream.append(ms, 0, b"<%d>" % ms)
+    place = stream.seek(5 << 64)  # between the last of one node and the first of the next
+    assert (place.ordinal, place.end) == (2, 2)
+    assert stream.at_hand(place, 4, 1000) is None
+    assert stream.ids(place, 4) == [9 << 64, 10 << 64]
+    assert stream.read(place.ordinal, 4) == b"<9><10>"
+
+
+def test_a_search_opens_a_node_only_where_it_must() -> None:
+    stream, store, nodes = made(30)
+    checkpoint(stream, store)
+    stream.evict_before(5, 5 << 64)
+    nodes.cache.clear()
+    loads = store.loads
+    for entry_id, ordinal in ((0, 5), (3 << 64, 5), (31 << 64, 30)):  # evicted, or above the last
+        assert stream.seek(entry_id).ordinal == stream.ord_from(entry_id) == ordinal
+    assert store.loads == loads
+    assert stream.at_hand(stream.seek(0), 8, 1000) == wires(5, 8)
+    assert store.loads == loads + 1
+    other, _, _ = made(30)  # nothing evicted
+    assert other.seek(1).ordinal == 0
+    assert other.at_hand(other.seek(1), 3, 1000) == wires(0, 3)

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from storage.capture import StreamCapture
 from storage.ids import MASK64, MAX_ID
+from storage.nodes.bare import Piece
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import BareDraft
-from storage.nodes.packed import AnyNode, open_node
-from storage.nodes.pool import Nodes
-from storage.stages.stages import Piece
+from storage.nodes.packed import AnyNode
+from storage.nodes.pool import NodePool
 from storage.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore, opened
 
 
 @dataclass
@@ -47,7 +47,7 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = MemoryStore()
-        self.nodes = Nodes(self.store, NodeCache(4000))
+        self.nodes = NodePool(self.store, NodeCache(4000))
         self.nodes.max_entries = 4
         self.nodes.max_bytes = 100
         self.sid = 0
@@ -98,10 +98,10 @@ class StreamMachine(RuleBasedStateMachine):
             self.append(0, 0, b"%d" % number * size)
 
     @rule(ms=st.sampled_from([1, 7, 1 << 33]), parts=st.lists(st.binary(max_size=60), max_size=14))
-    def append_run(self, ms: int, parts: list[bytes]) -> None:
+    def append_packed(self, ms: int, parts: list[bytes]) -> None:
         last = self.model.ids[-1] if self.model.ids else 0
         first = ((last >> 64) + ms) << 64
-        self.stream.append_run(first >> 64, 0, parts)
+        self.stream.append_packed(first >> 64, 0, array("I", map(len, parts)), b"".join(parts))
         for number, wire in enumerate(parts):
             self.model.ids.append(first + number)
             self.model.wires.append(wire)
@@ -170,7 +170,7 @@ class StreamMachine(RuleBasedStateMachine):
         ends = []
         node: AnyNode
         for first, first_id, blob in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
-            node = open_node(blob) if isinstance(blob, bytes) else blob.unpack()
+            node = opened(blob) if isinstance(blob, bytes) else blob.unpack()
             ends.append(first + len(node))
             assert first_id == model.ids[first]
             assert node.ids(0, len(node)) == model.ids[first : ends[-1]]
@@ -221,11 +221,13 @@ class StreamMachine(RuleBasedStateMachine):
         assert self.stream.wire_size(lo, hi) >= len(b"".join(wires))
         assert self.store.loads == loads  # from the index
         assert self.stream.read(lo, hi) == b"".join(wires)
-        for limit in (20, 1000):  # a node ends with the entry that passes 100 bytes, of 30 at most
-            assert self.stream.at_hand(lo, hi, limit) in (None, b"".join(wires))
         assert self.stream.read_reverse(lo, hi) == wires[::-1]
-        assert self.stream.ids(lo, hi) == self.model.ids[lo:hi]
         if lo < hi:
+            for place in (self.stream.place(lo), self.stream.seek(self.model.ids[lo])):
+                assert place.ordinal == lo
+                assert self.stream.ids(place, hi) == self.model.ids[lo:hi]
+                for limit in (20, 1000):  # a node ends with the entry that exceeds 100 bytes, of 30 at most
+                    assert self.stream.at_hand(place, hi, limit) in (None, b"".join(wires))
             assert self.stream.id_at(lo) == self.model.ids[lo]
             assert self.stream.id_at(hi - 1) == self.model.ids[hi - 1]
 
@@ -283,7 +285,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     # -- what always holds -----------------------------------------------------------------------------------
     @invariant()
-    def figures_are_right(self) -> None:
+    def stats_are_right(self) -> None:
         model, stream = self.model, self.stream
         assert (stream.first_ord, stream.next_ord) == (model.first, len(model.ids))
         assert stream.length == len(model.ids) - model.first

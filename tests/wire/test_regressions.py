@@ -80,7 +80,7 @@ def test_a_dead_letter_that_can_not_be_written_keeps_nobody_busy(
         hand.advance(100)
         wait = hand.call(lambda: server.blocking.next_wake(server.clock.now(), server.clock.mono()))
         assert wait is None or wait > 0
-        due = hand.call(lambda: server.data.ks.agenda.next())
+        due = hand.call(lambda: server.data.ks.timers.next())
         assert due is None or due > server.clock.now()
     c("DEL", "dead")
     hand.advance(1100)
@@ -247,7 +247,7 @@ def test_a_failed_save_without_changes_heals(hand: RunningServer, c: Raw) -> Non
     store.breaks()
     assert "no space left" in c("SAVE")
     assert c("SET", "k", 2).startswith("MISCONF")
-    hand.call(lambda: setattr(hand.server.data.ks, "dirty_count", 0))  # as if all that is dirty had been counted before
+    hand.call(lambda: setattr(hand.server.data.ks.changes, "count", 0))  # as if all that changed had been counted before
     store.heals()
     hand.advance(6000)
     until(lambda: c("SET", "k", 3) == b"OK")
@@ -365,14 +365,14 @@ def test_many_keys_that_end_at_once(hand: RunningServer, connect: Connect) -> No
     c("SET", "stays", "v")
     hand.advance(3000)
     assert c("DBSIZE") == 1
-    assert len(hand.server.data.ks.agenda) == 0
+    assert len(hand.server.data.ks.timers) == 0
 
 
-def test_locks_that_are_given_back_leave_nothing_in_the_agenda(hand: RunningServer, c: Raw) -> None:
+def test_locks_that_are_given_back_leave_no_timers(hand: RunningServer, c: Raw) -> None:
     for n in range(100):
         c.pipeline(("SET", f"lock{n}", "v", "PX", 10**9), ("DEL", f"lock{n}"))
         c.pipeline(("SET", "again", "v", "PX", 10**9), ("SET", "again", "v"))
         c.pipeline(("PEXPIRE", "again", 10**9), ("PERSIST", "again"))
         c.pipeline(("TREAD", f"s{n}", "", 0, "GROUP", "g", 10**9), ("DEL", f"s{n}"))
         c.pipeline(("TREAD", f"s{n}", "", 0, "GROUP", "g", 10**9), ("TGROUP", "DESTROY", f"s{n}", "g"))
-    assert len(hand.server.data.ks.agenda) == 0
+    assert len(hand.server.data.ks.timers) == 0

@@ -83,7 +83,7 @@ def test_sequence_numbers_end(c: Raw, hand: RunningServer, written: int) -> None
     def at(ms: int, seq: int) -> None:
         stream = hand.server.data.ks.keys[b"s"]
         stream.last_ms, stream.last_seq = ms, seq  # type: ignore[union-attr]
-        hand.server.data.ks.nodes.publish_written = written
+        hand.server.data.ks.pool.publish_written = written
 
     c("TAPPEND", "s", "f", "v")
     hand.call(lambda: at(NOW + 1, MAX - 2))

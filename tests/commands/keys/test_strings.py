@@ -10,7 +10,8 @@ from commands.declare import lookup
 from resp import reply
 from resp.errors import CommandError
 from storage.keyspace import Keyspace
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
+from storage.replay import replay
 from tests.commands.fakeserver import NOW, FakeServer
 
 OK, NULL, NULL3 = b"+OK\r\n", b"$-1\r\n", b"_\r\n"
@@ -187,8 +188,8 @@ SCRIPT = """
 
 
 def replayed(c: Client, batch: bytes) -> Keyspace:
-    copy = Keyspace(Nodes(c.server.ks.nodes.store, c.server.ks.nodes.cache))
-    copy.apply(batch)
+    copy = Keyspace(NodePool(c.server.ks.pool.store, c.server.ks.pool.cache))
+    replay(copy, batch)
     return copy
 
 

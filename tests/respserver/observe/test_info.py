@@ -20,7 +20,7 @@ from respserver.observe.streamtotals import StreamWalk
 from storage.groups.group import Group
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from tests.commands.fakeserver import EmptyStore
 
 NOW = 1_700_000_000_000
@@ -33,7 +33,7 @@ CONFIG = {
 
 @pytest.fixture
 def ks() -> Keyspace:
-    return Keyspace(Nodes(EmptyStore(), NodeCache(1 << 20)))
+    return Keyspace(NodePool(EmptyStore(), NodeCache(1 << 20)))
 
 
 @pytest.fixture
@@ -114,8 +114,7 @@ def test_streams_section(ask: Ask, ks: Keyspace) -> None:
         for seq in range(count):
             ks.append(name, stream, NOW, seq, b"*1\r\n$15\r\n1700000000000.0\r\n")
     group = Group(b"g", 0)
-    group.pending.add(1, NOW, NOW + 10, 0, 10)
-    group.pending.add(2, NOW, NOW + 10, 0, 10)
+    group.pending.add([n.to_bytes(16, "big") for n in (1, 2)], NOW, NOW + 10, 0, 10)
     group.expired, group.deadlettered, group.redelivered = 4, 5, 6
     stream.groups[b"g"] = group
     found = ask("streams")

@@ -15,7 +15,7 @@ from respserver.observe.stats import Counters, ReplicaStats, RoleStats
 from respserver.observe.streamtotals import StreamWalk
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import Nodes
+from storage.nodes.pool import NodePool
 from tests.commands.fakeserver import NOW, EmptyStore
 
 END = 1000  # log offset
@@ -36,7 +36,7 @@ def lines(config: Config) -> Lines:
     def lines(**facts: object) -> list[str]:
         stats = ServerStats(
             now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(id=ID, **facts),  # type: ignore[arg-type]
-            config=config.value, keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=[],
+            config=config.value, keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), sessions=[],
             counters=Counters(), walk=StreamWalk(), log_offset=END,
         )  # fmt: skip
         title, *rest, end = info.render(stats, ["replication"]).split("\r\n")
@@ -119,7 +119,8 @@ def test_replicas_are_not_counted_as_clients(lines: Lines, config: Config) -> No
     sessions[1].replica, sessions[2].replica = object(), LEADER
     stats = ServerStats(
         now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(), config=config.value,
-        keyspace=Keyspace(Nodes(EmptyStore(), NodeCache(1))), sessions=sessions, counters=Counters(), walk=StreamWalk(),
+        keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), sessions=sessions, counters=Counters(),
+        walk=StreamWalk(),
     )  # fmt: skip
     assert "connected_clients:1\r\n" in info.render(stats, ["clients"])
     memory = info.memory_stats(stats)

@@ -17,7 +17,7 @@ NOW = 1_700_000_000_000
 def full() -> Group:
     group = Group(b"g", 5 << 64 | 7, 60_000, NOW + 60_000)
     group.expired, group.deadlettered, group.redelivered = 3, 2, 1
-    group.pending.add(5 << 64 | 7, NOW, NOW + 1000, 0, 1000)
+    group.pending.add([(5 << 64 | 7).to_bytes(16, "big")], NOW, NOW + 1000, 0, 1000)
     return group
 
 

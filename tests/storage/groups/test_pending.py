@@ -32,13 +32,17 @@ limits = st.integers(0, 3)
 keys = st.sampled_from([b"", b"dead", b"other", b"\0\xff"])
 
 
+def raws(*entries: int) -> list[bytes]:
+    return [entry.to_bytes(16, "big") for entry in entries]
+
+
 class Model(RuleBasedStateMachine):
-    """Every operation on the table and on a dict, with blocks so small that they split and join all the time."""
+    """Every operation on the table and on a dict, with chunks so small that they split and join all the time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(sortedrows, "BLOCK_BYTES", 240)
+        self.patch.setattr(sortedrows, "CHUNK_BYTES", 240)
         self.table = PendingTable()
         self.model: dict[int, PendingRow] = {}
         self.now = NOW
@@ -64,7 +68,7 @@ class Model(RuleBasedStateMachine):
     @rule(entry=ids, retry=retries, expire=spans, most=limits, key=keys)
     def add(self, entry: int, retry: int, expire: int, most: int, key: bytes) -> None:
         at = expire and self.now + expire
-        self.table.add(entry, self.now, self.now + retry, at, retry, most, key)
+        self.table.add(raws(entry), self.now, self.now + retry, at, retry, most, key)
         self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
 
     @rule(entries=st.lists(ids, max_size=20), ordered=st.booleans(), retry=retries, expire=spans, most=limits, key=keys)
@@ -72,7 +76,7 @@ class Model(RuleBasedStateMachine):
         at = expire and self.now + expire
         if ordered:
             entries.sort()
-        self.table.add_many(entries, self.now, self.now + retry, at, retry, most, key)
+        self.table.add(raws(*entries), self.now, self.now + retry, at, retry, most, key)
         for entry in entries:
             self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
 
@@ -81,7 +85,7 @@ class Model(RuleBasedStateMachine):
     def redeliver(self, data: st.DataObject, retry: int | None, most: int | None, key: bytes | None, wait: int) -> None:
         entry = data.draw(st.sampled_from(sorted(self.model)))
         row = self.model[entry]
-        self.table.redeliver(entry, self.now + wait, retry, most, key)
+        self.table.redeliver([entry], self.now + wait, retry, most, key)
         self.model[entry] = row._replace(
             deliveries=row.deliveries + 1,
             due=self.now + wait,
@@ -94,9 +98,9 @@ class Model(RuleBasedStateMachine):
     def redeliver_many(self, entries: list[int], retry: int | None, key: bytes | None, wait: int) -> None:
         if entries and not set(entries) <= self.model.keys():
             with pytest.raises(KeyError):
-                self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+                self.table.redeliver(entries, self.now + wait, retry, None, key)
             entries = [entry for entry in entries if entry in self.model]
-        self.table.redeliver_many(entries, self.now + wait, retry, None, key)
+        self.table.redeliver(entries, self.now + wait, retry, None, key)
         for entry in set(entries):
             row = self.model[entry]
             self.model[entry] = row._replace(
@@ -108,25 +112,25 @@ class Model(RuleBasedStateMachine):
 
     @rule(entries=st.lists(ids, max_size=20), wait=spans)
     def set_due_many(self, entries: list[int], wait: int) -> None:
-        there = sorted(set(entries) & self.model.keys())
-        assert self.table.set_due_many(entries, self.now + wait) == there
+        there = [entry for entry in entries if entry in self.model]
+        assert self.table.set_due(entries, self.now + wait) == there
         for entry in there:
             self.model[entry] = self.model[entry]._replace(due=self.now + wait)
 
     @rule(entry=ids, wait=spans)
     def set_due(self, entry: int, wait: int) -> None:
-        assert self.table.set_due(entry, self.now + wait) == (entry in self.model)
+        assert self.table.set_due([entry], self.now + wait) == ([entry] if entry in self.model else [])
         if entry in self.model:
             self.model[entry] = self.model[entry]._replace(due=self.now + wait)
 
     @rule(entry=ids)
     def remove(self, entry: int) -> None:
-        assert self.table.remove(entry) == (self.model.pop(entry, None) is not None)
+        assert self.table.remove(raws(entry)) == (self.model.pop(entry, None) is not None)
 
     @rule(entries=st.lists(ids, max_size=20))
     def remove_many(self, entries: list[int]) -> None:
         there = set(entries) & self.model.keys()
-        assert self.table.remove_many(entries) == len(there)
+        assert self.table.remove(raws(*entries)) == len(there)
         for entry in there:
             del self.model[entry]
 
@@ -191,20 +195,20 @@ class Model(RuleBasedStateMachine):
         assert sorted(set(owners)) == list(range(1, len(lows) + 1))
 
     @invariant()
-    def blocks_are_in_order(self) -> None:
+    def chunks_are_in_order(self) -> None:
         for part in (self.table._rows, self.table._runs, self.table._due, self.table._drop):
-            check_blocks(part)
+            check_chunks(part)
 
 
-def check_blocks(part: sortedrows.SortedRows) -> None:
+def check_chunks(part: sortedrows.SortedRows) -> None:
     assert part._mins[0] == b""
-    assert len(part._mins) == len(part._blocks)
-    assert all(part._blocks) or part._blocks == [b""]
-    assert sum(map(len, part._blocks)) == part.count * part._width
-    for i, block in enumerate(part._blocks):
-        assert len(block) <= part._capacity
-        assert part._mins[i] <= block
-        assert i + 1 == len(part._blocks) or block[-part._width :] < part._mins[i + 1]
+    assert len(part._mins) == len(part._chunks)
+    assert all(part._chunks) or part._chunks == [b""]
+    assert sum(map(len, part._chunks)) == part.count * part._width
+    for i, chunk in enumerate(part._chunks):
+        assert len(chunk) <= part._capacity
+        assert part._mins[i] <= chunk
+        assert i + 1 == len(part._chunks) or chunk[-part._width :] < part._mins[i + 1]
 
 
 TestModel = Model.TestCase
@@ -222,31 +226,31 @@ def sequence(count: int, start: int = 0) -> list[int]:
 def filled(count: int) -> PendingTable:
     table = PendingTable()
     for start in range(0, count, 100):
-        table.add_many(sequence(100, start), NOW + start, NOW + start + 1000, NOW + start + 5000, 1000)
+        table.add(raws(*sequence(100, start)), NOW + start, NOW + start + 1000, NOW + start + 5000, 1000)
     return table
 
 
-def test_appending_leaves_full_blocks() -> None:
+def test_appending_leaves_full_chunks() -> None:
     one, many = PendingTable(), filled(9000)
     for i, entry in enumerate(sequence(9000)):
-        one.add(entry, NOW + i, NOW + i + 1000, NOW + i + 5000, 1000)
+        one.add(raws(entry), NOW + i, NOW + i + 1000, NOW + i + 5000, 1000)
     for table in (one, many):
         for part in (table._rows, table._runs, table._due, table._drop):
-            check_blocks(part)
-            assert {len(block) for block in part._blocks[:-1]} == {part._capacity}
+            check_chunks(part)
+            assert {len(chunk) for chunk in part._chunks[:-1]} == {part._capacity}
 
 
 def test_long_runs_fall_into_the_middle() -> None:
     table, low, high = PendingTable(), sequence(3000), sequence(3000, 9000)
-    table.add_many(low, NOW, NOW + 10, 0, 10)
-    table.add_many(high, NOW, NOW + 30, 0, 30)
-    table.add_many(sequence(3000, 4000), NOW, NOW + 20, 0, 20)
+    table.add(raws(*low), NOW, NOW + 10, 0, 10)
+    table.add(raws(*high), NOW, NOW + 30, 0, 30)
+    table.add(raws(*sequence(3000, 4000)), NOW, NOW + 20, 0, 20)
     assert table.ids() == low + sequence(3000, 4000) + high
     assert table.due(NOW + 20, 10_000) == low + sequence(3000, 4000)
-    assert table.remove_many(table.ids()[1:-1]) == 8998
+    assert table.remove(raws(*table.ids()[1:-1])) == 8998
     assert table.ids() == [low[0], high[-1]]
-    check_blocks(table._rows)
-    check_blocks(table._due)
+    check_chunks(table._rows)
+    check_chunks(table._due)
 
 
 def test_drained_in_random_order_it_is_as_new() -> None:
@@ -254,14 +258,14 @@ def test_drained_in_random_order_it_is_as_new() -> None:
     order = sequence(6000)
     random.Random(1).shuffle(order)
     for number, entry in enumerate(order):
-        assert table.remove(entry)
+        assert table.remove(raws(entry))
         if number % 500 == 0:
-            check_blocks(table._rows)
-            check_blocks(table._due)
-            check_blocks(table._drop)
+            check_chunks(table._rows)
+            check_chunks(table._due)
+            check_chunks(table._drop)
     assert len(table) == 0
     assert (table.lowest(), table.highest(), table.next_due(), table.next_drop()) == (None, None, None, None)
-    assert table._rows._blocks == table._runs._blocks == table._due._blocks == table._drop._blocks == [b""]
+    assert table._rows._chunks == table._runs._chunks == table._due._chunks == table._drop._chunks == [b""]
     assert table.dump() == PendingTable().dump()
 
 
@@ -270,8 +274,8 @@ def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pending, "SWEEP", 100)
     table = PendingTable()
     for entry in sequence(1000):
-        table.add(entry, NOW, NOW + 10, NOW + 20, 10, 0, b"%d" % entry)  # a run each
-    table.add_many(sequence(5, 1000), NOW, NOW + 15, 0, 15)
+        table.add(raws(entry), NOW, NOW + 10, NOW + 20, 10, 0, b"%d" % entry)  # a run each
+    table.add(raws(*sequence(5, 1000)), NOW, NOW + 15, 0, 15)
     rounds = 0
     while not (found := table.due(NOW + 50, 10)):
         soonest = table.next_due()
@@ -288,17 +292,17 @@ def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPa
 def test_redeliver_needs_the_message() -> None:
     table = PendingTable()
     with pytest.raises(KeyError):
-        table.redeliver(1, NOW)
+        table.redeliver([1], NOW)
     assert table.get(1) is None
 
 
 def test_deliveries_stop_counting_at_the_largest_number() -> None:
     table = PendingTable()
-    table.add(1, NOW, NOW, 0, 1)
+    table.add(raws(1), NOW, NOW, 0, 1)
     raw = bytearray(table.dump()[:-4])
     raw[-29:-25] = b"\xff\xff\xff\xff"
     table = PendingTable.load(bytes(raw) + struct.pack(">I", zlib.crc32(raw)))
-    table.redeliver(1, NOW + 1)
+    table.redeliver([1], NOW + 1)
     row = table.get(1)
     assert row is not None
     assert row.deliveries == (1 << 32) - 1
@@ -307,23 +311,23 @@ def test_deliveries_stop_counting_at_the_largest_number() -> None:
 def test_dead_letter_keys_are_forgotten_with_their_last_message() -> None:
     table = PendingTable()
     for i in range(1, 1000):
-        table.add(i, NOW, NOW, 0, 1, 0, b"dead-%d" % i)
-        table.redeliver(i, NOW, deadletter=b"dead-%d" % (i + 1))
-        table.remove(i)
+        table.add(raws(i), NOW, NOW, 0, 1, 0, b"dead-%d" % i)
+        table.redeliver([i], NOW, deadletter=b"dead-%d" % (i + 1))
+        table.remove(raws(i))
     assert len(table._keys) <= 2
     assert not table._slots
-    table.add(1, NOW, NOW, 0, 1, 0, b"a")
+    table.add(raws(1), NOW, NOW, 0, 1, 0, b"a")
     loaded = PendingTable.load(table.dump())
-    loaded.add(2, NOW, NOW, 0, 1, 0, b"b")
+    loaded.add(raws(2), NOW, NOW, 0, 1, 0, b"b")
     assert [row.deadletter for row in loaded.rows(0, 9, 9)] == [b"a", b"b"]
 
 
 # -- dumps ---------------------------------------------------------------------------------------------------
 def test_golden_dump() -> None:
     table = PendingTable()
-    table.add(5 << 64 | 7, 1000, 2000, 9000, 1000, 3, b"dead")
-    table.add(6 << 64, 1001, 2001, 0, 1000)
-    table.redeliver(6 << 64, 3000, 500)
+    table.add(raws(5 << 64 | 7), 1000, 2000, 9000, 1000, 3, b"dead")
+    table.add(raws(6 << 64), 1001, 2001, 0, 1000)
+    table.redeliver([6 << 64], 3000, 500)
     golden = bytes.fromhex(
         "544c5032 0000000000000002 0000000000000002 00000001 00000004 64656164 "
         "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
@@ -343,9 +347,9 @@ def test_golden_dump() -> None:
 
 def test_a_dump_without_runs_is_still_read() -> None:
     table = PendingTable()
-    table.add_many([5 << 64 | 7, 5 << 64 | 8], 1000, 2000, 9000, 1000, 3, b"dead")
-    table.add(6 << 64, 1001, 2001, 0, 1000)
-    table.redeliver(6 << 64, 3000, 500)
+    table.add(raws(5 << 64 | 7, 5 << 64 | 8), 1000, 2000, 9000, 1000, 3, b"dead")
+    table.add(raws(6 << 64), 1001, 2001, 0, 1000)
+    table.redeliver([6 << 64], 3000, 500)
     old = bytes.fromhex(
         "544c5031 0000000000000003 00000001 00000004 64656164 "
         "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
@@ -362,20 +366,20 @@ def test_a_dump_without_runs_is_still_read() -> None:
 def test_what_is_alike_is_one_run() -> None:
     table, ids = PendingTable(), sequence(1000)
     for entry in ids:
-        table.add(entry, NOW, NOW + 10, NOW + 90, 10)
+        table.add(raws(entry), NOW, NOW + 10, NOW + 90, 10)
     assert len(table._runs) == 1
     for entry in ids[100:900]:
-        table.redeliver(entry, NOW + 20)
+        table.redeliver([entry], NOW + 20)
     assert [row.due for row in table.rows(0, MAX_ID, 1000)] == [NOW + 10] * 100 + [NOW + 20] * 800 + [NOW + 10] * 100
     assert len(table._runs) == 3
     for entry in reversed(ids[100:900]):
-        table.set_due(entry, NOW + 10)
+        table.set_due([entry], NOW + 10)
     assert len(table._runs) == 3  # delivered twice
     assert table.due(NOW + 10, 1000) == ids
     for entry in ids[:100] + ids[900:]:
-        table.redeliver(entry, NOW + 10)
+        table.redeliver([entry], NOW + 10)
     assert len(table._runs) == 1
-    assert table.remove_many(ids[::2]) == 500
+    assert table.remove(raws(*ids[::2])) == 500
     assert table.due(NOW + 10, 1000) == ids[1::2]
     assert table.drops(NOW + 90, 1000) == [(entry, "expired") for entry in ids[1::2]]
 
@@ -383,15 +387,15 @@ def test_what_is_alike_is_one_run() -> None:
 def test_parts_are_a_snapshot() -> None:
     table = filled(500)
     dump, parts = table.dump(), table.parts()
-    table.remove_many(sequence(250))
-    table.set_due(sequence(1, 400)[0], NOW)
+    table.remove(raws(*sequence(250)))
+    table.set_due([sequence(1, 400)[0]], NOW)
     assert assemble(parts) == dump != table.dump()
 
 
 def small_dump() -> bytes:
     table = PendingTable()
-    table.add(1, NOW, NOW + 1, NOW + 9, 1, 2, b"dead")
-    table.add(2, NOW, NOW + 1, NOW + 9, 1, 2, b"letter")
+    table.add(raws(1), NOW, NOW + 1, NOW + 9, 1, 2, b"dead")
+    table.add(raws(2), NOW, NOW + 1, NOW + 9, 1, 2, b"letter")
     return table.dump()
 
 
@@ -443,10 +447,10 @@ def test_150_bytes_a_message(how: str) -> None:
         table = PendingTable()
         for i, entry in enumerate(sequence(30_000)):
             retry = rng.choice((1000, 5000, 60_000)) if how == "mixed retry times" else 1000
-            table.add(entry, NOW + i, NOW + i + retry, NOW + i + 3_600_000, retry, 9, b"dead")
+            table.add(raws(entry), NOW + i, NOW + i + retry, NOW + i + 3_600_000, retry, 9, b"dead")
         if how == "after random acks":
             for entry in order[:15_000]:
-                table.remove(entry)
+                table.remove(raws(entry))
         took = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -455,8 +459,8 @@ def test_150_bytes_a_message(how: str) -> None:
 
 
 @pytest.mark.interpreted
-def test_a_run_that_ends_on_the_bound_of_a_block_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sortedrows, "BLOCK_BYTES", 240)
+def test_a_run_that_ends_on_the_bound_of_a_chunk_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sortedrows, "CHUNK_BYTES", 240)
     rows = sortedrows.SortedRows(8, 8)
     number = [n.to_bytes(8, "big") for n in range(120)]
     rows.fill(b"".join(number[::2]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
-from storage.nodes.node import new_compressor
+from storage.nodes.node import Node, new_compressor
+from storage.nodes.packed import open_packed
 
 
 class View:
@@ -65,3 +66,8 @@ def find(blobs: dict[tuple[int, int], tuple[int, bytes]], sid: int, first_ord: i
     stored_id, blob = blobs[sid, first_ord]
     assert stored_id == first_id
     return blob
+
+
+def opened(blob: bytes) -> Node:
+    """The node of a blob, with arrays. Raises CorruptError."""
+    return open_packed(blob).unpack()

@@ -6,11 +6,11 @@ from array import array
 
 import pytest
 
-from commands.streams.entries import entry_wire, id_bulk
+from storage.entries import entry_wire, id_bulk
+from storage.nodes.bare import Piece
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import BareDraft, Draft
-from storage.nodes.pool import Nodes
-from storage.stages.stages import Piece
+from storage.nodes.pool import NodePool
 from storage.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
 
@@ -28,7 +28,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def stream(store: MemoryStore) -> Stream:
-    nodes = Nodes(store, NodeCache(0))
+    nodes = NodePool(store, NodeCache(0))
     nodes.max_entries = 4
     return Stream(1, nodes)
 
@@ -56,7 +56,7 @@ def test_a_tail_before_and_appends_behind(stream: Stream) -> None:
     append(stream, 7, 2)
     assert stream.node_count == 3  # the last draft had room
     assert everything(stream) == wires(5, 0, 9)
-    assert stream.ids(0, 9) == [5 << 64 | n for n in range(9)]
+    assert stream.ids(stream.seek(0), 9) == [5 << 64 | n for n in range(9)]
 
 
 def test_a_draft_that_went_on_while_it_was_stored(stream: Stream, store: MemoryStore) -> None:

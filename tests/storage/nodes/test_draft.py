@@ -6,12 +6,12 @@ from array import array
 
 import pytest
 
-from commands.streams.entries import entry_wire, id_bulk
+from storage.entries import entry_wire, id_bulk
 from storage.ids import MASK64
-from storage.nodes.draft import LONGEST_ID, BareDraft, Draft, WrittenDraft, bulk_ids, write
+from storage.nodes.bare import LONGEST_ID, Piece, bulk_ids, write
+from storage.nodes.draft import BareDraft, Draft, WrittenDraft
 from storage.nodes.node import TailNode, new_compressor, seal
-from storage.nodes.packed import open_node
-from storage.stages.stages import Piece
+from tests.storage.nodes.nodestore import opened
 
 VALUES = [b"f", b"1"], [b"f", b"", b"", b"\r\n\r\n"], [b"%d", b"x" * 5000], [b"*3\r\n", b"$1\r\n"] * 40
 
@@ -73,7 +73,7 @@ def test_sealed_and_opened(kind: str) -> None:
     assert not made.sealed
     blob = made.seal(new_compressor())
     assert made.sealed == len(blob)
-    assert open_node(blob).slice(2, 7) == made.unpack().slice(2, 7) == b"".join(wires[2:7])
+    assert opened(blob).slice(2, 7) == made.unpack().slice(2, 7) == b"".join(wires[2:7])
     assert made.largest >= made.unpack().largest()
     assert made.wire_bytes >= len(made.unpack().wire)
 

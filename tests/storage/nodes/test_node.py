@@ -16,7 +16,8 @@ from storage.ids import MASK64, MAX_ID
 from storage.nodes.cache import NodeCache
 from storage.nodes.index import NodeIndex
 from storage.nodes.node import BODY, Node, TailNode, seal
-from storage.nodes.packed import open_node, open_stored
+from storage.nodes.packed import open_stored
+from tests.storage.nodes.nodestore import opened
 
 Entry = tuple[int, int, bytes]  # ms, seq, wire
 
@@ -64,18 +65,18 @@ def test_golden_blobs_both_ways(entries: list[Entry], how: int, columns: str) ->
     ms, seq, _ = entries[0]
     raw = with_crc(b"TN\1" + struct.pack("<BIIQQ", how, len(entries), wire_size, ms, seq), body)
     assert seal(tail_of(entries), compress=False) == raw
-    assert entries_of(open_node(raw)) == entries
+    assert entries_of(opened(raw)) == entries
     # the compressed form: the same header but for bit 0, the same body in one zstd frame of known length
     packed = seal(tail_of(entries))
     assert packed[:28] == raw[:3] + bytes([how | 1]) + raw[4:28]
     assert packed == with_crc(packed[:28], packed[BODY:])
     assert zstandard.frame_content_size(packed[BODY:]) == len(body)
     assert zstandard.ZstdDecompressor().decompress(packed[BODY:]) == body
-    assert entries_of(open_node(packed)) == entries
+    assert entries_of(opened(packed)) == entries
     # trailing bytes belong to nothing
     for blob in (raw, packed):
         with pytest.raises(CorruptError):
-            open_node(blob + b"\0")
+            opened(blob + b"\0")
 
 
 entry_lists = st.lists(
@@ -90,9 +91,9 @@ entry_lists = st.lists(
 def test_whatever_is_sealed_opens_again(raw: list[tuple[int, bytes]], compress: bool) -> None:
     entries = [(entry_id >> 64, entry_id & MASK64, wire) for entry_id, wire in sorted(raw)]
     tail = tail_of(entries)
-    node = open_node(seal(tail, compress))
+    node = opened(seal(tail, compress))
     assert entries_of(node) == entries == entries_of(tail)
-    assert entries_of(open_node(seal(node, compress))) == entries  # an opened node seals as well
+    assert entries_of(opened(seal(node, compress))) == entries  # an opened node seals as well
     assert entries_of(TailNode.of(node)) == entries
     lo, hi = len(entries) // 3, len(entries)
     assert entries_of(tail.freeze(lo, hi)) == entries[lo:hi]
@@ -122,7 +123,7 @@ def test_a_flipped_bit_never_goes_unseen(compress: bool) -> None:
         damaged = bytearray(blob)
         damaged[at] ^= 1 << at % 8
         with pytest.raises(CorruptError):
-            open_node(bytes(damaged))
+            opened(bytes(damaged))
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -130,7 +131,7 @@ def test_a_cut_blob_is_refused(compress: bool) -> None:
     blob = seal(sensor_node(40), compress)
     for size in range(len(blob)):
         with pytest.raises(CorruptError):
-            open_node(blob[:size])
+            opened(blob[:size])
 
 
 def head(how: int, count: int, wire: int, ms: int = 1, seq: int = 1) -> bytes:
@@ -159,13 +160,13 @@ FORGED = [
 @pytest.mark.parametrize("blob", [blob for _, blob in FORGED], ids=[name for name, _ in FORGED])
 def test_forged_blobs_are_refused(blob: bytes) -> None:
     with pytest.raises(CorruptError):
-        open_node(blob)
+        opened(blob)
 
 
 @given(st.binary(max_size=200), st.integers(0, 255), st.integers(0, 50), st.integers(0, 200))
 def test_any_content_under_a_right_checksum_is_a_node_or_damage(body: bytes, how: int, count: int, wire: int) -> None:
     try:
-        node = open_node(with_crc(head(how, count, wire), body))
+        node = opened(with_crc(head(how, count, wire), body))
     except CorruptError:
         return
     assert len(node) == count > 0

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.nodes.bare import Piece
 from storage.stages.publish import Content
-from storage.stages.stages import Piece, Stage
+from storage.stages.stages import Stage
 
 ENTRIES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 

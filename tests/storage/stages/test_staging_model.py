@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from persistence.store import Store
-from respserver.upkeep import expiry
+from storage import expiry
 from storage.capture import Capture
 from storage.keyspace import Keyspace
+from storage.replay import replay
 from storage.stream import Stream
+from tests.storage.captures import all_stored, whole_capture
 from tests.storage.test_replay import NOW, call, empty
 
 KEYS = st.sampled_from([b"a", b"b"])
@@ -65,11 +67,11 @@ class Staging(RuleBasedStateMachine):
     def restarted(self, store: Store | None) -> Keyspace:
         """A keyspace from the store, or from nothing, and the log behind it."""
         ks = empty(store)
-        ks.nodes.max_entries, ks.nodes.publish_written = self.entries, self.at_once
+        ks.pool.max_entries, ks.pool.publish_written = self.entries, self.at_once
         if store is not None:
             store.restore(ks)
         for batch in self.log[self.stored if store is not None else 0 :]:
-            ks.apply(batch)
+            replay(ks, batch)
             assert ks.take_batch() == batch
         return ks
 
@@ -167,7 +169,7 @@ class Staging(RuleBasedStateMachine):
     @precondition(lambda self: self.captured is None)
     @rule()
     def capture(self) -> None:
-        self.captured = self.ks.capture(), len(self.log)
+        self.captured = whole_capture(self.ks), len(self.log)
 
     @precondition(lambda self: self.captured is not None)
     @rule(well=st.booleans())
@@ -176,11 +178,11 @@ class Staging(RuleBasedStateMachine):
         capture, stored = self.captured
         self.captured = None
         if not well:
-            self.ks.capture_failed(capture)
+            self.ks.changes.failed(capture)
             return
         self.store.write(capture, stored)
         self.store.renew_view()
-        self.ks.captured(capture)
+        all_stored(self.ks, capture)
         self.stored = stored
 
     @rule()
@@ -207,7 +209,7 @@ class Staging(RuleBasedStateMachine):
             for key, entries in self.streams.items():
                 stream = ks.keys[key]
                 assert isinstance(stream, Stream)
-                assert stream.ids(0, stream.next_ord) == [ms << 64 | seq for ms, seq, _ in entries]
+                assert stream.ids(stream.seek(0), stream.next_ord) == [ms << 64 | seq for ms, seq, _ in entries]
                 wire = stream.read(0, stream.next_ord)
                 rows = parsed(b"*%d\r\n" % len(entries) + wire)
                 assert rows == [[b"%d.%d" % (ms, seq), b"f", value] for ms, seq, value in entries]

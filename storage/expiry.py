@@ -1,27 +1,29 @@
-"""What ends by time: keys, groups, stages, and pending messages that are given up. Only a leader runs this; it logs
-explicit ends.
+"""What ends by time: keys, groups, stages, and pending messages that are given up. Only a leader runs this; each end is
+logged explicitly.
 
-Rule 1: the agenda says when to look; the thing itself says whether its time has come. Rule 2: one run does a bounded
-amount of work, so a million keys that expire together don't stop the server.
+Rule 1: timers say when to look; the subject itself says whether its time has come.
+Rule 2: one run does a bounded amount of work, so a million keys that expire together don't stop the server.
 """
 
 from __future__ import annotations
 
-from commands.streams.groups import end_group
-from commands.streams.read import drop_overdue
+from typing import Final
+
 from storage import timers
+from storage.groups import effects
+from storage.groups.overdue import drop_overdue
 from storage.keyspace import Keyspace
 from storage.stages import publish
 from storage.stream import Stream
 
-AT_ONCE = 2000  # items a run
+AT_ONCE: Final = 2000  # timers per run
 
 
 def run(ks: Keyspace, now: int) -> int:
-    """End what is over at ``now`` (ms since epoch); returns how many items were looked at."""
+    """End what is over at ``now`` (ms since epoch); returns the work done, in timers and messages."""
     seen = 0
     while seen < AT_ONCE:
-        item = ks.agenda.take(now)
+        item = ks.timers.take(now)
         if item is None:
             break
         seen += 1
@@ -31,12 +33,12 @@ def run(ks: Keyspace, now: int) -> int:
             if at and at <= now:
                 ks.expire_key(key)
             elif at:
-                ks.agenda.file(kind, key, b"", at)
+                ks.timers.arm(kind, key, b"", at)
             continue
         if kind == timers.STAGE_EXPIRY:
             stage = publish.live(ks, key, now)
             if stage is not None:
-                publish.file_stage(ks, key, stage)
+                ks.arm_stage(key, stage)
             continue
         stream = ks.keys.get(key)
         group = stream.groups.get(name) if isinstance(stream, Stream) else None
@@ -45,10 +47,10 @@ def run(ks: Keyspace, now: int) -> int:
         if kind == timers.PENDING_DROP:
             seen += drop_overdue(ks, key, stream, group, now)
         elif not group.deadline or group.waiters:
-            continue  # without TTL, or a blocked reader keeps it: filed again when the reader leaves
+            continue  # no TTL, or a blocked reader keeps it alive: armed again when that reader leaves
         elif group.deadline <= now:
             ks.expired_groups += 1
-            end_group(ks, key, stream, name)
+            effects.end_group(ks, key, stream, name)
         else:
-            ks.agenda.file(kind, key, name, group.deadline)
+            ks.timers.arm(kind, key, name, group.deadline)
     return seen

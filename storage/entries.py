@@ -1,4 +1,4 @@
-"""Entries on the wire: built once from a command's arguments, kept as they are, sent as they are.
+"""Entries in wire form: built once from a command's arguments, kept as they are, sent as they are.
 
     *5 CRLF $15 CRLF 1486475519747.0 CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
     |       |-- the ID, which is also TAPPEND's reply --|-- fields and values as given ----
@@ -9,16 +9,13 @@ RESP2 and RESP3 write an entry the same way, so one form serves every reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from commands.context import Chunks
 from resp.reply import array_header
-from storage.stream import Stream
 
 SIZES: Final = [b"$%d" % n for n in range(4096)]
 COUNTS: Final = [b"*%d\r\n" % n for n in range(1024)]
-STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; above, it is sent node by node and never built whole
 
 
 class _LastMs:
@@ -49,7 +46,7 @@ def id_bulk(ms: int, seq: int) -> bytes:
 
 
 def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
-    """One entry: ``bulk_id`` as of id_bulk(), ``values`` fields and values in turn."""
+    """One entry. ``bulk_id`` is an id_bulk(), ``values`` are fields and values in turn."""
     count = len(values) + 1
     if count == 5:  # two pairs, the commonest entry
         a, b, c, d = values
@@ -75,7 +72,7 @@ def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
 
 
 def wire_values(wire: bytes) -> list[bytes]:
-    """Fields and values of an entry in wire form (cold: dead letters)."""
+    """Fields and values of an entry (not on a hot path: dead letters)."""
     at = wire.index(b"\r\n") + 2
     values: list[bytes] = []
     while at < len(wire):
@@ -84,31 +81,3 @@ def wire_values(wire: bytes) -> list[bytes]:
         values.append(wire[end + 2 : end + 2 + size])
         at = end + 4 + size
     return values[1:]
-
-
-def entries_reply(count: int, head: bytes, stream: Stream | None, lo: int, hi: int) -> bytes | Chunks:
-    """An array of ``count`` elements: ``head`` (some of them, encoded), then the entries with ordinals [lo, hi)."""
-    top = COUNTS[count] if count < 1024 else array_header(count)
-    if stream is None or lo >= hi:
-        return top + head
-    wire = stream.at_hand(lo, hi, STREAMED_ABOVE)  # nearly always, where the range is short
-    if wire is not None:
-        return b"".join((top, head, wire))
-    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return b"".join((top, head, stream.read(lo, hi)))
-    pieces, close = stream.pieces(lo, hi)
-    return Chunks(_after(top + head, pieces), close)
-
-
-def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
-    """The same, newest first."""
-    top = array_header(hi - lo)
-    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return b"".join((top, *stream.read_reverse(lo, hi)))
-    pieces, close = stream.pieces_reverse(lo, hi)
-    return Chunks(_after(top, pieces), close)
-
-
-def _after(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from pieces

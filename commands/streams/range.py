@@ -1,0 +1,135 @@
+"""TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO: reading without groups and without waiting. Semantics [25] to [27]."""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, key, opt
+from commands.parse import integer
+from commands.streams.replies import entries_reply, reversed_reply
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage.ids import format_id, parse_id, parse_range_end, parse_range_start
+from storage.stream import Stream
+
+
+@command(
+    "TRANGE", key("RO"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
+    flags="readonly", group="stream", since="0.1.0",
+    complexity="O(log N + M): N macro nodes, M entries returned.",
+)  # fmt: skip
+def trange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the entries between two IDs, both included, oldest first."""
+    found = _find(ctx, argv, 2, 3)
+    if found is None:
+        return encode.EMPTY_ARRAY
+    stream, start, hi, count = found
+    place = stream.seek(start)
+    lo = place.ordinal
+    if lo >= hi:
+        return encode.EMPTY_ARRAY
+    hi = min(hi, lo + count)
+    return entries_reply(hi - lo, b"", stream, place, hi)
+
+
+@command(
+    "TREVRANGE", key("RO"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
+    flags="readonly", group="stream", since="0.1.0",
+    complexity="O(log N + M): N macro nodes, M entries returned.",
+)  # fmt: skip
+def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the entries between two IDs, both included, newest first."""
+    found = _find(ctx, argv, 3, 2)
+    if found is None:
+        return encode.EMPTY_ARRAY
+    stream, start, hi, count = found
+    lo = stream.ord_from(start)
+    if lo >= hi:
+        return encode.EMPTY_ARRAY
+    return reversed_reply(stream, max(lo, hi - count), hi)
+
+
+def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[Stream, int, int, int] | None:
+    """Stream, start (an ID), end (the ordinal after the last entry), count; None if the reply is empty.
+
+    ``start_at`` and ``end_at`` are the offsets of the arguments.
+    """
+    start, end = parse_range_start(argv[start_at]), parse_range_end(argv[end_at])
+    count = 1 << 62
+    if len(argv) > 4:
+        if len(argv) != 6 or argv[4].upper() != b"COUNT":
+            raise errors.syntax()
+        count = integer(argv[5])
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None or count <= 0 or start > end:
+        return None
+    hi = stream.next_ord if end >= stream.last_id else stream.ord_from(end + 1)
+    return stream, start, hi, count
+
+
+@command("TLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+def tlen(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of entries in a stream, 0 if the key doesn't exist."""
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    return encode.integer(stream.length if stream is not None else 0)
+
+
+@command(
+    "TCOUNT", key("RO"), arg("start-id"), arg("end-id"),
+    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+)  # fmt: skip
+def tcount(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of entries between two IDs, both included, without reading them."""
+    found = _find(ctx, argv, 2, 3)
+    if found is None:
+        return encode.integer(0)
+    stream, start, hi, _ = found
+    return encode.integer(max(0, hi - stream.ord_from(start)))
+
+
+@command(
+    "TSEEK", key("RO"), arg("last-id"), arg("n", "integer"),
+    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+)  # fmt: skip
+def tseek(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the ID of the n-th entry after last-id, or of the last entry if there are fewer."""
+    last_id, n = parse_id(argv[2]), integer(argv[3])
+    if n < 1:
+        raise CommandError(errors.NOT_POSITIVE)
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None:
+        return encode.null(ctx.session.proto)
+    lo = stream.ord_from(last_id + 1)
+    if lo >= stream.next_ord:
+        return encode.null(ctx.session.proto)
+    return encode.bulk(format_id(stream.id_at(min(lo + n, stream.next_ord) - 1)))
+
+
+@command("TINFO", key("RO"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.")
+def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return what is known of a stream: its length, IDs, counters, and the space that it takes."""
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    return encode.encode(ctx.session.proto, _facts(stream))
+
+
+def _facts(stream: Stream) -> dict[str, int | bytes | None]:
+    """TINFO's map."""
+    groups = stream.groups.values()
+    return {
+        "length": stream.length,
+        "first": format_id(stream.first_id()) if stream.length else None,
+        "last": format_id(stream.last_id),
+        "entries-added": stream.next_ord,
+        "evicted": stream.first_ord,
+        "evicted-to": format_id(stream.evicted_to),
+        "nodes": stream.node_count,
+        "memory-bytes": stream.memory_bytes() + sum(g.pending.memory_bytes() for g in groups),
+        "disk-bytes": stream.disk_bytes(),
+        "groups": len(stream.groups),
+        "pending": sum(len(g.pending) for g in groups),
+        "redelivered": sum(g.redelivered for g in groups),
+        "expired": sum(g.expired for g in groups),
+        "dead-lettered": sum(g.deadlettered for g in groups),
+    }

@@ -1,0 +1,139 @@
+"""TREAD's arguments: where the reader is, and the options.
+
+    TREAD key last-id count [BLOCK ms] [GROUP name ttl] [RETRY retry-ms expire-ms [MAXDELIVERIES n] [DEADLETTER key]]
+    [WITHINFO]
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.parse import id_parts, integer, span, timeout_ms
+from resp import errors
+from resp.errors import CommandError
+from storage import records
+from storage.stream import Stream
+from storage.timers import NEVER
+
+
+class ReadOptions:
+    """TREAD's arguments after the ID, parsed; never changed. Times in ms."""
+
+    __slots__ = (
+        "block", "count", "deadletter", "expire", "flags", "group", "max_deliveries", "retry", "ttl", "with_info",
+    )  # fmt: skip
+
+    def __init__(self, key: bytes, words: list[bytes]) -> None:
+        self.count = integer(words[0])
+        if self.count < 0:
+            raise CommandError(errors.NOT_POSITIVE)
+        self.block = -1  # -1: don't wait; 0: wait for ever
+        self.group = b""  # empty: none
+        self.ttl = 0
+        self.retry = self.expire = self.max_deliveries = 0
+        self.deadletter = b""
+        self.flags = 0  # records.HAS_*
+        self.with_info = False
+        if len(words) > 1:
+            self._parse(key, words)
+
+    def _parse(self, key: bytes, words: list[bytes]) -> None:
+        seen: list[bytes] = []
+        at, end = 1, len(words)
+        while at < end:
+            word = words[at].upper()
+            left = end - at - 1
+            if word in seen:
+                raise errors.syntax()
+            seen.append(word)
+            if word == b"WITHINFO":
+                self.with_info = True
+                at += 1
+            elif word == b"BLOCK" and left >= 1:
+                self.block = timeout_ms(words[at + 1])
+                at += 2
+            elif word == b"GROUP" and left >= 2:
+                self.group = words[at + 1]
+                if not self.group:
+                    raise CommandError(errors.EMPTY_GROUP)
+                self.ttl = span(words[at + 2])
+                at += 3
+            elif word == b"RETRY" and left >= 2:
+                self.retry = span(words[at + 1], 1, errors.BAD_RETRY)
+                self.expire = span(words[at + 2])
+                self.flags |= records.HAS_RETRY
+                at += 3
+            elif word == b"MAXDELIVERIES" and left >= 1:
+                self.max_deliveries = integer(words[at + 1])
+                if not 1 <= self.max_deliveries < 1 << 32:
+                    raise CommandError(errors.BAD_MAXDELIVERIES)
+                self.flags |= records.HAS_MAX
+                at += 2
+            elif word == b"DEADLETTER" and left >= 1:
+                self.deadletter = words[at + 1]
+                if not self.deadletter or self.deadletter == key:
+                    raise CommandError(errors.BAD_DEADLETTER)
+                self.flags |= records.HAS_DEADLETTER
+                at += 2
+            else:
+                raise errors.syntax()
+        if self.flags & records.HAS_RETRY and not self.group:
+            raise CommandError(errors.RETRY_NEEDS_GROUP)
+        if self.flags and not self.flags & records.HAS_RETRY:
+            raise CommandError(errors.NEEDS_RETRY)
+
+    def deadline(self, now: int) -> int:
+        """When a wait that begins now ends, in ms since epoch, or NEVER."""
+        return now + self.block if self.block else NEVER
+
+
+class _Recent:
+    """What was parsed last: readers repeat their options in each call, and many ask for the same ID."""
+
+    __slots__ = ("id", "ms", "options", "seq", "words")
+
+    def __init__(self) -> None:
+        self.id = b"0"
+        self.ms = self.seq = 0
+        self.words = [b"0"]
+        self.options = ReadOptions(b"", self.words)
+
+
+REMEMBERED: Final = 1024  # bytes of group name and dead letter key that _recent may keep in memory
+_recent: Final = _Recent()
+
+
+def read_options(key: bytes, words: list[bytes]) -> ReadOptions:
+    recent = _recent
+    if words == recent.words and recent.options.deadletter != key:
+        return recent.options
+    options = ReadOptions(key, words)
+    if len(options.group) + len(options.deadletter) <= REMEMBERED:
+        recent.words, recent.options = words, options
+    return options
+
+
+class Position:
+    """Where a reader is: it gets what comes after the ID ms.seq."""
+
+    __slots__ = ("from_now", "ms", "seq", "zero")
+
+    def __init__(self, text: bytes) -> None:
+        """``text``: last-id as sent. Raises CommandError."""
+        self.from_now = not text  # [9]: only what arrives from now on
+        self.ms = self.seq = 0
+        if text:
+            recent = _recent
+            if text != recent.id:
+                recent.ms, recent.seq = id_parts(text)
+                recent.id = text
+            self.ms, self.seq = recent.ms, recent.seq
+        self.zero = bool(text) and not self.ms and not self.seq  # from the beginning: nothing counts as missing
+
+    @property
+    def id(self) -> int:
+        return self.ms << 64 | self.seq
+
+    def before(self, stream: Stream) -> bool:
+        """Whether the stream has given out IDs after it."""
+        return self.ms < stream.last_ms or (self.ms == stream.last_ms and self.seq < stream.last_seq)

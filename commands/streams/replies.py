@@ -1,0 +1,55 @@
+"""Ranges of entries as replies: built at once where they are short, streamed where they are long; WITHINFO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from commands.context import Chunks
+from resp import reply as encode
+from resp.reply import array_header
+from storage.entries import COUNTS
+from storage.ids import format_id
+from storage.stream import Place, Stream
+
+STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
+
+
+def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place | None, hi: int) -> bytes | Chunks:
+    """An array of ``count`` elements: those in ``head``, encoded, then the entries from ``place`` to before ``hi``.
+
+    No entries follow if ``stream`` or ``place`` is None.
+    """
+    top = COUNTS[count] if count < 1024 else array_header(count)
+    if stream is None or place is None or place.ordinal >= hi:
+        return top + head
+    wire = stream.at_hand(place, hi, STREAMED_ABOVE)  # nearly always, where the range is short
+    if wire is not None:
+        return b"".join((top, head, wire))
+    lo = place.ordinal
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return b"".join((top, head, stream.read(lo, hi)))
+    pieces, close = stream.pieces(lo, hi)
+    return Chunks(_after(top + head, pieces), close)
+
+
+def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
+    """The entries with ordinals [lo, hi), newest first."""
+    top = array_header(hi - lo)
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return b"".join((top, *stream.read_reverse(lo, hi)))
+    pieces, close = stream.pieces_reverse(lo, hi)
+    return Chunks(_after(top, pieces), close)
+
+
+def info_element(stream: Stream | None, proto: int) -> bytes:
+    """WITHINFO's element: [first, last] as of now [12]."""
+    if stream is None:
+        return b"*2\r\n" + encode.null(proto) + b"$3\r\n0.0\r\n"
+    first = encode.bulk(format_id(stream.first_id())) if stream.length else encode.null(proto)
+    return b"*2\r\n" + first + encode.bulk(format_id(stream.last_id))
+
+
+def _after(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    yield from pieces
