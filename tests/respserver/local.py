@@ -1,20 +1,20 @@
 """A server in the test's own thread: real parts, a clock that tests move, and connections without sockets.
 
 Nothing happens between two lines of a test. ``Peer.send`` hands bytes to the connection and returns at once.
-``LocalServer.turn`` runs the event loop once, and so a tick that was queued. Transports, and the disk if a test asks for
-it, write down what happens in ``LocalServer.events``.
+``LocalServer.turn`` runs the event loop once, and so a tick that was queued. ``LocalServer.events`` has, in order, the
+batches that became durable and the pieces that were written to transports.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from commands.declare import TABLE, Command, Handler
 from commands.session import Session
-from persistence.log import Log
 from respserver.clients.connection import Connection
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
@@ -132,21 +132,36 @@ class Peer:
 
 
 class Disk:
-    """A Log whose append() notes batches among the events, and fails while there is an ``error``."""
+    """The file of the WAL, which can be made to take no writes: its descriptor becomes that of a read-only file."""
 
-    def __init__(self, log: Log, events: list[Event]) -> None:
-        self.error: Exception | None = None
-        self._log = log
-        self._events = events
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._saved = -1
 
-    def append(self, batch: bytes) -> None:
-        if self.error is not None:
-            raise self.error
-        self._events.append(("append", batch))
-        self._log.append(batch)
+    def breaks(self) -> None:
+        """Writes raise OSError from now on."""
+        if self._saved < 0:
+            descriptor = self._descriptor()
+            self._saved = os.dup(descriptor)
+            refusing = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(refusing, descriptor, inheritable=False)
+            os.close(refusing)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
+    def heals(self) -> None:
+        if self._saved >= 0:
+            os.dup2(self._saved, self._descriptor(), inheritable=False)
+            os.close(self._saved)
+            self._saved = -1
+
+    def _descriptor(self) -> int:
+        for name in os.listdir("/proc/self/fd"):
+            descriptor = int(name)
+            try:
+                if descriptor != self._saved and os.readlink(f"/proc/self/fd/{name}") == str(self._path):
+                    return descriptor
+            except OSError:  # that of the listing itself
+                continue
+        raise AssertionError(f"{self._path} is not open")
 
 
 class LocalServer:
@@ -167,11 +182,14 @@ class LocalServer:
             return Server(Config.load(argv), Logger(str(self._log_file), "debug"), self.clock)
 
         self.server = self.loop.run_until_complete(build())
+        self.server.ticks.on_batch = lambda offset, batch: self.events.append(("append", offset, batch))
+        self.disk = Disk(directory / "data" / "tail")
 
     def close(self) -> None:
         """End without a checkpoint, as after a kill."""
         for word in self._declared:
             del TABLE[word]
+        self.disk.heals()
         self.server.data.close()
         self.loop.close()
 
@@ -199,12 +217,6 @@ class LocalServer:
     def log(self) -> str:
         """The server's log lines."""
         return self._log_file.read_text()
-
-    def disk(self) -> Disk:
-        """Put a Disk in place of the log."""
-        disk = Disk(self.server.data.disk, self.events)
-        self.server.data.disk = cast(Log, disk)
-        return disk
 
     def declare(
         self, name: str, handler: Handler, flags: str = "", traits: str = "", arity: int = -1,
