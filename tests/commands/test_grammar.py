@@ -73,7 +73,7 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
         argv[first - 1] = b"%d" % (at - first)
         argv[at + 1 :] = [b"v"] * (at - first)
-    if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # the tree, which is Redis's, does not say that it must be the only word
+    if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # must be the only word, which the tree can't say
         argv = [argv[0], b"ABORT"]
     return argv
 

@@ -243,15 +243,14 @@ def test_reading_stops_while_the_socket_is_full(local: LocalServer, one: Peer) -
 def test_the_backlog_waits_while_the_disk_holds_replies_back(local: LocalServer, one: Peer) -> None:
     local.disk.breaks()
     one.ask("SET", "k", "v")
-    one.send("ECHO", "x" * (OUTPUT_AT_ONCE + 1))
-    one.send("ECHO", "a")
-    one.send("ECHO", "b")
+    one.pipeline(*[("ECHO", "x" * (OUTPUT_AT_ONCE + 1)) for _ in range(3)], ("ECHO", "last"))
     local.settle()
     assert one.conn.out_bytes < 2 * OUTPUT_AT_ONCE
+    assert len(one.conn.backlog) == 3
     assert one.taken() == b""
     local.disk.heals()
     local.advance(100)
-    assert one.taken().endswith(b"$1\r\na\r\n$1\r\nb\r\n")
+    assert one.taken().endswith(b"$4\r\nlast\r\n")
 
 
 # -- CLIENT REPLY -------------------------------------------------------------------------------------------------
@@ -344,6 +343,20 @@ def test_a_streamed_reply_that_the_client_does_not_take_is_given_up(local: Local
     assert one.wire.aborted
     assert stream.events[-1] == "closed"
     assert "took nothing of a streamed reply for 60 seconds" in local.log()
+
+
+def test_a_client_that_takes_a_piece_has_time_for_the_next(local: LocalServer, one: Peer) -> None:
+    Stream(local)
+    one.wire.full = True
+    one.send("STREAM", 9, OUTPUT_AT_ONCE)
+    for _ in range(3):
+        local.advance(50_000)
+        one.wire.drain()
+        one.wire.full = True
+        local.settle()
+        assert one.conn.throttled
+    assert one.conn.streaming
+    assert not one.wire.aborted
 
 
 # -- output limits ------------------------------------------------------------------------------------------------
@@ -454,9 +467,9 @@ def test_kill_of_a_waiting_client_ends_its_wait(local: LocalServer, one: Peer) -
     one.pipeline(("PARK",), ("SET", "k", "v"))
     local.settle()
     one.conn.kill()
-    local.settle()
     assert local.server.blocking.count == 0
     assert not one.session.blocked
+    local.settle()
     assert local.connect().ask("GET", "k") == b"$-1\r\n"
 
 
@@ -511,9 +524,12 @@ def test_a_peer_that_sends_no_more_gets_its_backlog_answered(local: LocalServer,
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_peer_that_sends_no_more_does_not_wait(local: LocalServer, one: Peer, early: bool) -> None:
+@pytest.mark.parametrize("commands", [[("PARK",)], [("PARK",), ("PING",)]], ids=["alone", "with-backlog"])
+def test_a_peer_that_sends_no_more_does_not_wait(
+    local: LocalServer, one: Peer, early: bool, commands: list[tuple[str]]
+) -> None:
     Parked(local)
-    one.send("PARK")
+    one.pipeline(*commands)
     if not early:
         local.settle()
     one.conn.eof_received()

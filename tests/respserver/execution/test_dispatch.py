@@ -190,9 +190,12 @@ def test_a_command_that_is_refused_aborts_its_transaction(
     assert one.ask("GET", "k") == b"$-1\r\n"
 
 
-def test_an_immediate_command_that_is_refused_does_not_abort(local: LocalServer, one: Peer) -> None:
+def test_an_immediate_command_that_fails_does_not_abort_the_transaction(local: LocalServer, one: Peer) -> None:
+    local.declare("NOW", say_ok, "write", "immediate")
+    local.server.gates.role(readonly=True, stale=False)
     one.ask("MULTI")
     assert one.ask("WATCH", "k").startswith(b"-ERR WATCH inside MULTI")
+    assert one.ask("NOW") == READONLY
     assert one.ask("EXEC") == b"*0\r\n"
 
 
@@ -568,6 +571,11 @@ def test_the_last_command_of_a_session(local: LocalServer, one: Peer) -> None:
     assert one.session.last_command == "client|id"
     one.ask("NOSUCH")
     assert one.session.last_command == "client|id"
+    one.ask("MULTI")
+    one.ask("SET", "k", "v")
+    assert one.session.last_command == "set", "a queued command counts"
+    one.ask("MULTI")
+    assert one.session.last_command == "multi", "one that fails, too"
 
 
 def test_one_reading_of_the_clock_for_a_pipeline(local: LocalServer, one: Peer) -> None:
