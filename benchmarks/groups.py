@@ -97,7 +97,8 @@ def group(bench: Bench) -> None:
             fill(peer, bench.sizes[0])
             peer.settle()
         for (mode, count), title in cases.items():
-            messages = min(bench.sizes[0], max(5000, 2000 * count)) // count * count
+            most = max(5000, 2000 * count) // (10 if bench.quick else 1)
+            messages = min(bench.sizes[0], most) // count * count
             scripts = {peer.name: Script(peer, count, messages, mode == "and ack") for peer in peers}
 
             def measure(peer: Peer, run: int, scripts: dict[str, Script] = scripts) -> float:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import platform
 import select
 import shutil
 import socket
@@ -32,9 +31,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from benchmarks.entries import SENSOR, fill
-from benchmarks.servers import Peer, free_port, on_load_core, servers
-from benchmarks.table import HEAD, ROWS, Figures, row
+from benchmarks import facts
+from benchmarks.entries import SENSOR, append_words, fill, length_word, pack
+from benchmarks.load import redis_benchmark
+from benchmarks.servers import Peer, free_port, installations, on_load_core, peers_of
+from benchmarks.table import Figures, Table
 
 
 class Row(NamedTuple):
@@ -51,12 +52,6 @@ PACE = 0.001  # seconds between two packets of the paced load
 PATIENCE = 600.0
 
 
-def pack(*words: bytes | str | int) -> bytes:
-    """A command as RESP."""
-    raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in raw)
-
-
 def p99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[98]
 
@@ -67,19 +62,11 @@ def steps(runs: int, what: str) -> Iterator[int]:
         yield from bar
 
 
-def append_words(peer: Peer, key: str) -> tuple[str, ...]:
-    return ("XADD", key, "*") if peer.name == "redis" else ("TAPPEND", key)
-
-
-def length_word(peer: Peer) -> str:
-    return "XLEN" if peer.name == "redis" else "TLEN"
-
-
 # -- pairs of servers --------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def leaders(fsync: str, peer_binary: str | None) -> Iterator[list[Peer]]:
     """tidelog and redis-server, started, without replicas."""
-    with servers(fsync, peer_binary) as peers:
+    with peers_of(installations(peer_binary=peer_binary), fsync) as peers:
         for peer in peers:
             peer.start(*options(peer))
         yield peers
@@ -87,7 +74,7 @@ def leaders(fsync: str, peer_binary: str | None) -> Iterator[list[Peer]]:
 
 def options(peer: Peer) -> list[str]:
     """What makes the two alike: Redis waits five seconds before a copy, for more replicas to come."""
-    return ["--repl-diskless-sync-delay", "0"] if peer.name == "redis" else []
+    return ["--repl-diskless-sync-delay", "0"] if peer.redis else []
 
 
 @contextlib.contextmanager
@@ -114,9 +101,9 @@ def in_sync(leader: Peer, replica: Peer) -> None:
         end = time.perf_counter() + PATIENCE
         while time.perf_counter() < end:
             with contextlib.suppress(redis.RedisError):
-                facts = theirs.info("replication")
+                link = theirs.info("replication")
                 offset = ours.info("replication")["master_repl_offset"]
-                if facts.get("master_link_status") == "up" and facts["slave_repl_offset"] >= offset:
+                if link.get("master_link_status") == "up" and link["slave_repl_offset"] >= offset:
                     return
             time.sleep(0.002)
     raise click.ClickException(f"{leader.name}: the replica is not in sync within {PATIENCE:.0f} seconds")
@@ -152,7 +139,7 @@ class Marks:
     """Single entries beside the load: when the leader answers, and when a reader that waits on the replica has it."""
 
     def __init__(self, leader: Peer, replica: Peer) -> None:
-        self.redis = leader.name == "redis"
+        self.redis = leader.redis
         self.write = pack(*append_words(leader, "marks"), "m", "1")
         self.leader = socket.create_connection(("127.0.0.1", leader.port))
         self.replica = socket.create_connection(("127.0.0.1", replica.port))
@@ -218,15 +205,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
 # -- throughput --------------------------------------------------------------------------------------------------
 def appends(peer: Peer, key: str, requests: int, pipeline: int) -> float:
     """Appends a second by redis-benchmark, 50 clients."""
-    tool = shutil.which("redis-benchmark")
-    if tool is None:
-        raise click.ClickException("redis-benchmark is not installed (Debian: apt-get install redis-tools)")
-    out = subprocess.run(
-        [tool, "-p", str(peer.port), "-n", str(requests), "-c", "50", "-P", str(pipeline), "--csv",
-         *append_words(peer, key), *SENSOR],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return float(out.stdout.strip().splitlines()[-1].split('","')[1].strip('"'))
+    return redis_benchmark(peer.port, [*append_words(peer, key), *SENSOR], requests, 50, pipeline)
 
 
 def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
@@ -258,10 +237,9 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
 
 # -- full copies -------------------------------------------------------------------------------------------------
 def settled(peer: Peer) -> None:
-    """Everything in the store, as it is after minutes of a server's life."""
-    if peer.name == "tidelog":
-        with peer.client() as client:
-            client.execute_command("SAVE")
+    """Everything in tidelog's store, as it is after minutes of a server's life."""
+    if not peer.redis:
+        peer.settle()
 
 
 def copied(leader: Peer, replica: Peer, size: int) -> tuple[float, int]:
@@ -440,8 +418,10 @@ def main(
     """
     on_load_core()
     wanted = names or NAMES
-    click.echo(f"Python {platform.python_version()}, {platform.machine()}, {runs} runs each, medians (min-max)\n")
-    click.echo(HEAD)
+    installed = installations(peer_binary=peer_binary)
+    machine, says = facts.machine(), facts.described(installed)
+    table = Table([one.name for one in installed], targets=False)
+    click.echo(f"{facts.summary(machine, says)}\n{runs} runs each, medians (min-max)\n\n{table.head()}")
     measures: dict[str, Callable[[], Rows]] = {
         "lag": lambda: lag(runs, rate, seconds, peer_binary),
         "throughput": lambda: throughput(runs, requests, peer_binary),
@@ -452,6 +432,7 @@ def main(
     for name in NAMES:
         if name in wanted:
             for made, figures in measures[name]().items():
-                row(made.title, figures, made.less, made.form)
+                table.row(made.title, figures, made.less, made.form)
     if json_file is not None:
-        json_file.write_text(json.dumps(ROWS, indent=1) + "\n")
+        kept = {"machine": machine, "servers": says, "names": table.names, "runs": runs, "rows": table.rows}
+        json_file.write_text(json.dumps(kept, indent=1) + "\n")
