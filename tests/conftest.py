@@ -29,14 +29,16 @@ if os.environ.get("CI"):
 # elsewhere is marked `slow`.
 TESTS = Path(__file__).parent
 SLOW_FOLDERS = {"crash", "replication", "spark"}
-SLOW_MODULES = ("_kill", "_model")
+SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
+SLOW_ENDS = ("_kill", "_model")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1]
-        slow = not SLOW_FOLDERS.isdisjoint(folders) or item.path.stem.endswith(SLOW_MODULES)
+        name = item.path.stem
+        slow = not SLOW_FOLDERS.isdisjoint(folders) or name.endswith(SLOW_ENDS) or name.startswith(SLOW_BEGINNINGS)
         if slow and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.slow)
 
