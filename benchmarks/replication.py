@@ -1,7 +1,7 @@
 """``scripts/bench replication``: what replicas cost and bring, with redis-server beside it in the same run.
 
-Rule 1: leaders run on the first core; replicas, Sentinels and the load on the last. So a replica takes from the load
-what it takes, not from its leader: with one core each a leader would show less loss.
+Rule 1: leaders run on the first core; replicas, Sentinels and the load on the last. A replica therefore slows down the
+load, not its leader; with a core of its own it would slow down neither.
 Rule 2: a figure counts only if the replica has everything at the end.
 """
 
@@ -46,7 +46,8 @@ class Row(NamedTuple):
     form: str = ",.0f"
 
 
-Rows = dict[Row, Figures]  # server -> one figure a run
+Rows = dict[Row, Figures]
+
 MARK_SECONDS = 0.005  # between two looks at the lag
 PACE = 0.001  # seconds between two packets of the paced load
 PATIENCE = 600.0
@@ -90,9 +91,7 @@ def replica_of(leader: Peer, follow: bool = True, gives_way: bool = False) -> It
                 in_sync(leader, made)
             yield made
         finally:
-            assert made.process is not None
-            made.process.kill()  # its data is of no use; and a redis-server that rewrites its AOF refuses to stop
-            made.process.wait()
+            made.kill()  # its data is of no use, and a redis-server that rewrites its AOF refuses to stop
 
 
 def in_sync(leader: Peer, replica: Peer) -> None:
@@ -111,7 +110,7 @@ def in_sync(leader: Peer, replica: Peer) -> None:
 
 # -- lag ---------------------------------------------------------------------------------------------------------
 def paced_load(port: int, command: bytes, rate: int, seconds: float) -> None:
-    """So many appends a second, pipelined in packets of a millisecond's worth; in a process of its own."""
+    """So many appends a second, pipelined, a packet each millisecond. Runs in a process of its own."""
     reader = hiredis.Reader()
     with socket.create_connection(("127.0.0.1", port)) as sock:
         began, sent, answered = time.perf_counter(), 0, 0
@@ -154,6 +153,7 @@ class Marks:
         else:
             self.replica.sendall(pack("TREAD", "marks", self.last, 10, "BLOCK", 0))
         self.leader.sendall(self.write)
+
         waiting, seen, replies = {self.leader, self.replica}, {}, {}
         readers = {sock: hiredis.Reader() for sock in waiting}
         while waiting:
@@ -164,6 +164,7 @@ class Marks:
                 if reply is not False:
                     seen[sock], replies[sock] = now, reply
                     waiting.discard(sock)
+
         if isinstance(replies[self.leader], hiredis.ReplyError):
             raise click.ClickException(str(replies[self.leader]))
         self.last = replies[self.leader]
@@ -187,6 +188,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                     load = multiprocessing.Process(target=paced_load, args=(peer.port, command, rate, seconds))
                     load.start()
                     time.sleep(0.3)  # it has begun
+
                     marks = Marks(peer, replica)
                     found: list[float] = []
                     try:
@@ -196,6 +198,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                     finally:
                         marks.close()
                         load.join()
+
                     in_sync(peer, replica)
                     for name, value in zip(rows, (median(found), p99(found)), strict=True):
                         rows[name][peer.name].append(value)
@@ -227,6 +230,7 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
                         if run:  # the first one warms up
                             alone[peer.name].append(without)
                             both[peer.name].append(beside)
+
             rows[Row(f"{name}, no replica")] = alone
             rows[Row(f"{name}, one replica")] = both
             rows[Row(f"{name}, with one / with none", form=".2f")] = {
@@ -315,15 +319,17 @@ def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
             fill(peer, size)
             settled(peer)
             for _ in steps(runs, f"latency, {peer.name}"):
-                # It is the leader's latency that is measured, not the turns that the load gets beside a replica.
+                # The replica gives way: its work must not delay the load, which runs on the same core.
                 with replica_of(peer, follow=False, gives_way=True) as replica:
                     end = time.perf_counter() + 3
                     quiet = paced_latencies(peer, "quiet", lambda end=end: time.perf_counter() > end)  # type: ignore[misc]
+
                     copying = multiprocessing.Process(target=follow_and_wait, args=(peer, replica))
                     copying.start()
                     busy = paced_latencies(peer, "busy", lambda copying=copying: not copying.is_alive())  # type: ignore[misc]
                     copying.join()
                     in_sync(peer, replica)
+
                 values = [f(ms) for ms in (quiet, busy) for f in (median, p99, max)]
                 for name, value in zip(rows, values, strict=True):
                     rows[name][peer.name].append(value)
@@ -373,11 +379,11 @@ def seconds_without_leader(peer: Peer, port: int) -> float:
             if watch.discover_slaves("tide"):
                 break
         time.sleep(0.05)
+
     client = watch.master_for("tide", socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0))
     client.execute_command(*append_words(peer, "s"), *SENSOR)
-    assert peer.process is not None
-    peer.process.kill()
-    peer.process.wait()
+
+    peer.kill()
     began = time.perf_counter()
     while time.perf_counter() - began < 60:
         with contextlib.suppress(redis.RedisError, OSError):
@@ -400,7 +406,7 @@ NAMES = ("lag", "throughput", "copy", "latency", "failover")
 @click.option("--size", default=1_000_000, show_default=True, help="Entries of copy.")
 @click.option("--latency-size", default=5_000_000, show_default=True, help="Entries of latency.")
 @click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write them there too.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
 def main(
     names: tuple[str, ...], runs: int, rate: int, seconds: float, requests: int, size: int, latency_size: int,
     peer_binary: str | None, json_file: Path | None,

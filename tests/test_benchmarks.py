@@ -65,6 +65,19 @@ def test_workload(name: str, tmp_path: Path, tools: None) -> None:
 
 
 @pytest.mark.slow
+def test_replication(tmp_path: Path, tools: None) -> None:
+    file = tmp_path / "found.json"
+    tiny = ("--runs", "1", "--rate", "200", "--seconds", "1", "--size", "2000", "--json", file)
+    out = bench("replication", "lag", "copy", *tiny).stdout
+    found = json.loads(file.read_text())
+    assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
+    assert len(found["rows"]) == 6
+    for row in found["rows"]:
+        assert f"| {row['workload']}" in out
+        assert list(row["figures"]) == ["tidelog", "redis"]
+
+
+@pytest.mark.slow
 def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
     file = tmp_path / "found.json"
     twin = f"twin=env PYTHONPATH={ROOT} {sys.executable} -m _tidelog_server"
