@@ -1,9 +1,9 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes
-a missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it
-compiles only with TIDELOG_COMPILE=1, beside the sources.
+Arrow buffers for Spark. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1
+makes a missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are
+edited; it compiles the hot modules only with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
