@@ -12,7 +12,7 @@ from benchmarks.servers import Peer
 HOUR = 3_600_000  # ms until a message falls due again: not within a run
 COUNTS = (1, 10, 100)
 MODES = ("and ack", "at most once")
-AT_A_TIME = 1000  # messages read at once where only what they leave behind counts
+AT_A_TIME = 1000  # messages a read takes where only their memory is measured
 
 
 def read_command(peer: Peer, group: str, count: int, pending: bool) -> bytes:

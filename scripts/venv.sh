@@ -33,7 +33,7 @@ install() {
     { .venv/bin/pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 || touch .venv/failed; } |
         tee .venv/pip.log |
         awk '/Downloading .* MB\)|Building .*: started|still running|^Installing collected|^Successfully installed/ {
-            print "    " substr($0, 1, 100); fflush() }' >&2
+            sub(/^ +/, ""); print "    " substr($0, 1, 100); fflush() }' >&2
     if [ -e .venv/failed ]; then
         cat .venv/pip.log >&2
         return 1
