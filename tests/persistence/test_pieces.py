@@ -241,6 +241,7 @@ def stream(ks: Keyspace, key: bytes) -> Stream | None:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, min_size=1, max_size=25), st.sampled_from([1, 300, 1 << 18]))
 def test_any_content_arrives(steps: list[tuple[object, ...]], size: int) -> None:

@@ -429,6 +429,7 @@ def flips(whole: bytes, seed: int) -> list[tuple[int, int]]:
     return found[seed::4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_no_flip_of_the_file_crashes_or_is_accepted(tmp_path: Path, seed: int) -> None:
     """In a process of its own: LMDB's answer to damage may be a signal."""

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from replication import frames
 from replication.frames import Frame, FrameDecoder, LinkError, encode
 
+pytestmark = pytest.mark.quick
+
 # kind, log offset, payload, bytes on the wire (drawn in replication/frames.py)
 VECTORS = [
     (frames.BATCH, 4711, b"\x04\0\0\0\x01k", "42 0000000000001267 00000006 e9286a24 eab43280 04000000016b"),
