@@ -185,7 +185,7 @@ def test_a_damaged_batch_is_never_given(path: Path) -> None:
         value = bytes(txn.get(where.to_bytes(8, "big")) or b"")
         with_store = value[:-1] + bytes([value[-1] ^ 1])
     with opened(path) as (log, _, _):
-        with log.journal._env.begin(db=log.journal._log, write=True) as txn:
+        with log.journal._env.begin(db=log.journal._batches, write=True) as txn:
             txn.put(where.to_bytes(8, "big"), with_store)
         assert len(log.read(0, 1)) == 1
         with pytest.raises(CorruptError, match=f"{path}/journal/data.mdb.*{where} is damaged"):
@@ -428,9 +428,9 @@ def test_the_signature_is_that_of_the_last_batch(path: Path) -> None:
             at = made.borders[-2]
             assert log.signature() == (at, crc32(made.bytes[at:]))
         copy = crashed(path)
-    for place, frames in ((copy, 1), (path, 0)):  # from the tail; from the journal
+    for place, frames in ((copy, 1), (path, 0)):  # from the WAL; from the journal
         with opened(place) as (log, ks, found):
-            assert found.tail_batches == frames
+            assert found.wal_batches == frames
             assert log.signature() == (at, crc32(made.bytes[at:]))
             checkpoint(log, ks)
             assert log.signature() == (at, crc32(made.bytes[at:]))
@@ -471,5 +471,5 @@ def test_a_restored_backup_is_told_apart(path: Path) -> None:
             commit(other, ks)
             signature = other.signature()
             assert signature is not None
-            assert made.log.history.covers(other.replication_id, other.offset, made.log.offset)
+            assert made.log.history.covers(other.history.id, other.offset, made.log.offset)
             assert made.log.matches(signature[0], other.offset, signature[1]) is False

@@ -56,7 +56,7 @@ def is_old(path: Path) -> None:
     with opened(path) as (log, ks, _):
         assert list(ks.keys) == [b"old"]
         assert append(ks, b"old", 0).length == 30
-        assert log.replication_id != OURS.id
+        assert log.history.id != OURS.id
     assert not list(path.glob("incoming*"))
 
 

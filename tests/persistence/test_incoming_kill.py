@@ -93,7 +93,7 @@ def copied(leader: Path, target: Path, call: int, seconds: float) -> bool:
 def which(target: Path, old: str, new: str) -> str:
     """What the directory holds; and it must work."""
     with opened(target) as (log, ks, _):
-        digest, replid, offset = ks.digest(), log.replication_id, log.offset
+        digest, replid, offset = ks.digest(), log.history.id, log.offset
         assert not list(target.glob("incoming*"))
     if digest == old:
         assert replid != NEW

@@ -56,7 +56,7 @@ def test_each_batch_is_there_after_a_crash(path: Path, fsync: str) -> None:
         assert again.digest() == digest
         assert (found.streams, found.nodes, found.strings) == (1, 3, 1)
         assert found.journal_batches == 39  # all but the first 21 ticks, which the store has
-        assert found.tail_batches == 0  # a proper end leaves nothing there
+        assert found.wal_batches == 0  # a proper end leaves nothing there
         assert log.offset == log.journal.end
 
 
@@ -68,19 +68,19 @@ def test_start_up_says_what_it_did(path: Path) -> None:
         commit(log, ks)
         size = log.offset
         append(ks, b"a", 1, pad=50)
-        torn = log.tail.end
+        torn = log.wal.end
         commit(log, ks)
         copy = crashed(path)
     with (copy / "tail").open("r+b") as file:
         file.seek(BLOCK + torn + 60)
         file.write(b"?")
     with opened(copy) as (_, _, found):
-        assert (found.tail_batches, found.replayed_bytes) == (1, size)
-        assert "batches=0 and from the tail: batches=1" in found.lines()[1]
+        assert (found.wal_batches, found.replayed_bytes) == (1, size)
+        assert "batches=0 and from the WAL: batches=1" in found.lines()[1]
         assert "torn and has been dropped" in found.lines()[2]
 
 
-def test_damage_before_the_end_of_the_tail_is_refused(path: Path) -> None:
+def test_damage_before_the_end_of_the_wal_is_refused(path: Path) -> None:
     with opened(path, journal_flush_ms=100_000) as (log, ks, _):
         for _ in range(3):
             append(ks, b"a", 1)
@@ -216,8 +216,8 @@ def test_the_ring_may_change_its_size(path: Path, size: int) -> None:
         digest = ks.digest()
         copy = crashed(path)
     with opened(copy, ring_bytes=size) as (log, again, found):
-        assert found.tail_batches == 1
-        assert log.tail.size == -(-size // BLOCK) * BLOCK
+        assert found.wal_batches == 1
+        assert log.wal.size == -(-size // BLOCK) * BLOCK
         assert again.digest() == digest
         append(again, b"a", 1)
         commit(log, again)
@@ -235,7 +235,7 @@ def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pyt
     monkeypatch.setattr(logfile, "create", full)
     with opened(path, ring_bytes=2 * RING) as (log, ks, found):
         assert "no space left" in found.lines()[-1]
-        assert log.tail.size == RING
+        assert log.wal.size == RING
         append(ks, b"a", 5)
         commit(log, ks)
         copy = crashed_while_writing(path, log)

@@ -11,7 +11,7 @@ from persistence import log as logfile
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
-from persistence.wal import BLOCK, FRAME, Tail
+from persistence.wal import BLOCK, FRAME, Wal
 from resp.errors import CorruptError
 from tests.persistence.datakit import (
     RING,
@@ -92,7 +92,7 @@ def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.
         commit(log, ks)
     monkeypatch.undo()
     with opened(path) as (_, again, found):
-        assert found.tail_batches == 1
+        assert found.wal_batches == 1
         assert append(again, b"a", 0).length == 7
 
 
@@ -102,15 +102,15 @@ def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monk
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.sync()
         monkeypatch.undo()
         log.sync()
-        place = log.tail.end
+        place = log.wal.end
         append(ks, b"a", 1)
         commit(log, ks)
-        raw = os.pread(log.tail.fd, FRAME.size, BLOCK + place)
+        raw = os.pread(log.wal.fd, FRAME.size, BLOCK + place)
         assert FRAME.unpack(raw)[3] == 0  # nothing is known to be on disk
 
 
@@ -124,7 +124,7 @@ def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
         commit(log, ks)
         append(ks, b"a", 1)
         batch, offset = ks.take_batch(), log.offset
-        monkeypatch.setattr(Tail, what, full)
+        monkeypatch.setattr(Wal, what, full)
         for _ in range(3):
             with pytest.raises(OSError, match="no space left"):
                 log.append(batch)
@@ -142,7 +142,7 @@ def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monke
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.sync()
         monkeypatch.undo()
@@ -168,7 +168,7 @@ def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, m
         log.configure("always", 1 << 30)
         append(ks, b"a", 1)
         batch = ks.take_batch()
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.append(batch)
         monkeypatch.undo()

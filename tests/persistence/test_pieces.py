@@ -261,7 +261,7 @@ def test_any_content_arrives(steps: list[tuple[object, ...]], size: int) -> None
         with opened(path / "b") as (log, again, _):
             assert again.digest() == digest
             assert (log.offset, again.next_sid) == (offset, sid)
-            assert log.replication_id == HISTORY
+            assert log.history.id == HISTORY
             append(again, b"more", 30)
             checkpoint(log, again)
             digest = again.digest()
