@@ -9,6 +9,7 @@
     lmdbpages  a check of the pages of an LMDB file before LMDB maps and believes them
     log        all of them together: append, checkpoint, recover
     pieces     a copy of the store for a replica, in pieces
+    recovered  what a start found in the data directory
     store      all history as of the last checkpoint: nodes, streams, groups, strings, stages, fences
     wal        the ring file in front of everything (``tail`` in the data directory): one write and one sync a tick
 """

@@ -27,7 +27,7 @@ import shutil
 from pathlib import Path
 
 from persistence.wal import create as create_wal
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 FORMAT = "tidelog data directory, format 1"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
@@ -79,7 +79,7 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
         missing = missing or [name for name in files if not _size(directory / name)]
         if missing:
             what = f"{', '.join(missing)} missing or empty"
-            raise CorruptError(f"{directory}: {what}: restore the directory from a backup, or from a replica")
+            raise CorruptError(f"{directory}: {what}: {REMEDY}")
         making.unlink(missing_ok=True)  # left by a first start that ended between its last two steps
         return identity, False
     foreign = [name for name in (*PARTS, "incoming.ready") if (directory / name).exists()]

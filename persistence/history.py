@@ -26,13 +26,12 @@ from pathlib import Path
 from zlib import crc32
 
 from persistence.directory import sync as sync_directory
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"
 FORMAT = "tidelog replication, format 1"
 KEPT = 8  # previous IDs
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-REMEDY = "restore the directory from a backup, or from a replica"
 TEXT = re.compile(
     r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n", re.ASCII
 )

@@ -23,9 +23,9 @@ from zlib import crc32
 import lmdb
 
 from persistence.directory import sync as sync_directory
-from persistence.lmdbfile import REMEDY, open_env, reported
+from persistence.lmdbfile import open_env, reported
 from persistence.wal import Frame
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 KEY = Struct(">Q")
 CRC = Struct("<I")

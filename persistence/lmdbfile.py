@@ -17,9 +17,8 @@ from pathlib import Path
 import lmdb
 
 from persistence.lmdbpages import DamageError, verify
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
-REMEDY = "restore the directory from a backup, or from a replica"
 SMALLEST_MAP = 1 << 28  # bytes
 
 _DAMAGED = (

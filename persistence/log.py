@@ -30,6 +30,7 @@ from persistence.backlog import Backlog, GoneError
 from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
+from persistence.recovered import Recovered
 from persistence.store import Store
 from persistence.wal import Frame, Wal, blocks, create
 from resp.errors import CorruptError
@@ -52,37 +53,6 @@ class LogOptions:
     journal_flush_bytes: int = 4 << 20
     journal_flush_ms: int = 100
     checkpoint_bytes: int = 256 << 20  # of journal since the last checkpoint
-
-
-@dataclass(slots=True)
-class Recovered:
-    """What a start found."""
-
-    streams: int = 0
-    nodes: int = 0
-    strings: int = 0
-    store_seconds: float = 0.0
-    journal_batches: int = 0
-    wal_batches: int = 0
-    replayed_bytes: int = 0
-    torn_bytes: int = 0  # of frames at the end that were never acknowledged, or not yet synced when the power went
-    resize_problem: str = ""  # why the WAL kept its old size
-    replay_seconds: float = 0.0
-
-    def lines(self) -> list[str]:
-        """As text, for the operator."""
-        content = f"streams={self.streams} nodes={self.nodes} strings={self.strings}"
-        lines = [f"Recovered from the store: {content} seconds={self.store_seconds:.3f}"]
-        if self.journal_batches or self.wal_batches:
-            lines.append(
-                f"Replayed from the journal: batches={self.journal_batches} and from the WAL:"
-                f" batches={self.wal_batches}, bytes={self.replayed_bytes} seconds={self.replay_seconds:.3f}"
-            )
-        if self.torn_bytes:
-            lines.append(f"The WAL's end was torn and has been dropped: {self.torn_bytes} bytes, not synced yet")
-        if self.resize_problem:
-            lines.append(f"The WAL keeps its size: {self.resize_problem}")
-        return lines
 
 
 class Log(Backlog):
@@ -194,11 +164,11 @@ class Log(Backlog):
                 " journal is an older copy; restore the whole directory from a backup, or from a replica"
             )
         for _, batch in self.journal.read(store_offset):
-            self._replay(ks, batch, found, self.journal.path)
+            found.replay(ks, batch, self.journal.path)
             found.journal_batches += 1
         self._waiting, found.torn_bytes = self.wal.read(self.journal.end)
         for offset, batch, _, _ in self._waiting:
-            self._replay(ks, batch, found, self.wal.path)
+            found.replay(ks, batch, self.wal.path)
             found.wal_batches += 1
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
@@ -212,15 +182,6 @@ class Log(Backlog):
         self._flusher = threading.Thread(target=self._keep_flushing, name="tidelog-journal", daemon=True)
         self._flusher.start()
         return found
-
-    @staticmethod
-    def _replay(ks: Keyspace, batch: bytes, found: Recovered, path: Path) -> None:
-        try:
-            ks.apply(batch)
-        except CorruptError as error:
-            raise CorruptError(f"{path}: {error}; restore the directory from a backup, or from a replica") from error
-        ks.log.clear()
-        found.replayed_bytes += len(batch)
 
     def _resize_wal(self) -> None:
         """Move what the WAL holds into the journal and put a new WAL in its place.

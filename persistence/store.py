@@ -29,9 +29,9 @@ from zlib import crc32
 
 import lmdb
 
-from persistence.lmdbfile import REMEDY, open_env, reported, translated
+from persistence.lmdbfile import open_env, reported, translated
 from persistence.pieces import DATABASES, StoreCopy
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.groups.pendingdump import assemble
 from storage.ids import MASK64

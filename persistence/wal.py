@@ -40,7 +40,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
 HEADER: Final = Struct("<8sIIQI")
@@ -50,7 +50,6 @@ FRAME_MAGIC: Final = b"TF\0\0"
 FRAME: Final = Struct("<4sIQQII")
 CRC: Final = Struct("<I")
 SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
-REMEDY: Final = "restore the directory from a backup, or from a replica"
 
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 
