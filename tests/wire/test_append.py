@@ -255,3 +255,15 @@ def test_stream_survives_reload(c: Raw, hand: RunningServer) -> None:
     assert c("DEBUG", "LOADAOF") == b"OK"
     assert c("TLEN", "s") == 701
     assert c("TREAD", "s", ids[-1], 10) == [[ident(NOW, 1200), b"i", b"new"]]
+
+
+def test_a_very_large_entry(hand: RunningServer, c: Raw) -> None:
+    ident = c("TAPPEND", "s", "f", bytes(40 << 20))
+    c("TAPPEND", "s", "f", "small")
+    digest = c("DEBUG", "DIGEST")
+    assert c("DEBUG", "LOADAOF") == b"OK"
+    assert c("DEBUG", "RELOAD") == b"OK"
+    assert c("DEBUG", "DIGEST") == digest
+    [[found, _, value]] = c("TRANGE", "s", ident, ident)
+    assert found == ident
+    assert len(value) == 40 << 20

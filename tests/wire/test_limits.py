@@ -439,3 +439,9 @@ def test_renames_that_can_not_be(words: str, text: str) -> None:
 
     with pytest.raises(ConfigError, match=text), start_in_thread(rename_command=words.split()):
         pass
+
+
+def test_entries_of_one_command_are_bounded(c: Raw) -> None:
+    answer = c("TMAPPEND", "s", "FIELDS", 1, b"f" * (1 << 20), "VALUES", *(["v"] * 600))
+    assert answer == "ERR the entries of one command may take 512 MiB together"
+    assert c("EXISTS", "s") == 0
