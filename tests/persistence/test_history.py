@@ -193,3 +193,12 @@ def test_a_damaged_file_refuses_the_start(path: Path) -> None:
     (path / "replication").write_bytes(golden())
     with opened(path):  # and the lock was let go
         pass
+
+
+def test_an_earlier_id_is_valid_up_to_the_end_of_the_log_at_most() -> None:
+    """The machine went down and the end of the log was lost: what is logged there now is another history."""
+    history = History("a" * 40)
+    history.shift(1000)
+    history.shift(900)
+    assert history.covers("a" * 40, 900, 2000)
+    assert not history.covers("a" * 40, 950, 2000)

@@ -252,3 +252,12 @@ def cluster(program: str = "tidelog") -> Iterator[Cluster]:
         yield made
     finally:
         made.close()
+
+
+def block_history(node: Node, blocked: bool) -> None:
+    """Let a node fail to save a new replication ID, or succeed again."""
+    place = node.directory / "replication.new"
+    if blocked:
+        place.mkdir()
+    else:
+        place.rmdir()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
-from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, wait_until
+from persistence.incoming import Incoming
+from respserver.testing import start_in_thread
+from tests.replication.cluster import Cluster, Node, assert_same, cluster, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
 from tests.replication.workloads import Appends, Load
 
@@ -220,3 +225,81 @@ def test_of_the_copy_of_a_copy(servers: Cluster) -> None:
     assert_same(leader, first, second, third)
     leader("TAPPEND", "big", "f", "v")
     assert_same(leader, first, second, third)
+
+
+# -- slow copies -------------------------------------------------------------------------------------------------
+def test_a_copy_may_take_longer_than_the_timeout(servers: Cluster) -> None:
+    leader = servers.node(repl_timeout=2)
+    leader("SET", "k", "x" * 280_000)
+    leader("SAVE")
+    proxy = servers.proxy(leader)
+    proxy.down.rate = 100_000
+    replica = servers.node(of=proxy.port, repl_timeout=2)
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 1
+    leader("SET", "k", "y" * 280_000)  # one batch
+    assert_same(leader, replica)
+    assert leader.syncs == (1, 0)
+
+
+def test_a_copy_that_stands_still_is_given_up_by_both(servers: Cluster) -> None:
+    leader = servers.node(repl_timeout=2)
+    leader("SET", "k", "x" * 400_000)
+    leader("SAVE")
+    proxy = servers.proxy(leader)
+    proxy.down.swallow(after=100_000)
+    replica = servers.node(of=proxy.port, repl_timeout=2)
+    wait_until(proxy.down.fired.is_set, "it stands still")
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 2
+
+
+def test_a_copy_waits_for_the_end_of_another(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was called off is still being written when another leader is to be followed."""
+    first, second = servers.node(), servers.node()
+    for node in (first, second):
+        node("SET", "k", node.port)
+        node("SAVE")
+    entered, go_on = threading.Event(), threading.Event()
+    add = Incoming.add
+
+    def slow(self: Incoming, payload: bytes) -> None:
+        if not entered.is_set():
+            entered.set()
+            go_on.wait(2)
+        else:
+            go_on.set()
+            time.sleep(0.3)  # the first one ends, if it hasn't
+        add(self, payload)
+
+    monkeypatch.setattr(Incoming, "add", slow)
+    with start_in_thread() as follower, connect(follower.port) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", first.port)
+        assert entered.wait(20)
+        client.execute_command("REPLICAOF", "127.0.0.1", second.port)
+        wait_until(lambda: client.get("k") == b"%d" % second.port, "the second leader's data")
+        assert second.syncs == (1, 0)
+
+
+def test_no_reload_while_a_copy_arrives(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory can't be reopened while a copy is being written into it."""
+    leader = servers.node()
+    leader("SET", "k", "v")
+    leader("SAVE")
+    entered, go_on = threading.Event(), threading.Event()
+    add = Incoming.add
+
+    def slow(self: Incoming, payload: bytes) -> None:
+        entered.set()
+        assert go_on.wait(20)
+        add(self, payload)
+
+    monkeypatch.setattr(Incoming, "add", slow)
+    with start_in_thread(enable_debug_command="yes") as follower, connect(follower.port) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", leader.port)
+        assert entered.wait(20)
+        with pytest.raises(redis.ResponseError, match="copy"):
+            client.execute_command("DEBUG", "RELOAD")
+        go_on.set()
+        wait_until(lambda: client.get("k") == b"v", "the leader's data")
+        assert leader.syncs == (1, 0)

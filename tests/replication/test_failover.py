@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 import pytest
 import redis
 
-from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
+from replication.handshake import request
+from tests.replication.cluster import Cluster, Node, assert_same, block_history, connect, in_sync, wait_until
 from tests.wire.rawclient import Raw
 
 
@@ -208,3 +210,47 @@ def test_group_readers_are_told_and_go_on_at_the_new_leader(servers: Cluster) ->
         assert raw.read()[0][0] == message[0]
         assert raw("TACK", "s", "g", message[0]) == 1
     assert_same(replica, leader)
+
+
+def test_failover_there_and_back_without_a_write(servers: Cluster) -> None:
+    """Nothing was logged under the present ID; nevertheless the replica must be asked by that ID."""
+    first, second = servers.pair()
+    first("FAILOVER")
+    wait_until(lambda: in_sync(second, first), "roles are swapped")
+    second("FAILOVER", "TIMEOUT", 5000)
+    wait_until(lambda: in_sync(first, second), "and swapped again")
+    assert first.role == "master"
+    assert first("SET", "k", "v")
+    assert_same(first, second)
+    assert (first.syncs[0], second.syncs[0]) == (1, 0)
+
+
+def test_a_failover_that_fails_while_the_new_id_can_not_be_saved(servers: Cluster) -> None:
+    """The target refuses, and the old leader can't save a new ID: it keeps trying to follow."""
+    leader, replica = servers.pair()
+    replica("CONFIG", "SET", "requirepass", "secret")
+    block_history(leader, True)
+    leader("FAILOVER")
+    wait_until(lambda: leader.logged("FAILOVER is given up"), "it is given up")
+    block_history(leader, False)
+    leader("CONFIG", "SET", "masterauth", "secret")
+    with replica.redis.client() as client:
+        client.execute_command("AUTH", "secret")
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: leader.link_up, "it follows")
+
+
+def test_failover_ignores_replicas_that_never_said_where_they_listen(servers: Cluster) -> None:
+    """Such as a tool that makes copies."""
+    leader = servers.node()
+    leader("SET", "k", "v")
+    replid, offset = leader.info()["master_replid"], leader.offset
+    with socket.create_connection(("127.0.0.1", leader.port), 10) as tool:
+        tool.sendall(request("REPLCONF", "tidelog", 1))
+        assert tool.recv(100) == b"+OK\r\n"
+        tool.sendall(request("PSYNC", replid, offset))
+        assert tool.recv(1000).startswith(b"+CONTINUE")
+        leader("FAILOVER", "TIMEOUT", 500)
+        tool.sendall(request("REPLCONF", "ACK", offset, "FACK", offset))
+        wait_until(lambda: leader.info()["master_failover_state"] == "no-failover", "it is given up", 5)
+    assert leader.role == "master"

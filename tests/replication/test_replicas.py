@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
 
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, new_port, wait_until
-from tests.replication.proxy import Proxy
 from tests.wire.rawclient import Raw
 
 
@@ -289,69 +287,3 @@ def test_of_itself(servers: Cluster) -> None:
     assert node("GET", "k") == b"v"
     node.lead()
     assert node("SET", "k", "w")
-
-
-# -- links -------------------------------------------------------------------------------------------------------
-def through_proxy(servers: Cluster, **config: Any) -> tuple[Node, Node, Proxy]:
-    """A leader with something in its log, its replica, and the proxy between them."""
-    leader = servers.node(**config)
-    leader("SET", "k", "v")
-    proxy = servers.proxy(leader)
-    replica = servers.node(of=proxy.port, **config)
-    wait_until(lambda: in_sync(leader, replica), "in sync")
-    return leader, replica, proxy
-
-
-def test_a_silent_link_is_noticed_by_both(servers: Cluster) -> None:
-    leader, replica, proxy = through_proxy(servers, repl_timeout=2)
-    proxy.down.hold()
-    proxy.up.hold()
-    began = time.monotonic()
-    wait_until(lambda: not replica.link_up, "the replica gives up")
-    wait_until(lambda: leader.info()["connected_slaves"] == 0, "the leader gives up")
-    assert time.monotonic() - began < 8
-    leader("SET", "k", "v")
-    proxy.cut()
-    proxy.calm()
-    assert_same(leader, replica)
-    assert leader.syncs[0] == 1
-
-
-@pytest.mark.parametrize("by_leader", [True, False], ids=["by the leader", "by the replica"])
-def test_half_a_connection_is_none(servers: Cluster, by_leader: bool) -> None:
-    leader, replica, proxy = through_proxy(servers)
-    made = proxy.connections
-    proxy.half_close(leader=not by_leader)
-    wait_until(lambda: proxy.connections > made and in_sync(leader, replica), "a new link")
-    assert leader.syncs == (1, 1)
-
-
-def test_a_slow_replica_costs_disk_and_not_memory(servers: Cluster) -> None:
-    """What it has not taken is sent from the journal later; the leader goes on."""
-    leader, replica, proxy = through_proxy(servers)
-    proxy.down.hold()
-    before = leader.info("memory")["mem_clients_slaves"]
-    for _ in range(60):
-        leader("TAPPEND", "s", "f", "x" * 1_000_000)
-    assert leader.info("memory")["mem_clients_slaves"] - before < 10_000_000
-    proxy.down.release()
-    wait_until(lambda: in_sync(leader, replica), "in sync again")
-    assert leader.syncs[0] == 1
-    assert_same(leader, replica)
-
-
-def test_what_outran_the_journal_is_copied(servers: Cluster) -> None:
-    """A replica whose link stands still does not hold the journal for ever."""
-    leader, replica, proxy = through_proxy(servers, repl_backlog_size="100kb", checkpoint_size="1mb")
-    proxy.refuse()
-    proxy.cut()
-
-    def gone() -> bool:
-        leader("TAPPEND", "s", "f", "x" * 200_000)
-        leader("SAVE")
-        return int(leader.info()["repl_backlog_first_byte_offset"]) > replica.offset
-
-    wait_until(gone, "the journal is cut")
-    proxy.accept()
-    assert_same(leader, replica)
-    assert leader.syncs[0] == 2

@@ -9,7 +9,7 @@ from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_unti
 
 
 class Trio:
-    """Three servers: ``a`` leads, ``b`` follows it through ``link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
+    """Three servers: ``a`` leads, ``b`` follows it through ``b_link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
 
     Who is a, b and c changes with the roles; arrange() makes leader and replicas of them again.
     """
@@ -18,8 +18,8 @@ class Trio:
         self.cluster = made
         nodes = [made.node(checkpoint_size="1mb", stream_node_max_entries=64) for _ in range(3)]
         self.a, self.b, self.c = nodes
-        self.link = made.proxy(self.a)
-        self.tail = made.proxy(self.b)  # between c and whom it follows
+        self.b_link = made.proxy(self.a)
+        self.c_link = made.proxy(self.b)  # between c and the server that it follows
 
     @property
     def nodes(self) -> tuple[Node, Node, Node]:
@@ -30,14 +30,14 @@ class Trio:
         for node in self.nodes:
             node.start()
         self.a.lead()
-        for proxy, target in ((self.link, self.a), (self.tail, self.b if chain else self.a)):
+        for proxy, target in ((self.b_link, self.a), (self.c_link, self.b if chain else self.a)):
             proxy.calm()
             if proxy.target != target.port:
                 proxy.target = target.port
                 proxy.cut()
         self.a("CONFIG", "SET", "repl-backlog-size", "64mb")
-        self.b.follow(self.link.port)
-        self.c.follow(self.tail.port)
+        self.b.follow(self.b_link.port)
+        self.c.follow(self.c_link.port)
         self.a("FLUSHALL")
         wait_until(lambda: in_sync(self.a, self.b, self.c), "the trio is in sync")
 

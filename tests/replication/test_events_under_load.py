@@ -26,9 +26,9 @@ def link_cut(trio: Trio, load: Load) -> None:
     full, partial = trio.a.syncs
     for _ in range(3):
         load.more(FEW)
-        connections = trio.link.connections
-        trio.link.cut()
-        wait_until(lambda before=connections: trio.link.connections > before, "it comes again")  # type: ignore[misc]
+        connections = trio.b_link.connections
+        trio.b_link.cut()
+        wait_until(lambda before=connections: trio.b_link.connections > before, "it comes again")  # type: ignore[misc]
     load.more(FEW)
     wait_until(lambda: trio.b.link_up, "the link is up again")
     assert trio.a.syncs[0] == full
@@ -38,9 +38,9 @@ def link_cut(trio: Trio, load: Load) -> None:
 def link_silent(trio: Trio, load: Load) -> None:
     """Nothing comes through for a moment, then all of it."""
     full, _ = trio.a.syncs
-    trio.link.down.hold()
+    trio.b_link.down.hold()
     load.more(FEW * 2)
-    trio.link.down.release()
+    trio.b_link.down.release()
     load.more(FEW)
     assert trio.a.syncs[0] == full
 
@@ -69,8 +69,8 @@ def leader_killed(trio: Trio, load: Load) -> None:
 def journal_cut(trio: Trio, load: Load) -> None:
     """The replica was away too long: the journal no longer holds what it lacks."""
     full, _ = trio.a.syncs
-    trio.link.refuse()
-    trio.link.cut()
+    trio.b_link.refuse()
+    trio.b_link.cut()
     trio.a("CONFIG", "SET", "repl-backlog-size", 16 << 10)
     behind = trio.b.offset
 
@@ -83,7 +83,7 @@ def journal_cut(trio: Trio, load: Load) -> None:
     wait_until(gone, "the journal is cut")
     trio.a("DEL", "filler")
     load.more(FEW)
-    trio.link.accept()
+    trio.b_link.accept()
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.a.syncs[0] == full + 1
 
@@ -96,8 +96,8 @@ def chain_cut(trio: Trio, load: Load) -> None:
     trio.c.start()
     wait_until(lambda: trio.c.link_up, "the link is up again")
     load.more(FEW)
-    trio.tail.cut()
-    trio.link.cut()
+    trio.c_link.cut()
+    trio.b_link.cut()
     load.more(FEW)
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.b.syncs[0] == full
@@ -134,8 +134,8 @@ def switched_back(trio: Trio, load: Load) -> None:
     wait_until(lambda: trio.a.link_up and trio.c.link_up, "both follow")
     trio.a.lead()
     load.switch(trio.a)
-    trio.b.follow(trio.link.port)
-    trio.c.follow(trio.tail.port)
+    trio.b.follow(trio.b_link.port)
+    trio.c.follow(trio.c_link.port)
     load.more(FEW)
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "both follow the first one again")
 

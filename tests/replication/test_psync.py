@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, FrameDecoder
+from replication.handshake import request
+from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
 from tests.wire.rawclient import Raw, pack
 
@@ -162,16 +165,13 @@ def test_not_going_on(what: str, leader: Node) -> None:
     assert leader.info("stats")["sync_partial_err"] == before + 1
 
 
-def test_an_offset_within_a_record_is_none(leader: Node) -> None:
-    """Nobody has such an offset by right: copy, or refuse, but don't send what can't be applied."""
+def test_an_offset_within_a_record_gets_a_copy(leader: Node) -> None:
+    """No replica should have such an offset. It gets a copy, not a link that breaks again and again."""
     leader("SET", "k", "a long enough value")
     with Replica(leader.port) as replica:
         replica.introduce()
         line = replica.ask("PSYNC", leader.info()["master_replid"], leader.offset - 3)
-        if line.startswith(b"+CONTINUE"):
-            assert replica.closed()
-        else:
-            assert line.startswith(b"+FULLRESYNC")
+        assert line.startswith(b"+FULLRESYNC")
     assert leader("SET", "k", "v")
 
 
@@ -219,3 +219,28 @@ def test_many_come_and_go(leader: Node) -> None:
             replica.ask("PSYNC", "?", -1)
     wait_until(lambda: leader.info()["connected_slaves"] == 0, "all are gone")
     assert leader("SET", "k", "v")
+
+
+def test_a_replica_that_asks_while_the_role_changes(servers: Cluster) -> None:
+    """It asks in the tick in which the server becomes a leader: the connection is closed, not left unanswered."""
+    leader = servers.node()
+    with (
+        start_in_thread(replicaof=["127.0.0.1", str(leader.port)]) as running,
+        socket.create_connection(("127.0.0.1", running.port), 10) as asks,
+    ):
+        server = running.server
+        wait_until(lambda: server.roles.link_up, "it follows")
+        asks.sendall(request("REPLCONF", "tidelog", 1))
+        assert asks.recv(100) == b"+OK\r\n"
+
+        def both() -> None:
+            (session,) = [session for session in server.clients if session.replica is None]
+            session.transport.data_received(request("PSYNC", "?", -1))  # type: ignore[attr-defined]
+            assert server.roles.replicas.feeds
+            server.roles.lead()
+
+        running.call(both)
+        asks.settimeout(5)
+        with suppress(ConnectionResetError):
+            assert asks.recv(100) == b""
+        assert not server.roles.replicas.feeds

@@ -12,6 +12,7 @@ import hiredis
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, COPY_BODY, DONE, DONE_BODY, HEAD, PIECE, encode
+from storage import records
 from tests.replication.cluster import Cluster, Node, cluster, new_port, wait_until
 
 ID = "f" * 40
@@ -183,3 +184,23 @@ def test_a_redis_server_can_not_follow(redis_node: Node, servers: Cluster) -> No
     assert node.info()["connected_slaves"] == 0
     assert node("TAPPEND", "s", "f", "v")
     assert redis_node.running
+
+
+def test_a_batch_without_effect_here_is_not_taken_for_the_end_of_the_log(servers: Cluster) -> None:
+    """A sound leader never logs such a record, so the replica asks for a copy."""
+    node = servers.node()
+    node("SET", "k", "v")
+    asked: list[int] = []
+
+    def script(offset: int) -> bytes:
+        asked.append(offset)
+        return going_on(encode(BATCH, offset, records.expire(b"k", 0))) if len(asked) == 1 else b"-ERR no\r\n"
+
+    fake = FakeLeader(script, close=False)
+    try:
+        node.follow(fake.port)
+        wait_until(lambda: len(asked) >= 2, "it asks again")
+    finally:
+        fake.close()
+    assert asked[1] == -1
+    assert node("GET", "k") == b"v"
