@@ -317,8 +317,9 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
         running: threading.Thread | None = None
         capture = None
         checkpoints = 0
-        deadline = time.monotonic() + 2
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while checkpoints < 6 or log.offset < 40 * RING:
+            assert time.monotonic() < deadline, "checkpoints don't come to an end"
             append(ks, b"a", rng.choice((1, 5)), pad=rng.choice((10, 3000)))
             if rng.random() < 0.02:
                 ks.set_string(b"big", b"x" * 2 * RING)
@@ -346,7 +347,6 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
         commit(log, ks)
         assert not problems
         assert log.writable() is None
-        assert checkpoints > 3
         digest = ks.digest()
     with opened(path) as (_, again, _):
         assert again.digest() == digest

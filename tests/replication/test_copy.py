@@ -16,15 +16,15 @@ from tests.replication.cluster import Cluster, Node, assert_same, cluster, conne
 from tests.replication.proxy import Proxy
 from tests.replication.workloads import Appends, Load
 
-ENTRIES = 200_000
-ROWS = 2000  # entries a command
+ENTRIES = 50_000  # 4 MB
+ROWS = 500  # entries a command
 RNG = random.Random(7)
 
 
 def fill(leader: Node, entries: int) -> None:
     """Values that compress badly, so that there is something to copy."""
     for _ in range(entries // ROWS):
-        values = [RNG.randbytes(16) for _ in range(ROWS)]
+        values = [RNG.randbytes(80) for _ in range(ROWS)]
         leader("TMAPPEND", "big", "FIELDS", 1, "f", "VALUES", *values)
     leader("SAVE")
 
@@ -83,7 +83,7 @@ def test_cut_at_many_places(copying: Copying) -> None:
 
 
 def test_killed_in_the_middle(copying: Copying) -> None:
-    copying.proxy.down.rate = 4_000_000
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     for _ in range(3):
         passed = copying.proxy.down.passed
@@ -108,7 +108,7 @@ def test_a_byte_is_damaged(copying: Copying) -> None:
 
 
 def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
-    copying.proxy.down.rate = 6_000_000
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
     facts = copying.replica.info()
@@ -122,7 +122,7 @@ def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
 
 
 def test_told_otherwise_in_the_middle(copying: Copying) -> None:
-    copying.proxy.down.rate = 4_000_000
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
     copying.replica.lead()
@@ -135,7 +135,7 @@ def test_told_otherwise_in_the_middle(copying: Copying) -> None:
 
 
 def test_writes_during_the_copy_come_after_it(copying: Copying) -> None:
-    copying.proxy.down.rate = 6_000_000
+    copying.proxy.down.rate = 1_500_000
     workload = Appends()
     with Load(workload, copying.leader, replicas=0) as load:
         copying.begin()
@@ -152,7 +152,7 @@ def test_writes_during_the_copy_come_after_it(copying: Copying) -> None:
 
 def test_the_leader_dies_during_the_copy(servers: Cluster) -> None:
     leader = servers.node()
-    fill(leader, 40_000)
+    fill(leader, 10_000)
     proxy = servers.proxy(leader)
     proxy.down.rate = 1_000_000
     replica = servers.node(of=proxy.port)
@@ -218,7 +218,7 @@ def test_of_everything(servers: Cluster, saved: bool) -> None:
 
 def test_of_the_copy_of_a_copy(servers: Cluster) -> None:
     leader = servers.node()
-    fill(leader, 4000)
+    fill(leader, 1000)
     first = servers.node(of=leader.port)
     second = servers.node(of=first.port)
     third = servers.node(of=second.port)
@@ -230,14 +230,14 @@ def test_of_the_copy_of_a_copy(servers: Cluster) -> None:
 # -- slow copies -------------------------------------------------------------------------------------------------
 def test_a_copy_may_take_longer_than_the_timeout(servers: Cluster) -> None:
     leader = servers.node(repl_timeout=2)
-    leader("SET", "k", "x" * 280_000)
+    leader("SET", "k", "x" * 250_000)
     leader("SAVE")
     proxy = servers.proxy(leader)
     proxy.down.rate = 100_000
     replica = servers.node(of=proxy.port, repl_timeout=2)
     assert_same(leader, replica)
     assert leader.syncs[0] == 1
-    leader("SET", "k", "y" * 280_000)  # one batch
+    leader("SET", "k", "y" * 250_000)  # one batch
     assert_same(leader, replica)
     assert leader.syncs == (1, 0)
 
