@@ -204,7 +204,7 @@ class Feed(asyncio.Protocol):
         """Send from the log until nothing is left to send; then the feed is live."""
         while True:
             await self._room.wait()
-            disk = self.owner.disk  # it may have been opened anew
+            disk = self.owner.disk  # it may have been reopened
             batches = disk.recent(self.position, AT_ONCE)
             if batches is None:
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)

@@ -1,4 +1,4 @@
-"""Reading the log from an offset, while it is written, cut and shrunk; what is kept, and what is known of its end."""
+"""Reading the log from an offset while it is written, cut and shrunk; what is kept, and how its end is described."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Written:
-    """A log, and next to it all that was logged: the model."""
+    """A log and its model: everything that was logged."""
 
     def __init__(self, log: Log, ks: Keyspace) -> None:
         self.log, self.ks = log, ks
@@ -53,7 +53,7 @@ def written(path: Path, journal_flush_ms: int = 5, appendfsync: str = "always") 
 
 
 def in_journal(log: Log) -> None:
-    """All that was logged is there."""
+    """Wait until the journal has everything that was logged."""
     with log._writing:
         log._flush([])
 
@@ -132,7 +132,7 @@ def test_read_goes_through_journal_and_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["journal", "memory"])
-def test_an_offset_inside_of_a_batch(path: Path, where: str) -> None:
+def test_an_offset_inside_a_batch(path: Path, where: str) -> None:
     with written(path, journal_flush_ms=100_000) as made:
         log = made.log
         made.batch()
@@ -205,7 +205,7 @@ def test_batches_larger_than_the_ring_are_read_too(path: Path) -> None:
 
 
 def test_reading_beside_writes_checkpoints_cuts_and_shrinks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two readers follow the log from its start; what they need stays, though all else is cut and the file renewed."""
+    """Two readers follow the log from its start. What they need stays, though the rest is cut and the file replaced."""
     monkeypatch.setattr(journal_module, "SHRINK_ABOVE", 1 << 16)
     with opened(path, ring_bytes=RING, journal_flush_ms=1, appendfsync="everysec") as (log, ks, _):
         done, problems = threading.Event(), []
@@ -332,8 +332,8 @@ def test_a_journal_that_begins_before_the_store_recovers(path: Path) -> None:
             assert joined(log.read(0, MUCH)) == made.bytes
 
 
-def test_holds_says_no_to_what_is_just_being_cut(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 3 of the backlog: retain is lowered between the moment in which a cut looks at it and its commit."""
+def test_what_is_being_cut_is_no_longer_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 3 of the backlog: retain is lowered after a cut has read it and before the cut commits."""
     with written(path) as made:
         log, cut = made.log, made.log.journal.cut
         for _ in range(4):
@@ -461,7 +461,7 @@ def test_matches_any_range_that_is_held(path: Path) -> None:
 
 
 def test_a_restored_backup_is_told_apart(path: Path) -> None:
-    """Two logs that go on from one copy under one ID: the offset alone says nothing."""
+    """Two logs go on from one copy under one ID, so the offset alone does not show that they differ."""
     with written(path) as made:
         made.batch()
         copy = crashed(path)

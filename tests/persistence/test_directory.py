@@ -1,4 +1,4 @@
-"""The data directory: made whole or not at all, locked, refused when something is missing."""
+"""The data directory: created completely or not at all, locked, refused when something is missing."""
 
 from __future__ import annotations
 

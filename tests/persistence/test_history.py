@@ -1,4 +1,4 @@
-"""Replication IDs: which replicas they let go on, and the file that they are in."""
+"""Replication IDs: which replicas may go on, and the file that holds the IDs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of a full copy: what opens then is wholly old or wholly new."""
+"""SIGKILL in the middle of a full copy: the directory then holds all of the old data or all of the new."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def old(tmp_path: Path) -> Content:
 
 
 def which(target: Path, old: str, new: str) -> str:
-    """What the directory holds; and it must work."""
+    """Whether the directory holds the old or the new data; also checks that it works."""
     with opened(target) as (log, ks, _):
         digest, replid, offset = ks.digest(), log.history.id, log.offset
         assert not list(target.glob("incoming*"))

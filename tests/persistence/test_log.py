@@ -1,4 +1,4 @@
-"""The log as a whole: what was acknowledged comes back, whatever happened; and what is refused while the disk is."""
+"""The log as a whole: what was acknowledged comes back, whatever happened."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_batch_is_there_after_a_crash(path: Path, fsync: str) -> None:
         assert log.offset == log.journal.end
 
 
-def test_start_up_says_what_it_did(path: Path) -> None:
+def test_a_start_reports_what_it_found(path: Path) -> None:
     with opened(path, journal_flush_ms=100_000) as (log, ks, found):
         seconds = f"{found.store_seconds:.3f}"
         assert found.lines() == [f"Recovered from the store: streams=0 nodes=0 strings=0 seconds={seconds}"]
@@ -112,14 +112,14 @@ def test_everysec_may_lose_only_what_was_not_synced(path: Path) -> None:
             file.write(b"?")
         return other
 
-    with opened(damage(2)) as (_, again, found):  # its block did not reach the disk, the one behind it did
+    with opened(damage(2)) as (_, again, found):  # its block did not reach the disk, the one after it did
         assert append(again, b"a", 0).length == 2
         assert found.torn_bytes
     with pytest.raises(CorruptError), opened(damage(0)):  # that one had been synced
         pass
 
 
-def test_no_leaves_syncing_to_the_system(path: Path) -> None:
+def test_appendfsync_no_leaves_syncing_to_the_system(path: Path) -> None:
     with opened(path, appendfsync="no") as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
@@ -142,7 +142,7 @@ def test_the_store_never_runs_ahead_of_the_journal(path: Path) -> None:
         append(ks, b"a", 5)
         checkpoint(log, ks)
         assert log.store.offset == log.journal.end == log.offset > 0
-        assert log.journal.first() == log.offset  # and the journal is cut behind it
+        assert log.journal.first() == log.offset  # and the journal is cut there
 
 
 # -- the ring ------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pyt
 
 
 # -- checkpoints that do not end -----------------------------------------------------------------------------
-POINTS = ["before the journal", "before the store", "behind the store", "between two cuts", "behind all"]
+POINTS = ["before the journal", "before the store", "after the store", "between two cuts", "after all"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -253,12 +253,12 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
     copies: list[Path] = []
 
-    def copying(function: Callable[..., object], name: str, behind: bool) -> Callable[..., object]:
+    def copying(function: Callable[..., object], name: str, after: bool) -> Callable[..., object]:
         def wrapped(*args: object) -> object:
-            if not behind and name == point and not copies:
+            if not after and name == point and not copies:
                 copies.append(crashed(path))
             result = function(*args)
-            if behind and name == point and not copies:
+            if after and name == point and not copies:
                 copies.append(crashed(path))
             return result
 
@@ -280,11 +280,11 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
             commit(log, ks)
         digest = ks.digest()
         monkeypatch.setattr(Log, "_flush", copying(Log._flush, "before the journal", False))
-        write = copying(Store.write, "behind the store", True)
+        write = copying(Store.write, "after the store", True)
         monkeypatch.setattr(Store, "write", copying(write, "before the store", False))
         monkeypatch.setattr(Journal, "cut", copying(Journal.cut, "between two cuts", True))
         checkpoint(log, ks)
-        if point == "behind all":
+        if point == "after all":
             copies.append(crashed(path))
         monkeypatch.undo()
         assert ks.digest() == digest

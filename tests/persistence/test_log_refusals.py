@@ -1,4 +1,4 @@
-"""What the log refuses while the disk does, and that it heals."""
+"""The log refuses writes while the disk does, loses nothing, and recovers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.
 
 @pytest.mark.interpreted
 def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What frames say of the ones before them decides whether a later loss is damage: it must not be claimed."""
+    """Frames state what is on disk, and a later loss of that is damage: they must not claim too much."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
@@ -137,8 +137,8 @@ def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
 
 
 @pytest.mark.interpreted
-def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may have thrown away what it could not write: a later sync that works proves nothing."""
+def test_after_a_failed_sync_of_everysec_the_journal_must_have_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have dropped what it could not write, so a later sync that succeeds proves nothing."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
@@ -161,7 +161,7 @@ def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monke
 
 
 @pytest.mark.interpreted
-def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_of_always_covers_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)

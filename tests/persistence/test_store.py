@@ -62,7 +62,7 @@ def change(path: Path, db: bytes, key: bytes, value: bytes | None) -> None:
 
 # -- the bytes -----------------------------------------------------------------------------------------------
 U64 = "0000000000000007"
-PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # behind the parts of a pending list, see storage.groups.pending
+PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # after the parts of a pending list, see storage.groups.pending
 
 
 def golden_capture() -> Capture:
@@ -336,7 +336,7 @@ def filled(path: Path) -> str:
 
 @pytest.mark.parametrize("db", [b"meta", b"nodes", b"streams"])
 def test_a_lost_entry_is_refused(tmp_path: Path, db: bytes) -> None:
-    """(A group or a string that went together with LMDB's own count of entries could not be known of.)"""
+    """A lost group or string is not noticed if LMDB's own count of entries is consistent."""
     path = tmp_path / "store"
     filled(path)
     for key in raw(path)[db]:
@@ -425,7 +425,7 @@ print("refused", refused, "same", same)
 
 
 def flips(whole: bytes, seed: int) -> list[tuple[int, int]]:
-    """Everywhere in meta pages and in the heads of pages, here and there in the rest; a quarter of it for each seed."""
+    """Bytes to flip: all of meta pages and heads of pages, a sample of the rest; a quarter of them for each seed."""
     found = []
     for page in range(0, len(whole), 4096):
         steps = [*range(24), *range(24, 172, 7), *range(172, 4096, 61)]
@@ -435,7 +435,7 @@ def flips(whole: bytes, seed: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_flip_of_the_file_crashes_or_is_accepted(tmp_path: Path, seed: int) -> None:
-    """In a process of its own: LMDB's answer to damage may be a signal."""
+    """Runs in a process of its own, because LMDB may answer damage with a signal."""
     path = tmp_path / "store"
     digest = filled(path)
     here = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The ring file: its bytes, its turns, and what a reader makes of every kind of end."""
+"""The WAL: its bytes, how it wraps, and what a reader makes of every kind of end."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def three(path: Path) -> list[bytes]:
 
 
 def places() -> list[tuple[int, int]]:
-    """Where in the file the three frames lie: from, to."""
+    """Where the three frames begin and end in the file."""
     return [(at * BLOCK, at * BLOCK + FRAME.size + size) for at, size in ((1, 5000), (3, 6), (4, 100))]
 
 
@@ -208,7 +208,7 @@ def test_an_earlier_frame_flipped_at_any_byte_is_refused(path: Path, frame: int)
 
 
 def test_frames_that_were_never_synced_may_be_missing(path: Path) -> None:
-    """everysec, and the power goes: the system wrote the third block before the second."""
+    """A power cut under everysec: the system had written the third block but not the second."""
     wal = Wal(path)
     offset = put(wal, 50, b"synced")
     second = put(wal, offset, b"lost", synced=offset)
@@ -221,7 +221,7 @@ def test_frames_that_were_never_synced_may_be_missing(path: Path) -> None:
 
 
 def test_what_was_dropped_never_follows_what_is_written_next(path: Path) -> None:
-    """Without the wipe, the old third frame would fit behind a new second one of the same length."""
+    """Without the wipe, the old third frame would follow a new second one of the same length."""
     wal = Wal(path)
     offset = put(wal, 0, b"first", synced=0)
     second = put(wal, offset, b"AAAA", synced=0)
@@ -267,7 +267,7 @@ def test_stale_frames_of_an_earlier_lap_do_not_count(path: Path) -> None:
 
 
 def test_what_a_client_stores_can_not_look_like_a_frame(path: Path) -> None:
-    """A value that holds, where a block begins, a frame with a log offset to come: right but for the salt."""
+    """A value that holds, at a block boundary, a frame with a future log offset. Only the salt is wrong."""
     body = b"evil"
     rest = walfile.SIGNED.pack(10_000, 9_999, len(body), crc32(body))
     forged = b"TF\0\0" + crc32(rest).to_bytes(4, "little") + rest + body

@@ -1,4 +1,4 @@
-"""Full copies: of everything, cut anywhere, under load; until one is complete a replica serves what it has."""
+"""Full copies: of everything, interrupted anywhere, under load. Until it has one, a replica serves its old data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RNG = random.Random(7)
 
 
 def fill(leader: Node, entries: int) -> None:
-    """Values that compress badly, so that there is something to copy."""
+    """Add entries that compress badly, so that a copy has some size."""
     for _ in range(entries // ROWS):
         values = [RNG.randbytes(80) for _ in range(ROWS)]
         leader("TMAPPEND", "big", "FIELDS", 1, "f", "VALUES", *values)
@@ -70,7 +70,7 @@ def copying(large: Cluster) -> Iterator[Copying]:
     made.replica.kill()
 
 
-def test_cut_at_many_places(copying: Copying) -> None:
+def test_a_copy_that_is_cut_begins_again(copying: Copying) -> None:
     places = [*sorted(RNG.randrange(2_000_000) for _ in range(3)), 100, 30]
     copying.proxy.down.cut(after=places.pop())
     copying.begin()
@@ -82,7 +82,7 @@ def test_cut_at_many_places(copying: Copying) -> None:
     copying.completes()
 
 
-def test_killed_in_the_middle(copying: Copying) -> None:
+def test_a_replica_killed_during_the_copy_keeps_its_old_data(copying: Copying) -> None:
     copying.proxy.down.rate = 1_500_000
     copying.begin()
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_killed_in_the_middle(copying: Copying) -> None:
     copying.completes()
 
 
-def test_a_byte_is_damaged(copying: Copying) -> None:
+def test_a_damaged_byte_ends_the_copy(copying: Copying) -> None:
     for after in (5_000, 300_000):
         copying.proxy.down.corrupt(after=after)
         copying.begin()
@@ -107,7 +107,7 @@ def test_a_byte_is_damaged(copying: Copying) -> None:
     assert copying.replica.logged("damaged on the way")
 
 
-def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
+def test_old_data_is_served_during_the_copy(copying: Copying) -> None:
     copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
@@ -121,7 +121,7 @@ def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
     copying.completes()
 
 
-def test_told_otherwise_in_the_middle(copying: Copying) -> None:
+def test_a_copy_that_is_called_off_changes_nothing(copying: Copying) -> None:
     copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
@@ -172,7 +172,7 @@ def test_two_copies_at_once(large: Cluster) -> None:
 
 
 # -- what is copied ----------------------------------------------------------------------------------------------
-def test_of_an_empty_server(servers: Cluster) -> None:
+def test_a_copy_of_an_empty_server(servers: Cluster) -> None:
     leader = servers.node()
     replica = servers.node(of=leader.port)
     assert_same(leader, replica)
@@ -183,7 +183,7 @@ def test_of_an_empty_server(servers: Cluster) -> None:
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["from the store", "from the journal"])
-def test_of_everything(servers: Cluster, saved: bool) -> None:
+def test_a_copy_holds_everything(servers: Cluster, saved: bool) -> None:
     leader = servers.node(stream_node_max_entries=10)
     leader("SET", b"bin\0\xff", bytes(range(256)))
     leader("SET", "expires", "v", "EX", 1000)
@@ -216,7 +216,7 @@ def test_of_everything(servers: Cluster, saved: bool) -> None:
     assert leader.syncs == (1, 1)
 
 
-def test_of_the_copy_of_a_copy(servers: Cluster) -> None:
+def test_copies_of_copies(servers: Cluster) -> None:
     leader = servers.node()
     fill(leader, 1000)
     first = servers.node(of=leader.port)

@@ -1,8 +1,8 @@
 """Each event during each workload: afterwards all servers are equal, and nothing is lost that must not be.
 
-Which facts survive (see workloads) depends on the event: what the leader said where no leader is lost, what WAIT
-promised where one is. Events check how replicas came back: a full copy only where the journal no longer holds what they
-lack.
+Which facts must survive (see workloads) depends on the event: everything that the leader confirmed if no leader is
+lost, otherwise what WAIT promised. Events also check how replicas came back: with a full copy only where the journal
+no longer holds what they lack.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def link_cut(trio: Trio, load: Load) -> None:
 
 
 def link_silent(trio: Trio, load: Load) -> None:
-    """Nothing comes through for a moment, then all of it."""
+    """The link stands still for a moment; then everything arrives."""
     full, _ = trio.a.syncs
     trio.b_link.down.hold()
     load.more(FEW * 2)
@@ -54,7 +54,7 @@ def replica_killed(trio: Trio, load: Load) -> None:
     load.more(FEW)
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.a.syncs == (full, partial + 1)
-    assert trio.b.syncs == (0, 1)  # the one behind it
+    assert trio.b.syncs == (0, 1)  # its own replica
 
 
 def leader_killed(trio: Trio, load: Load) -> None:
@@ -72,13 +72,13 @@ def journal_cut(trio: Trio, load: Load) -> None:
     trio.b_link.refuse()
     trio.b_link.cut()
     trio.a("CONFIG", "SET", "repl-backlog-size", 16 << 10)
-    behind = trio.b.offset
+    end = trio.b.offset
 
     def gone() -> bool:
         trio.a("SET", "filler", "x" * 30_000)
         with contextlib.suppress(redis.ResponseError):  # a checkpoint is under way
             trio.a("SAVE")
-        return int(trio.a.info()["repl_backlog_first_byte_offset"]) > behind
+        return int(trio.a.info()["repl_backlog_first_byte_offset"]) > end
 
     wait_until(gone, "the journal is cut")
     trio.a("DEL", "filler")
@@ -147,7 +147,7 @@ EVENTS: tuple[Callable[[Trio, Load], None], ...] = LEADER_STAYS + LEADER_CHANGES
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_afterwards_all_are_equal(event: Callable[[Trio, Load], None], name: str, trios: Trios) -> None:
+def test_servers_are_equal_after(event: Callable[[Trio, Load], None], name: str, trios: Trios) -> None:
     workload = WORKLOADS[name]()
     changes = event in LEADER_CHANGES
     with trios.lend(chain=not changes) as trio:
@@ -164,7 +164,7 @@ def test_afterwards_all_are_equal(event: Callable[[Trio, Load], None], name: str
 
 
 def glance(node: Node, look: Callable[[redis.Redis], None]) -> None:
-    """A few looks at a replica while the work goes on."""
+    """Look at a replica a few times while the work goes on."""
     if not node.running:
         return
     with connect(node.port) as client:

@@ -1,4 +1,4 @@
-"""FAILOVER: roles are swapped, nothing acknowledged is lost, and what can't be done is given up and said."""
+"""FAILOVER: roles are swapped, nothing acknowledged is lost, and a failover that can't succeed is given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wire.rawclient import Raw
 
 
 class Writers:
-    """Clients that append to whoever leads, following READONLY and lost connections, and note what was confirmed."""
+    """Clients that append to the current leader. After READONLY or a lost connection they try the next server."""
 
     def __init__(self, *nodes: Node, count: int = 3) -> None:
         self.nodes = nodes
@@ -64,7 +64,7 @@ def assert_all_there(node: Node, confirmed: set[bytes]) -> None:
     assert not missing, f"{len(missing)} of {len(confirmed)} acknowledged writes are gone"
 
 
-def test_with_writers(servers: Cluster) -> None:
+def test_nothing_acknowledged_is_lost(servers: Cluster) -> None:
     leader, replica = servers.pair()
     writers = Writers(leader, replica)
     try:
@@ -124,7 +124,7 @@ def test_a_frozen_target_times_out(servers: Cluster) -> None:
     assert_all_there(leader, confirmed)
 
 
-def test_abort(servers: Cluster) -> None:
+def test_a_failover_can_be_aborted(servers: Cluster) -> None:
     leader, replica = servers.pair()
     replica.freeze()
     try:
@@ -141,14 +141,14 @@ def test_abort(servers: Cluster) -> None:
     assert leader.say("FAILOVER", "ABORT").startswith("ERR No failover in progress")
 
 
-def test_force(servers: Cluster) -> None:
-    """A target that is behind is made leader all the same, when the time is over."""
+def test_a_forced_failover(servers: Cluster) -> None:
+    """When the time is over, a target that lacks something becomes the leader nevertheless."""
     leader = servers.node()
     proxy = servers.proxy(leader)
     replica = servers.node(of=proxy.port)
     wait_until(lambda: in_sync(leader, replica), "in sync")
     proxy.down.hold()
-    leader("SET", "behind", "v")
+    leader("SET", "lacking", "v")
     assert leader.say("FAILOVER", "TO", "127.0.0.1", replica.port, "FORCE", "TIMEOUT", 300) == b"OK"
     wait_until(lambda: replica.role == "master", "it leads")
     proxy.down.release()
@@ -171,7 +171,7 @@ def test_errors(servers: Cluster) -> None:
 
 @pytest.mark.parametrize("how", ["frozen", "killed", "cut off"])
 def test_the_target_is_lost_while_it_takes_over(servers: Cluster, how: str) -> None:
-    """It had everything, so the leader hands over, and nobody answers: the leader leads on."""
+    """It had everything, so the leader hands over, but gets no answer: it goes on as leader."""
     leader = servers.node(repl_timeout=2)
     leader("SET", "k", "v")
     replica = servers.node(of=leader.port, repl_timeout=2)

@@ -1,4 +1,4 @@
-"""A leader that is none, or sends what it must not: the replica says why, keeps what it has, and tries again."""
+"""A leader that is not one, or breaks the protocol: the replica logs why, keeps its data, and tries again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = b"\x01\x02\x03\x04 these are no records at all"
 
 
 class FakeLeader:
-    """Shakes hands as a leader does, then sends ``data`` and closes, or waits for the replica to do so."""
+    """Answers the handshake as a leader does, sends what ``script`` returns, and closes or waits for the replica."""
 
     def __init__(self, script: Callable[[int], bytes], close: bool) -> None:
         self.script = script  # from the replica's offset to what follows its PSYNC
@@ -74,7 +74,7 @@ def turned(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-# What comes behind the handshake, from the replica's offset, and a word of the reason that the replica gives.
+# What comes after the handshake, from the replica's offset, and a word of the reason that the replica gives.
 CASES: dict[str, tuple[Callable[[int], bytes], str]] = {
     "no answer to PSYNC": (lambda _: b"-ERR no\r\n", "answered PSYNC with"),
     "an answer that is none": (lambda _: b"+WHAT\r\n", "answered PSYNC with"),
@@ -122,7 +122,7 @@ def shared() -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused(name: str, shared: Node) -> None:
+def test_the_link_is_refused(name: str, shared: Node) -> None:
     script, reason = CASES[name]
     before, offset, lines = shared.digest(), shared.offset, len(shared.output)
     fake = FakeLeader(script, close="connection was lost" in reason)
@@ -143,8 +143,8 @@ def test_it_is_refused(name: str, shared: Node) -> None:
     shared("TAPPEND", "s", "f", "v")
 
 
-def test_a_silent_one(servers: Cluster) -> None:
-    """It says nothing after the handshake: given up after repl-timeout, and asked again."""
+def test_a_silent_leader(servers: Cluster) -> None:
+    """It sends nothing after the handshake. The replica gives up after repl-timeout, and tries again."""
     node = servers.node(repl_timeout=2)
     node("SET", "k", "v")
     fake = FakeLeader(lambda _: going_on(), close=False)

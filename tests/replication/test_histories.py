@@ -1,4 +1,4 @@
-"""Who may go on without a copy: logs that parted, directories from backups, machines that went down, restarts."""
+"""Which replicas may go on without a copy: after restarts, when logs diverged, after a backup or a power cut."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_replica_that_is_restarted_as_leader_begins_a_new_history(servers: Clu
 
 
 def test_a_log_that_went_on_differently_is_replaced(servers: Cluster) -> None:
-    """A directory restored from a backup, whose log went on differently since."""
+    """A replica that led for a while, so its log went on differently."""
     leader, replica = servers.pair()
     leader("SET", "k", "v")
     assert_same(leader, replica)

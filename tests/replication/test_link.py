@@ -1,4 +1,4 @@
-"""The link under stress: silence, half a connection, slow and many replicas, huge batches."""
+"""The link under stress: silence, half-closed connections, slow and many replicas, huge batches."""
 
 from __future__ import annotations
 

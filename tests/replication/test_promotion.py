@@ -1,4 +1,4 @@
-"""A replica becomes the leader: what it takes over, who goes on with it without a copy, and what must be copied."""
+"""A replica becomes the leader: what it takes over, which servers go on with it without a copy, which need one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_blocked_readers_get_what_falls_due_at_the_new_leader(servers: Cluster) 
 
 
 def test_a_group_gets_a_full_time_to_live(servers: Cluster) -> None:
-    """That the leader was away is not the readers' silence."""
+    """Its readers could not reach the leader while that was away."""
     leader, replica = servers.pair()
     leader("TREAD", "s", "0", 0, "GROUP", "g", 1500)
     wait_until(lambda: in_sync(leader, replica), "in sync")
@@ -127,7 +127,7 @@ def test_the_old_leader_gives_up_what_only_it_has(servers: Cluster) -> None:
 
 
 def test_equally_long_logs_of_two_leaders_are_not_taken_for_one(servers: Cluster) -> None:
-    """Both went on from the same offset, with as many bytes of other records."""
+    """Both went on from the same offset, with different records of the same length."""
     leader, replica = servers.pair()
     replica.lead()
     leader("SET", "k", "a")

@@ -1,4 +1,4 @@
-"""What a leader answers to replicas, and to whoever pretends to be one: raw sockets."""
+"""What a leader answers to replicas, and to clients that pretend to be one, over raw sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leader(shared: Cluster) -> Node:
 
 
 class Replica:
-    """A replica's end by hand."""
+    """A replica's end of the link, by hand."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -47,7 +47,7 @@ class Replica:
         self.sock.close()
 
     def ask(self, *words: Word) -> bytes:
-        """A command and the line that answers it; frames behind it are kept."""
+        """Send a command; returns the line that answers it. Frames after it are kept."""
         self.sock.sendall(pack(*words))
         data = b""
         while b"\r\n" not in data:
@@ -110,7 +110,7 @@ def test_errors(words: tuple[Word, ...], start: bytes, leader: Node) -> None:
     assert leader.info()["connected_slaves"] == 0
 
 
-def test_nobody_but_a_replica_hands_over(servers: Cluster) -> None:
+def test_only_a_replica_can_be_handed_over_to(servers: Cluster) -> None:
     leader, replica = servers.pair()
     with Replica(replica.port) as client:
         replid = leader.info()["master_replid"]
@@ -142,7 +142,7 @@ def test_a_full_copy(leader: Node) -> None:
         assert batch.offset == int(offset)
 
 
-def test_going_on(leader: Node) -> None:
+def test_a_continuation(leader: Node) -> None:
     replid, offset = leader.info()["master_replid"], leader.offset
     with Replica(leader.port) as replica:
         replica.introduce()
@@ -155,7 +155,7 @@ def test_going_on(leader: Node) -> None:
 
 
 @pytest.mark.parametrize("what", ["another history", "from the future"])
-def test_not_going_on(what: str, leader: Node) -> None:
+def test_no_continuation(what: str, leader: Node) -> None:
     replid, offset = leader.info()["master_replid"], leader.offset
     before = leader.info("stats")["sync_partial_err"]
     with Replica(leader.port) as replica:
@@ -175,8 +175,8 @@ def test_an_offset_within_a_record_gets_a_copy(leader: Node) -> None:
     assert leader("SET", "k", "v")
 
 
-def test_another_log_of_the_same_name(leader: Node) -> None:
-    """It says what its last bytes are like, and they are not what this leader has there."""
+def test_another_log_under_the_same_id_gets_a_copy(leader: Node) -> None:
+    """The crc of its log's end is not that of this leader's log at the same offset."""
     end = leader.offset
     leader("SET", "k", "v")
     with Replica(leader.port) as replica:
@@ -186,7 +186,7 @@ def test_another_log_of_the_same_name(leader: Node) -> None:
 
 
 @pytest.mark.parametrize("offset", [-5, 1 << 62, "x"])
-def test_an_acknowledgement_of_what_can_not_be(offset: int | str, leader: Node) -> None:
+def test_an_impossible_acknowledgement_ends_the_link(offset: int | str, leader: Node) -> None:
     with Replica(leader.port) as replica:
         replica.introduce()
         replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
@@ -196,7 +196,7 @@ def test_an_acknowledgement_of_what_can_not_be(offset: int | str, leader: Node) 
         assert replica.closed()
 
 
-def test_a_replica_that_sends_junk(leader: Node) -> None:
+def test_junk_from_a_replica_ends_the_link(leader: Node) -> None:
     with Replica(leader.port) as replica:
         replica.introduce()
         replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
@@ -205,7 +205,7 @@ def test_a_replica_that_sends_junk(leader: Node) -> None:
     assert leader("SET", "k", "v")
 
 
-def test_within_a_transaction(leader: Node) -> None:
+def test_psync_is_refused_in_a_transaction(leader: Node) -> None:
     with Raw(leader.port) as raw:
         raw("MULTI")
         assert raw("PSYNC", "?", -1).startswith("ERR")

@@ -1,4 +1,4 @@
-"""What a replica does for clients: refuses writes, serves reads, wakes who waits, passes messages on."""
+"""What a replica does for clients: it refuses writes, serves reads, wakes blocked readers, passes messages on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_writes_are_refused(words: tuple[str | int, ...], replica: Node) -> None
     assert replica.say(*words) == "READONLY You can't write against a read only replica."
 
 
-def test_so_are_transactions_with_writes(replica: Node) -> None:
+def test_transactions_with_writes_are_refused(replica: Node) -> None:
     with Raw(replica.port) as raw:
         assert raw("MULTI") == b"OK"
         assert raw("SET", "k", "v").startswith("READONLY")
@@ -86,7 +86,7 @@ def test_reads_are_served(leader: Node, replica: Node, last: Node) -> None:
             assert node.say(*words) == leader.say(*words), words
 
 
-def test_who_waits_on_a_replica_wakes_when_the_leader_appends(leader: Node, replica: Node, last: Node) -> None:
+def test_blocked_readers_of_a_replica_wake_when_the_leader_appends(leader: Node, replica: Node, last: Node) -> None:
     with Raw(replica.port) as near, Raw(last.port) as far:
         for raw in (near, far):
             raw.send("TREAD", "s", "", 10, "BLOCK", 0)
@@ -131,7 +131,7 @@ def test_messages_reach_subscribers_everywhere(leader: Node, replica: Node, last
         leader("PUBLISH", "news", "hello")
         assert near.read() == [b"message", b"news", b"hello"]
         assert far.read() == [b"pmessage", b"n*", b"news", b"hello"]
-        replica("PUBLISH", "news", "only here")  # and behind it, not before it
+        replica("PUBLISH", "news", "only here")  # must come after it
         assert near.read() == [b"message", b"news", b"only here"]
 
 
@@ -277,8 +277,8 @@ def test_a_name_that_does_not_resolve(servers: Cluster) -> None:
     assert node("SET", "k", "w")
 
 
-def test_of_itself(servers: Cluster) -> None:
-    """It can't get a link, and is none the worse for it."""
+def test_a_replica_of_itself(servers: Cluster) -> None:
+    """It can't get a link, and otherwise works."""
     node = servers.node()
     node("SET", "k", "v")
     node.follow(node.port)

@@ -1,4 +1,4 @@
-"""Three servers that many tests share, arranged anew for each."""
+"""Three servers that many tests share, rearranged for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_unti
 class Trio:
     """Three servers: ``a`` leads, ``b`` follows it through ``b_link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
 
-    Who is a, b and c changes with the roles; arrange() makes leader and replicas of them again.
+    The names follow the roles; arrange() restores the roles.
     """
 
     def __init__(self, made: Cluster) -> None:
@@ -26,7 +26,7 @@ class Trio:
         return self.a, self.b, self.c
 
     def arrange(self, chain: bool) -> None:
-        """Everyone runs, is empty, and follows whom it should; all in sync."""
+        """Make all three run, empty, in the given arrangement and in sync."""
         for node in self.nodes:
             node.start()
         self.a.lead()
@@ -42,12 +42,12 @@ class Trio:
         wait_until(lambda: in_sync(self.a, self.b, self.c), "the trio is in sync")
 
     def promoted(self) -> None:
-        """b leads now, and a is what b was."""
+        """b has become the leader: swap the names a and b."""
         self.a, self.b = self.b, self.a
 
 
 class Trios:
-    """Lends one trio again and again; after a failure the next borrower gets a new one."""
+    """Lends the same trio to one test after another; after a failure the next test gets a new one."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()

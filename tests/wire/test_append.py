@@ -221,7 +221,7 @@ def test_deep_pipeline_of_large_replies(c: Raw) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1460, 1 << 20])
 def test_a_pipeline_appends_what_single_calls_would(c: Raw, chunk: int) -> None:
-    """However it is cut, and whatever stands between the calls, or in their values."""
+    """However the bytes are cut, and whatever comes between the calls or is in their values."""
     values: list[list[bytes | str]] = [["f", b"a\r\nb"], ["f", b""], ["f", b"x" * 300], ["f", b"*6\r\n"], ["f", b"1"]]
     calls: list[list[bytes | str]] = []
     for word in ("TAPPEND", "tappend", "tApPeNd"):
