@@ -28,8 +28,8 @@ UNAUTHENTICATED_BULK: Final = 16384  # bytes of an argument
 
 CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
 
-BATCH = 16  # if at least so many arguments are missing, they are decoded as a batch where that is possible
-SHORT = 4096  # bytes; only shorter arguments can be decoded as a batch
+BATCH: Final = 16  # if at least so many arguments are missing, they are decoded as a batch where that is possible
+SHORT: Final = 4096  # bytes; only shorter arguments can be decoded as a batch
 _length = [b"$%d" % n for n in range(SHORT)].__getitem__
 
 

@@ -15,7 +15,7 @@ PONG: Final = b"+PONG\r\n"
 QUEUED: Final = b"+QUEUED\r\n"
 NULL_BULK: Final = b"$-1\r\n"
 NULL_ARRAY: Final = b"*-1\r\n"
-NULL3 = b"_\r\n"
+NULL3: Final = b"_\r\n"
 EMPTY_ARRAY: Final = b"*0\r\n"
 
 BULK_HEADERS: Final = [b"$%d\r\n" % n for n in range(4096)]
