@@ -109,22 +109,9 @@ class ExactDecoder:
                 at = self._batch(data, at)
                 tried = True
             elif self._missing:
-                end = self._line_end(data, at, CR, "too big bulk count string")
-                if end < 0:
+                at = self._argument(data, at)
+                if at < 0:
                     break
-                length = self._bulk_length(data, at, end)
-                self._wire += end + 2 - at + length + 2
-                if self._wire > self.max_buffer:
-                    raise _over_limit()
-                at = end + 2
-                if size - at >= length + 2:
-                    self._argv.append(data[at : at + length])
-                    self._missing -= 1
-                    at += length + 2
-                else:
-                    self._value = BytesIO()
-                    self._need = length + 2
-                    at = self._fill(self._value, data, at)
             else:
                 at, argv = self._start(data, at)
                 if at < 0:
@@ -141,6 +128,27 @@ class ExactDecoder:
             if once:
                 return data[at:]
         return b""
+
+    def _argument(self, data: bytes, at: int) -> int:
+        """Read an argument's header and what has arrived of its value. Returns the index after that.
+
+        -1 if the header's end has not arrived.
+        """
+        end = self._line_end(data, at, CR, "too big bulk count string")
+        if end < 0:
+            return -1
+        length = self._bulk_length(data, at, end)
+        self._wire += end + 2 - at + length + 2
+        if self._wire > self.max_buffer:
+            raise _over_limit()
+        at = end + 2
+        if len(data) - at >= length + 2:
+            self._argv.append(data[at : at + length])
+            self._missing -= 1
+            return at + length + 2
+        self._value = BytesIO()
+        self._need = length + 2
+        return self._fill(self._value, data, at)
 
     def _batch(self, data: bytes, at: int) -> int:
         """Decode the arguments at ``at`` as a batch, if they are short and hold no line ends. Returns the index after
