@@ -1,4 +1,4 @@
-"""Frames of the link: golden vectors both ways, in three feeds; and whatever is not a frame is refused."""
+"""Frames of the link: golden vectors both ways, in three feeds; everything that is not a frame is refused."""
 
 from __future__ import annotations
 
