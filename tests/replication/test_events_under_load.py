@@ -96,9 +96,11 @@ def chain_cut(trio: Trio, load: Load) -> None:
     trio.c.start()
     wait_until(lambda: trio.c.link_up, "the link is up again")
     load.more(FEW)
+    connections = trio.c_link.connections
     trio.c_link.cut()
     trio.b_link.cut()
     load.more(FEW)
+    wait_until(lambda: trio.c_link.connections > connections, "it comes again")
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.b.syncs[0] == full
     assert trio.b.syncs[1] >= partial + 2
