@@ -1,9 +1,9 @@
-"""What is compiled at installation.
+"""What is compiled at installation, and where the packages of a checkout go in an installation.
 
-The hot modules (HOT) by mypyc, from the same files that run interpreted where there is no compiled form, and a C module
-that reads RESP into Arrow buffers for Spark. ``pip install .`` compiles where it finds a C compiler and says so.
-``TIDELOG_COMPILE=1`` insists (no compiler: an error), ``TIDELOG_COMPILE=0`` compiles nothing. An editable install runs
-the files that are edited: there, only TIDELOG_COMPILE=1 compiles, next to the sources.
+mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
+Arrow buffers for Spark. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1
+makes a missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are
+edited; it compiles the hot modules only with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from setuptools import Distribution, Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-# Top-level folders of a checkout that an installation keeps in the private package: their names are too general for a
-# user's site-packages (_tidelog_server/__init__.py).
+# Top-level packages of a checkout that an installation keeps in a private package, because their names are too general
+# for a user's site-packages (_tidelog_server/__init__.py).
 HOME = "_tidelog_server"
 PARTS = ("commands", "persistence", "replication", "resp", "respserver", "storage")
 
 
 def modules(folder: str) -> list[str]:
-    """Its modules and those of the folders in it, as paths."""
+    """Paths of the modules in a folder and in the folders below it."""
     return sorted(str(path) for path in Path(folder).rglob("*.py") if path.name != "__init__.py")
 
 
@@ -32,8 +32,7 @@ def packages_of(*tops: str) -> list[str]:
     return find_packages(include=[pattern for top in tops for pattern in (top, f"{top}.*")])
 
 
-# Together they are everything that a command passes through. Cold modules stay interpreted: they would only
-# make the installation longer.
+# Everything that a command passes through. The other modules stay interpreted: compiling them would only take time.
 HOT = [
     "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
     *modules("storage"),
@@ -56,7 +55,7 @@ if wish not in ("", "0", "1"):
 
 
 class Build(build_ext):
-    """build_ext that finds out first what there is to build."""
+    """build_ext that first finds out what can be compiled."""
 
     def run(self) -> None:
         editable = self.inplace or getattr(self, "editable_mode", False)
@@ -79,15 +78,15 @@ class Build(build_ext):
                 opt_level="3", debug_level="0", group_name="tidelog",
             )  # fmt: skip
             if not editable:
-                for extension in compiled:  # the library that they share lies beside the parts
+                for extension in compiled:  # among them the library that they share, which goes beside the parts
                     extension.name = f"{HOME}.{extension.name}"
             self.distribution.ext_modules += compiled
-            self.swig_opts = None  # finalize_options() was called before, and wants it as it was then
+            self.swig_opts = None  # or finalize_options() fails when it is called a second time
             self.finalize_options()
         super().run()
 
     def _missing(self) -> str:
-        """What stands against compiling here; empty: nothing."""
+        """Why nothing can be compiled here; empty if it can."""
         with tempfile.TemporaryDirectory() as scratch:
             probe = Path(scratch, "probe.c")
             probe.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX != 0; }\n")
@@ -96,7 +95,7 @@ class Build(build_ext):
             try:
                 trial.ensure_finalized()
                 trial.run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the real thing as well
+            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the real build as well
                 return f"no C compiler that finds Python.h: {error}"
         try:
             import mypyc.build  # noqa: F401

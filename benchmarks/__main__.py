@@ -65,6 +65,9 @@ Workloads (in brackets: entries in the stream, requests a run):
 replication   a program of its own: lag of replicas, what they cost, copies, failover; replication --help
 --long        a program of its own: very long histories; --long --help
 
+An installed tidelog is measured where there is one, else the checkout; the first lines say which, and whether it is
+compiled. scripts/bench installs the checkout, compiled if it can be, and measures that.
+
 The servers run on one core, the load on another; rounds go A B A B and the first one doesn't count. Figures are medians
 (min-max). A ratio above 1 means that tidelog is better, also where less is better. Then comes what is asked of the row
 (floor / goal) and whether it is there. How to read all that: benchmarks/README.md.
@@ -90,7 +93,7 @@ Examples:
     "--size", type=Counts(), metavar="N[,N...]",
     help="Entries in the stream. Several, in turn, for range, seek, pending, space, restart; others take the first.",
 )
-@click.option("--tidelog", metavar="COMMAND", help="Start tidelog by this instead of from this checkout.")
+@click.option("--tidelog", metavar="COMMAND", help="Start tidelog by this command instead.")
 @click.option("--also", multiple=True, type=Also(), help="One more tidelog in the same run, in a column of its own.")
 @click.option("--peer-binary", metavar="FILE", help="Another redis-server to compare with.")
 @click.option("--peer/--no-peer", default=True, help="Whether redis-server takes part.")
@@ -107,40 +110,57 @@ def main(
         return
     if plot_file is not None:
         plot.check()
-    try:
-        pattern = re.compile(only) if only else None
-    except re.error as e:
-        raise click.BadParameter(f"{only!r}: {e}", param_hint="--only") from None
+    pattern = compiled(only)
     installed = installations(tidelog, also, peer_binary, peer)
     if peer and not installed[-1].redis:
         click.echo("NOTE: no redis-server here to compare with (Debian: apt-get install redis-server)", err=True)
+
     on_load_core()
     machine, says = facts.machine(), facts.described(installed)
-    caption = facts.summary(machine, says)
     if (busy := os.getloadavg()[0]) > 0.5:
         click.echo(f"NOTE: load average {busy:.1f}: others are at work here, which shows in the figures", err=True)
     table = Table([one.name for one in installed])
     bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, only=pattern)
-    click.echo(f"{caption}\n{bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
-    others, disturbed = facts.Others(), dict[str, float]()
+    click.echo(facts.summary(machine, says))
+    click.echo(f"{bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
+
+    disturbed: dict[str, float] = {}
     try:
-        for one in WORKLOADS.values():
-            if not names or one.name in names:
-                bench.sizes = size or (one.quick_sizes if quick else one.sizes)
-                bench.requests = (requests or (one.quick_requests if quick else one.requests,))[0]
-                one.run(bench)
-                disturbed[one.name] = round(others.share(), 2)
-                click.echo(f"  others on this machine meanwhile: {disturbed[one.name]:.2f} of a core", err=True)
+        measure(bench, names, size, requests, disturbed)
     finally:  # what was measured before an interruption is kept
         if json_file is not None:
             kept = {"machine": machine, "servers": says, "names": table.names, "runs": bench.runs, "quick": quick}
             kept |= {"others": disturbed, "rows": table.rows}
             json_file.write_text(json.dumps(kept, indent=1) + "\n")
+
     if not table.rows:
         titles = "\n".join(sorted(bench.begun))
         raise click.ClickException(f"--only {only!r} leaves no row. There are:\n{titles}")
     if plot_file is not None:
-        plot.draw(table.rows, table.names, plot_file, caption)
+        plot.draw(table.rows, table.names, plot_file, facts.summary(machine, says, places=False))
+
+
+def compiled(only: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(only) if only else None
+    except re.error as e:
+        raise click.BadParameter(f"{only!r}: {e}", param_hint="--only") from None
+
+
+def measure(
+    bench: Bench, names: tuple[str, ...], size: tuple[int, ...] | None, requests: tuple[int, ...] | None,
+    disturbed: dict[str, float],
+) -> None:  # fmt: skip
+    """Run the workloads, all if none is named. ``disturbed`` gets what others took of a core during each one."""
+    others = facts.Others()
+    for one in WORKLOADS.values():
+        if names and one.name not in names:
+            continue
+        bench.sizes = size or (one.quick_sizes if bench.quick else one.sizes)
+        bench.requests = (requests or (one.quick_requests if bench.quick else one.requests,))[0]
+        one.run(bench)
+        disturbed[one.name] = round(others.share(), 2)
+        click.echo(f"  others on this machine meanwhile: {disturbed[one.name]:.2f} of a core", err=True)
 
 
 def run() -> None:
@@ -150,9 +170,9 @@ def run() -> None:
 
         replication.main(sys.argv[2:], prog_name="scripts/bench replication")
     elif sys.argv[1:2] == ["--long"]:
-        from benchmarks import scale
+        from benchmarks import long
 
-        scale.main(sys.argv[2:], prog_name="scripts/bench --long")
+        long.main(sys.argv[2:], prog_name="scripts/bench --long")
     main(prog_name="scripts/bench")
 
 

@@ -101,7 +101,7 @@ def tmappend(bench: Bench) -> None:
 )  # fmt: skip
 def ceiling(bench: Bench) -> None:
     """It decodes each command and answers with one and the same ID. Redis beside it with appendfsync no."""
-    constant = Installation("tidelog", (sys.executable, "-m", "benchmarks.ceiling"), checkout=True)
+    constant = Installation("tidelog", (sys.executable, "-P", "-m", "benchmarks.ceiling"), ours=True)
     installed = [constant, *(one for one in bench.installed if one.redis)]
     for pipeline in PIPELINES:
         label = f"ceiling (no engine, no log), 50 clients, P {pipeline}"

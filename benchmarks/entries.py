@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from functools import cache
-from itertools import cycle
+from itertools import chain, cycle, islice
 
 import click
 
@@ -95,10 +95,10 @@ def log_line(rng: random.Random, number: int) -> str:
 
 
 @cache
-def packets(prefix: tuple[str, ...], kind: str) -> list[bytes]:
-    """The pool as commands, BATCH in a packet."""
-    commands = [pack(*prefix, *entry) for entry in made_up(kind)]
-    return [b"".join(commands[start : start + BATCH]) for start in range(0, POOL, BATCH)]
+def packets(prefix: tuple[str, ...], kind: str, count: int) -> list[bytes]:
+    """The first ``count`` entries of the pool as commands, BATCH in a packet."""
+    commands = [pack(*prefix, *entry) for entry in made_up(kind, count)]
+    return [b"".join(commands[start : start + BATCH]) for start in range(0, count, BATCH)]
 
 
 def fill(peer: Peer, count: int, key: str = "s", kind: str = "sensor") -> None:
@@ -108,18 +108,17 @@ def fill(peer: Peer, count: int, key: str = "s", kind: str = "sensor") -> None:
         click.ClickException: the server refused one.
     """
     prefix = append_words(peer, key)
+    full, rest = divmod(count, BATCH)
+    pool = packets(prefix, kind, min(full * BATCH, POOL))
+    whole = ((packet, BATCH) for packet in islice(cycle(pool), full))
+    partial = ((packet, rest) for packet in packets(prefix, kind, rest))
     label = f"  filling {peer.name} with {count:,} entries"
     with peer.connect() as sock, click.progressbar(length=count, label=label, file=sys.stderr) as bar:
         waiting = Replies(sock, peer.name)
-        for packet in cycle(packets(prefix, kind)):
-            if count < BATCH:
-                packet = b"".join(pack(*prefix, *entry) for entry in made_up(kind, count))
+        for packet, size in chain(whole, partial):
             sock.sendall(packet)
-            waiting.take(min(count, BATCH), at_most=4 * BATCH)
-            bar.update(min(count, BATCH))
-            count -= BATCH
-            if count <= 0:
-                break
+            waiting.take(size, at_most=4 * BATCH)
+            bar.update(size)
         waiting.take(0, at_most=0)
 
 

@@ -1,4 +1,4 @@
-"""On what the figures were taken: the machine, and the servers as they describe themselves."""
+"""On what the figures were taken: the machine, the servers as they describe themselves, and where they come from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import measured
 from benchmarks.servers import CORES, Installation, peers_of
 
 ASKED = ("tidelog_version", "tidelog_compiled", "redis_version", "python_version", "executable")  # of INFO
@@ -52,7 +53,7 @@ class Others:
 
 
 def described(installed: Sequence[Installation]) -> dict[str, dict[str, str]]:
-    """What each server says of itself; ``tidelog_compiled`` is missing where it doesn't say."""
+    """What each server says of itself, and where it was imported from if it is ours."""
     found = {}
     with peers_of(installed, "no") as peers:
         for peer in peers:
@@ -60,6 +61,8 @@ def described(installed: Sequence[Installation]) -> dict[str, dict[str, str]]:
             with peer.client() as client:
                 info = client.info("server")
             found[peer.name] = {name: str(info[name]) for name in ASKED if name in info}
+            if peer.ours and not peer.redis:
+                found[peer.name]["from"] = measured.described()
     return found
 
 
@@ -84,14 +87,19 @@ def _after(file: str, word: str) -> str:
     return platform.machine()
 
 
-def summary(facts: dict[str, object], servers: dict[str, dict[str, str]]) -> str:
-    """A line or two for people."""
+def summary(facts: dict[str, object], servers: dict[str, dict[str, str]], places: bool = True) -> str:
+    """The machine in a line, then a line for each server. ``places``: with paths, which mean something only here."""
     lines = [f"{facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}, disk {facts['disk']}"]
     for name, says in servers.items():
         if "tidelog_version" in says:
-            compiled = f", compiled: {says['tidelog_compiled']}" if "tidelog_compiled" in says else ""
-            python = says.get("python_version", "?")
-            lines.append(f"{name}: tidelog {says['tidelog_version']}, Python {python}{compiled}")
+            parts = [f"{name}: tidelog {says['tidelog_version']}", f"Python {says.get('python_version', '?')}"]
+            if "tidelog_compiled" in says:
+                parts.append("compiled" if says["tidelog_compiled"] == "1" else "interpreted")
+            if places and "from" in says:
+                parts.append(f"from {says['from']}")
+            if places and "executable" in says:
+                parts.append(f"run by {says['executable']}")
+            lines.append(", ".join(parts))
         else:
             lines.append(f"redis-server {says.get('redis_version', '?')}")
     return "\n".join(lines)

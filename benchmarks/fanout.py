@@ -1,11 +1,11 @@
 """Fan-out: many clients blocked on one stream, one append, and everybody has it.
 
-A closed loop over raw sockets: append one entry when all readers have got the last one and have blocked again, each
-behind the ID that it has seen. Bytes are looked at only for the entry's end, and nothing is parsed.
+A closed loop over raw sockets: append one entry when all readers have received the last one and have blocked again,
+each after the ID that it has seen. Replies are not parsed, only searched for the entry's end.
 
-What limits: the load takes a core of its own, and the share of it that it needed stands under the row. Near 100 % it
-is the load that is measured. The row "server time" has no such limit: it is what a delivery costs the server, including
-the reader's next blocking read.
+The load has a core of its own. The share of that core which it used stands under the row; near 100 % the figure is the
+load's and not the server's. The row "server time" does not depend on the load: it is the server's CPU time for a
+delivery, including the reader's next blocking read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAIT = 30.0  # seconds for one entry, at most
 
 
 class Run(NamedTuple):
-    """What one closed loop told."""
+    """Figures of one closed loop."""
 
     deliveries: float  # a second
     p50: float  # ms from the append to an entry at a reader, over all deliveries

@@ -1,8 +1,8 @@
-"""Memory and time a pending message takes, at 600,000 of them: `python benchmarks/pending_memory.py [messages]`.
+"""Memory and time a pending message takes, at 600,000 of them: ``python benchmarks/pending_memory.py [messages]``.
 
-Each case runs in a process of its own, so that what the operating system counts (RSS) is the case's alone; a second
-process counts what Python allocated (tracemalloc). What is freed is used again but not given back to the system, so RSS
-is divided by the largest number of messages that there were. It fails if either is above 150 bytes a message.
+Each case runs in two processes of its own: one reads what the operating system counts (RSS), the other what Python
+allocated (tracemalloc). Freed memory is used again but not returned to the system, so RSS is divided by the largest
+number of messages that there were. Fails if either is above 150 bytes a message.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from storage.groups.pending import PendingTable  # noqa: E402  # runs from a checkout without being installed
+from benchmarks import measured
+
+measured.import_from(measured.PARTS)
+
+from storage.groups import pending  # noqa: E402
+from storage.groups.pending import PendingTable  # noqa: E402
 
 NOW = 1_700_000_000_000
 LIMIT = 150  # bytes a message
@@ -156,6 +160,7 @@ def main() -> None:
         return
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 600_000
     failed = False
+    print(f"{measured.described()}, {'compiled' if pending.__file__.endswith('.so') else 'interpreted'}")
     print(f"{n} pending messages, bytes a message" + " " * 11 + "RSS   Python   estimate")
     for case in CASES:
         figures = []

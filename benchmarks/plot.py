@@ -14,7 +14,7 @@ COLOURS = ("#0b6e8f", "#d9822b", "#6b4c9a", "#3d8b4f")  # a server each
 
 
 def check() -> None:
-    """Say before hours of measuring that a plot can't be drawn.
+    """Fail now rather than after hours of measuring if no plot can be drawn.
 
     Raises:
         click.ClickException: no matplotlib here.

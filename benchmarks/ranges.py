@@ -57,7 +57,7 @@ def ranges(bench: Bench) -> None:
                 for peer in peers:
                     cached(peer, "1gb" if how == "cached" else COLD)
                     if (peer.name, count) not in made:
-                        made[peer.name, count] = range_requests(peer, count, times // 10 + 1 if bench.quick else times)
+                        made[peer.name, count] = range_requests(peer, count, times // 50 + 1 if bench.quick else times)
                 requests = {peer.name: made[peer.name, count] for peer in peers}
 
                 def measure(peer: Peer, _: int, requests: dict[str, list[Request]] = requests) -> float:

@@ -39,7 +39,7 @@ class Bench:
     sizes: Sequence[int] = (1_000_000,)  # entries in the stream
     quick: bool = False
     only: re.Pattern[str] | None = None
-    begun: set[str] = field(default_factory=set)  # titles that were asked for
+    begun: set[str] = field(default_factory=set)  # titles of all rows that there could be
 
     def wants(self, *titles: str) -> bool:
         """Whether one of the rows is to be measured."""

@@ -1,7 +1,7 @@
 """``scripts/bench replication``: what replicas cost and bring, with redis-server beside it in the same run.
 
-Rule 1: leaders run on the first core; replicas, Sentinels and the load on the last. So a replica takes from the load
-what it takes, not from its leader: with one core each a leader would show less loss.
+Rule 1: leaders run on the first core; replicas, Sentinels and the load on the last. A replica therefore slows down the
+load, not its leader; with a core of its own it would slow down neither.
 Rule 2: a figure counts only if the replica has everything at the end.
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import platform
 import select
 import shutil
 import socket
@@ -32,9 +31,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from benchmarks.entries import SENSOR, fill
-from benchmarks.servers import Peer, free_port, on_load_core, servers
-from benchmarks.table import HEAD, ROWS, Figures, row
+from benchmarks import facts
+from benchmarks.entries import SENSOR, append_words, fill, length_word, pack
+from benchmarks.load import redis_benchmark
+from benchmarks.servers import Peer, free_port, installations, on_load_core, peers_of
+from benchmarks.table import Figures, Table
 
 
 class Row(NamedTuple):
@@ -45,16 +46,11 @@ class Row(NamedTuple):
     form: str = ",.0f"
 
 
-Rows = dict[Row, Figures]  # server -> one figure a run
+Rows = dict[Row, Figures]
+
 MARK_SECONDS = 0.005  # between two looks at the lag
 PACE = 0.001  # seconds between two packets of the paced load
 PATIENCE = 600.0
-
-
-def pack(*words: bytes | str | int) -> bytes:
-    """A command as RESP."""
-    raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in raw)
 
 
 def p99(values: list[float]) -> float:
@@ -67,19 +63,11 @@ def steps(runs: int, what: str) -> Iterator[int]:
         yield from bar
 
 
-def append_words(peer: Peer, key: str) -> tuple[str, ...]:
-    return ("XADD", key, "*") if peer.name == "redis" else ("TAPPEND", key)
-
-
-def length_word(peer: Peer) -> str:
-    return "XLEN" if peer.name == "redis" else "TLEN"
-
-
 # -- pairs of servers --------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def leaders(fsync: str, peer_binary: str | None) -> Iterator[list[Peer]]:
     """tidelog and redis-server, started, without replicas."""
-    with servers(fsync, peer_binary) as peers:
+    with peers_of(installations(peer_binary=peer_binary), fsync) as peers:
         for peer in peers:
             peer.start(*options(peer))
         yield peers
@@ -87,7 +75,7 @@ def leaders(fsync: str, peer_binary: str | None) -> Iterator[list[Peer]]:
 
 def options(peer: Peer) -> list[str]:
     """What makes the two alike: Redis waits five seconds before a copy, for more replicas to come."""
-    return ["--repl-diskless-sync-delay", "0"] if peer.name == "redis" else []
+    return ["--repl-diskless-sync-delay", "0"] if peer.redis else []
 
 
 @contextlib.contextmanager
@@ -103,9 +91,7 @@ def replica_of(leader: Peer, follow: bool = True, gives_way: bool = False) -> It
                 in_sync(leader, made)
             yield made
         finally:
-            assert made.process is not None
-            made.process.kill()  # its data is of no use; and a redis-server that rewrites its AOF refuses to stop
-            made.process.wait()
+            made.kill()  # its data is of no use, and a redis-server that rewrites its AOF refuses to stop
 
 
 def in_sync(leader: Peer, replica: Peer) -> None:
@@ -114,9 +100,9 @@ def in_sync(leader: Peer, replica: Peer) -> None:
         end = time.perf_counter() + PATIENCE
         while time.perf_counter() < end:
             with contextlib.suppress(redis.RedisError):
-                facts = theirs.info("replication")
+                link = theirs.info("replication")
                 offset = ours.info("replication")["master_repl_offset"]
-                if facts.get("master_link_status") == "up" and facts["slave_repl_offset"] >= offset:
+                if link.get("master_link_status") == "up" and link["slave_repl_offset"] >= offset:
                     return
             time.sleep(0.002)
     raise click.ClickException(f"{leader.name}: the replica is not in sync within {PATIENCE:.0f} seconds")
@@ -124,7 +110,7 @@ def in_sync(leader: Peer, replica: Peer) -> None:
 
 # -- lag ---------------------------------------------------------------------------------------------------------
 def paced_load(port: int, command: bytes, rate: int, seconds: float) -> None:
-    """So many appends a second, pipelined in packets of a millisecond's worth; in a process of its own."""
+    """So many appends a second, pipelined, a packet each millisecond. Runs in a process of its own."""
     reader = hiredis.Reader()
     with socket.create_connection(("127.0.0.1", port)) as sock:
         began, sent, answered = time.perf_counter(), 0, 0
@@ -152,7 +138,7 @@ class Marks:
     """Single entries beside the load: when the leader answers, and when a reader that waits on the replica has it."""
 
     def __init__(self, leader: Peer, replica: Peer) -> None:
-        self.redis = leader.name == "redis"
+        self.redis = leader.redis
         self.write = pack(*append_words(leader, "marks"), "m", "1")
         self.leader = socket.create_connection(("127.0.0.1", leader.port))
         self.replica = socket.create_connection(("127.0.0.1", replica.port))
@@ -167,6 +153,7 @@ class Marks:
         else:
             self.replica.sendall(pack("TREAD", "marks", self.last, 10, "BLOCK", 0))
         self.leader.sendall(self.write)
+
         waiting, seen, replies = {self.leader, self.replica}, {}, {}
         readers = {sock: hiredis.Reader() for sock in waiting}
         while waiting:
@@ -177,6 +164,7 @@ class Marks:
                 if reply is not False:
                     seen[sock], replies[sock] = now, reply
                     waiting.discard(sock)
+
         if isinstance(replies[self.leader], hiredis.ReplyError):
             raise click.ClickException(str(replies[self.leader]))
         self.last = replies[self.leader]
@@ -200,6 +188,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                     load = multiprocessing.Process(target=paced_load, args=(peer.port, command, rate, seconds))
                     load.start()
                     time.sleep(0.3)  # it has begun
+
                     marks = Marks(peer, replica)
                     found: list[float] = []
                     try:
@@ -209,6 +198,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                     finally:
                         marks.close()
                         load.join()
+
                     in_sync(peer, replica)
                     for name, value in zip(rows, (median(found), p99(found)), strict=True):
                         rows[name][peer.name].append(value)
@@ -218,15 +208,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
 # -- throughput --------------------------------------------------------------------------------------------------
 def appends(peer: Peer, key: str, requests: int, pipeline: int) -> float:
     """Appends a second by redis-benchmark, 50 clients."""
-    tool = shutil.which("redis-benchmark")
-    if tool is None:
-        raise click.ClickException("redis-benchmark is not installed (Debian: apt-get install redis-tools)")
-    out = subprocess.run(
-        [tool, "-p", str(peer.port), "-n", str(requests), "-c", "50", "-P", str(pipeline), "--csv",
-         *append_words(peer, key), *SENSOR],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return float(out.stdout.strip().splitlines()[-1].split('","')[1].strip('"'))
+    return redis_benchmark(peer.port, [*append_words(peer, key), *SENSOR], requests, 50, pipeline)
 
 
 def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
@@ -248,6 +230,7 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
                         if run:  # the first one warms up
                             alone[peer.name].append(without)
                             both[peer.name].append(beside)
+
             rows[Row(f"{name}, no replica")] = alone
             rows[Row(f"{name}, one replica")] = both
             rows[Row(f"{name}, with one / with none", form=".2f")] = {
@@ -258,10 +241,9 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
 
 # -- full copies -------------------------------------------------------------------------------------------------
 def settled(peer: Peer) -> None:
-    """Everything in the store, as it is after minutes of a server's life."""
-    if peer.name == "tidelog":
-        with peer.client() as client:
-            client.execute_command("SAVE")
+    """Everything in tidelog's store, as it is after minutes of a server's life."""
+    if not peer.redis:
+        peer.settle()
 
 
 def copied(leader: Peer, replica: Peer, size: int) -> tuple[float, int]:
@@ -337,15 +319,17 @@ def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
             fill(peer, size)
             settled(peer)
             for _ in steps(runs, f"latency, {peer.name}"):
-                # It is the leader's latency that is measured, not the turns that the load gets beside a replica.
+                # The replica gives way: its work must not delay the load, which runs on the same core.
                 with replica_of(peer, follow=False, gives_way=True) as replica:
                     end = time.perf_counter() + 3
                     quiet = paced_latencies(peer, "quiet", lambda end=end: time.perf_counter() > end)  # type: ignore[misc]
+
                     copying = multiprocessing.Process(target=follow_and_wait, args=(peer, replica))
                     copying.start()
                     busy = paced_latencies(peer, "busy", lambda copying=copying: not copying.is_alive())  # type: ignore[misc]
                     copying.join()
                     in_sync(peer, replica)
+
                 values = [f(ms) for ms in (quiet, busy) for f in (median, p99, max)]
                 for name, value in zip(rows, values, strict=True):
                     rows[name][peer.name].append(value)
@@ -395,11 +379,11 @@ def seconds_without_leader(peer: Peer, port: int) -> float:
             if watch.discover_slaves("tide"):
                 break
         time.sleep(0.05)
+
     client = watch.master_for("tide", socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0))
     client.execute_command(*append_words(peer, "s"), *SENSOR)
-    assert peer.process is not None
-    peer.process.kill()
-    peer.process.wait()
+
+    peer.kill()
     began = time.perf_counter()
     while time.perf_counter() - began < 60:
         with contextlib.suppress(redis.RedisError, OSError):
@@ -422,7 +406,7 @@ NAMES = ("lag", "throughput", "copy", "latency", "failover")
 @click.option("--size", default=1_000_000, show_default=True, help="Entries of copy.")
 @click.option("--latency-size", default=5_000_000, show_default=True, help="Entries of latency.")
 @click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write them there too.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
 def main(
     names: tuple[str, ...], runs: int, rate: int, seconds: float, requests: int, size: int, latency_size: int,
     peer_binary: str | None, json_file: Path | None,
@@ -440,8 +424,10 @@ def main(
     """
     on_load_core()
     wanted = names or NAMES
-    click.echo(f"Python {platform.python_version()}, {platform.machine()}, {runs} runs each, medians (min-max)\n")
-    click.echo(HEAD)
+    installed = installations(peer_binary=peer_binary)
+    machine, says = facts.machine(), facts.described(installed)
+    table = Table([one.name for one in installed], targets=False)
+    click.echo(f"{facts.summary(machine, says)}\n{runs} runs each, medians (min-max)\n\n{table.head()}")
     measures: dict[str, Callable[[], Rows]] = {
         "lag": lambda: lag(runs, rate, seconds, peer_binary),
         "throughput": lambda: throughput(runs, requests, peer_binary),
@@ -452,6 +438,7 @@ def main(
     for name in NAMES:
         if name in wanted:
             for made, figures in measures[name]().items():
-                row(made.title, figures, made.less, made.form)
+                table.row(made.title, figures, made.less, made.form)
     if json_file is not None:
-        json_file.write_text(json.dumps(ROWS, indent=1) + "\n")
+        kept = {"machine": machine, "servers": says, "names": table.names, "runs": runs, "rows": table.rows}
+        json_file.write_text(json.dumps(kept, indent=1) + "\n")

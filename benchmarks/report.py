@@ -43,7 +43,7 @@ def load(files: tuple[Path, ...]) -> dict[str, Any]:
 def main(files: tuple[Path, ...], plot_file: Path | None) -> None:
     """Print what scripts/bench --json wrote as a table in Markdown, with the machine it was taken on."""
     found = load(files)
-    caption = facts.summary(found["machine"], found["servers"])
+    caption = facts.summary(found["machine"], found["servers"], places=False)
     click.echo(caption.replace("\n", "; ") + f"; {str(found['machine'].get('date', ''))[:10]}.\n")
     click.echo(Table(found["names"]).head())
     for row in found["rows"]:

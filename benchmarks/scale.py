@@ -1,4 +1,4 @@
-"""``scripts/bench --long``: what becomes of the figures when there is much of everything.
+"""The cases of ``scripts/bench --long``: what becomes of the figures when there is much of everything.
 
     entries      one stream, --base and --entries entries: seeks, appends, memory, start-up
     streams      many streams with a few entries each
@@ -14,12 +14,7 @@ Rule 3: a target that is missed is said in the table; it does not end the run.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import platform
 import random
-import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -30,32 +25,18 @@ from typing import NamedTuple
 
 import click
 
-from benchmarks import facts
 from benchmarks import scaleload as load
 from benchmarks.entries import SENSOR, pack
+from benchmarks.load import ends
 from benchmarks.scaleload import Line, percentile
-from benchmarks.servers import CORES, OURS, Peer, on_load_core
+from benchmarks.servers import CORES, Peer
 
 MIB = 1 << 20
 HEAD = "| measure | figure | compared with | ratio | asked |\n|---|---|---|---|---|"
-SAMPLES = 2000  # seeks a round
+SAMPLES = 2000  # seeks and PINGs a round, at most
 MOST_OF_REDIS = 10_000_000  # entries
 MARKS = 200  # places of which the IDs are asked beforehand
 HOUR = 3_600_000  # ms
-
-
-class Size(click.ParamType[int]):
-    """A number like 100M, 250k, 5000."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d+)([kKmM]?)", str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a number like 5000, 250k or 100M", param, ctx)
-        return int(found[1]) * {"": 1, "k": 1000, "m": 1_000_000}[found[2].lower()]
 
 
 def short(count: int) -> str:
@@ -100,10 +81,14 @@ class Run(NamedTuple):
     top: Path  # where data directories are made
     keep: bool  # whether filled ones stay, and are used again
     command: list[str]  # of tidelog-server
-    checkout: bool  # it is this checkout's
+    ours: bool  # it is the tidelog that is measured (``measured``)
     rounds: int
     requests: int  # of each measurement
     redis: bool  # redis-server, too
+
+    @property
+    def samples(self) -> int:
+        return min(SAMPLES, self.requests)
 
     @contextlib.contextmanager
     def server(self, name: str, *more: str) -> Iterator[Peer]:
@@ -111,7 +96,7 @@ class Run(NamedTuple):
         directory = self.top / name
         directory.mkdir(parents=True, exist_ok=True)
         core = min(CORES) if len(CORES) > 1 else None
-        peer = Peer("tidelog", self.command, directory, "everysec", core, checkout=self.checkout)
+        peer = Peer("tidelog", self.command, directory, "everysec", core, ours=self.ours)
         try:
             peer.start("--loglevel", "warning", *more)
             yield peer
@@ -134,6 +119,13 @@ def restart(peer: Peer) -> float:
     return peer.start("--loglevel", "warning")
 
 
+def checkpoint(report: Report, peer: Peer, subject: str, most: float | None = None) -> None:
+    """Make a checkpoint; report what others wait meanwhile (``most``: milliseconds, at most) and how long it takes."""
+    longest, took = load.checkpoint(peer.port)
+    report.row(f"{subject}: ms of the longest PING while a checkpoint runs", longest * 1000, form=".1f", most=most)
+    report.row(f"{subject}: seconds of that checkpoint", took, form=".2f")
+
+
 # -- entries -----------------------------------------------------------------------------------------------------
 def entries(run: Run, base: int, size: int) -> None:
     """One stream of ``size`` entries, compared with one of ``base``."""
@@ -151,14 +143,17 @@ def entries(run: Run, base: int, size: int) -> None:
                     rate = load.fill(peer.port, "s", count - there, short(count))
                     report.row(f"fill to {short(count)} entries by TMAPPEND, entries a second", rate)
                 line.settle()
+
         report.row(f"{name} entries: bytes on disk an entry", large.disk() / size, small.disk() / base, form=".1f")
         memory("just filled")
+
         starts = [(restart(large), restart(small)) for _ in range(run.rounds)]
         report.row(
             f"{name} entries: seconds to start", median(s[0] for s in starts), median(s[1] for s in starts),
             form=".2f", most=5,
         )  # fmt: skip
         memory("after a start")
+
         for peer in (small, large):
             load.drop_files(peer.directory / "store")
         _seeks(run, small, large, f"{name} entries, read from the disk:")
@@ -167,12 +162,12 @@ def entries(run: Run, base: int, size: int) -> None:
         _seeks(run, small, large, f"{name} entries, in the system's cache:", 1.5)
         memory("after the seeks")
         report.row(f"{name} entries: MiB resident with mapped pages of the store", resident(large) / MIB)
+
         _appends(run, small, large, name)
-        longest, took = load.checkpoint(large.port)
-        report.row(f"{name} entries: ms of the longest PING while a checkpoint runs", longest * 1000, form=".1f")
-        report.row(f"{name} entries: seconds of that checkpoint", took, form=".2f")
+        checkpoint(report, large, f"{name} entries")
         if run.redis:
             _redis(run, min(size, MOST_OF_REDIS))
+
         large.stop()
         shutil.copytree(large.directory, run.top / "evicted")  # it may be kept
         small.stop()
@@ -192,11 +187,11 @@ def _redis(run: Run, size: int) -> None:
             report.row(f"{name} MiB of memory", peer.memory() / MIB)
             peer.stop()
             report.row(f"{name} seconds to start", peer.start(), form=".2f")
+
+            first, last = ends(peer)
             with Line(peer.port) as line:
-                first, last = (int(line.ask(word, "s", *ends, "COUNT", 1)[0][0].partition(b"-")[0])
-                               for word, *ends in (("XRANGE", "-", "+"), ("XREVRANGE", "+", "-")))  # fmt: skip
                 rng = random.Random(7)
-                seeks = [pack("XRANGE", "s", rng.randint(first, last), "+", "COUNT", 1) for _ in range(SAMPLES)]
+                seeks = [pack("XRANGE", "s", rng.randint(first, last), "+", "COUNT", 1) for _ in range(run.samples)]
                 report.row(f"{name} XRANGE COUNT 1, us at p99", percentile(line.timed(seeks), 99) * 1e6)
         finally:
             peer.kill()
@@ -212,10 +207,7 @@ def _evict(run: Run, peer: Peer, size: int, name: str) -> None:
             time.sleep(0.05)
         report.row(f"{name} entries, {what} at once: ms of the longest PING", pings.longest * 1000, form=".1f",
                    most=50)  # fmt: skip
-        longest, took = load.checkpoint(peer.port)
-        waited = f"{name} entries, {what}: ms of the longest PING while a checkpoint runs"
-        report.row(waited, longest * 1000, form=".1f", most=50)
-        report.row(f"{name} entries, {what}: seconds of that checkpoint", took, form=".2f")
+        checkpoint(report, peer, f"{name} entries, {what}", most=50)
 
 
 def _seeks(run: Run, small: Peer, large: Peer, name: str, most: float | None = None) -> None:
@@ -226,7 +218,7 @@ def _seeks(run: Run, small: Peer, large: Peer, name: str, most: float | None = N
         for number in range(run.rounds + 1):
             for peer in (small, large):
                 with Line(peer.port) as line:
-                    seconds = line.timed(_places(line, word, rng))
+                    seconds = line.timed(_places(line, word, rng, run.samples))
                 if number:  # the first round fills caches
                     found[peer] += seconds
         for percent, ratio in ((50, None), (99, most)):
@@ -234,16 +226,16 @@ def _seeks(run: Run, small: Peer, large: Peer, name: str, most: float | None = N
             run.report.row(f"{name} {word} at random places, us at p{percent}", figure, base, form=".0f", ratio=ratio)
 
 
-def _places(line: Line, word: str, rng: random.Random) -> list[bytes]:
+def _places(line: Line, word: str, rng: random.Random, samples: int) -> list[bytes]:
     """Commands that look at entries all over the stream."""
     length = line.ask("TLEN", "s")
     if word == "TSEEK":
-        return [pack("TSEEK", "s", 0, rng.randrange(1, length)) for _ in range(SAMPLES)]
-    # times between entries that are near to each other: the stream may have been filled with hours between
+        return [pack("TSEEK", "s", 0, rng.randrange(1, length)) for _ in range(samples)]
+    # Times between neighbouring places: the stream may have been filled in several runs, with hours between them.
     places = [1 + (length - 1) * n // MARKS for n in range(MARKS + 1)]
     marks = [int(line.ask("TSEEK", "s", 0, place).split(b".")[0]) for place in places]
     made = []
-    for _ in range(SAMPLES):
+    for _ in range(samples):
         at = rng.randrange(MARKS)
         made.append(pack("TRANGE", "s", rng.randint(marks[at], marks[at + 1]), "+", "COUNT", 1))
     return made
@@ -271,19 +263,16 @@ def streams(run: Run, base: int, size: int) -> None:
             empty = peer.memory()
             keys = [f"st:{i}" for i in range(count)]
             load.push(peer.port, [pack("TAPPEND", key, *SENSOR) for key in keys], f"making {short(count)}")
-            longest, took = load.checkpoint(peer.port)
             if peer is large:
-                report.row(f"{name} new streams: ms of the longest PING while a checkpoint runs", longest * 1000,
-                           form=".1f", most=50)  # fmt: skip
-                report.row(f"{name} new streams: seconds of that checkpoint", took, form=".2f")
+                checkpoint(report, peer, f"{name} new streams", most=50)
                 report.row(f"{name} streams: bytes of memory each", (peer.memory() - empty) / size)
+            else:
+                load.checkpoint(peer.port)
             chosen = [pack("TAPPEND", rng.choice(keys), *SENSOR) for _ in range(run.requests)]
             rates[peer] = load.push(peer.port, chosen, "appending to random ones", 64)
         report.row(f"{name} streams: appends a second to random ones (1 client, P 64)", rates[large], rates[small])
-        longest, took = load.checkpoint(large.port)
-        report.row(f"{name} changed streams: ms of the longest PING while a checkpoint runs", longest * 1000,
-                   form=".1f", most=50)  # fmt: skip
-        report.row(f"{name} changed streams: seconds of that checkpoint", took, form=".2f")
+
+        checkpoint(report, large, f"{name} changed streams", most=50)
         report.row(f"{name} streams: seconds to start", restart(large), restart(small), form=".2f", most=5)
         report.row(f"{name} streams: bytes of memory each, after a start", (large.memory() - empty) / size)
         with Line(large.port) as line:
@@ -305,14 +294,14 @@ def groups(run: Run, base: int, size: int) -> None:
             joins[peer] = load.push(peer.port, made, f"making {short(count)}")
         report.row(f"{name} groups on a stream: bytes of memory each", (large.memory() - empty) / size)
         report.row(f"{name} groups: first reads a second", joins[large], joins[small])
-        longest, _ = load.checkpoint(large.port)
-        report.row(f"{name} groups: ms of the longest PING while a checkpoint runs", longest * 1000, form=".1f",
-                   most=50)  # fmt: skip
+        checkpoint(report, large, f"{name} groups", most=50)
+
         rng = random.Random(3)
         for peer, count in ((small, base), (large, size)):
             chosen = [pack("TREAD", "s", 0, 1, "GROUP", f"g{rng.randrange(count)}", HOUR) for _ in range(run.requests)]
             rates[peer] = load.push(peer.port, chosen, "reading for random ones", 64)
         report.row(f"{name} groups: reads a second for random ones (1 client, P 64)", rates[large], rates[small])
+
         report.row(f"{name} groups: seconds to start", restart(large), restart(small), form=".2f", most=5)
         rates = {peer: load.append_rate(peer.port, "s", run.requests) for peer in (small, large)}
         report.row(f"{name} groups: appends a second (50 clients, P 16)", rates[large], rates[small])
@@ -335,11 +324,9 @@ def pending(run: Run, base: int, size: int) -> None:
                 read = pack("TREAD", "s", 0, some, "GROUP", "g", 0, "RETRY", HOUR, 24 * HOUR)
                 rates[peer] = [load.push(peer.port, [read] * (count // some), "delivering", 2) * some]
         report.row(f"{name} pending messages: bytes of memory each", (large.memory() - empty) / size, most=150)
-        longest, took = load.checkpoint(large.port)
-        report.row(f"{name} pending: ms of the longest PING while a checkpoint runs", longest * 1000, form=".1f",
-                   most=50)  # fmt: skip
-        report.row(f"{name} pending: seconds of that checkpoint", took, form=".2f")
+        checkpoint(report, large, f"{name} pending", most=50)
         report.row(f"{name} pending: seconds to start", restart(large), restart(small), form=".2f", most=5)
+
         for peer, count in ((small, base), (large, size)):
             with Line(peer.port) as line:
                 ids = [row[0] for row in line.ask("TPENDING", "s", "g", "-", "+", count)]
@@ -354,6 +341,7 @@ def pending(run: Run, base: int, size: int) -> None:
                 left = line.ask("TPENDING", "s", "g")[0]
             if left:
                 raise click.ClickException(f"{left} messages are still pending")
+
         for what, figure, other in zip(
             ("delivered", "given back", "delivered again", "acknowledged"), rates[large], rates[small], strict=True
         ):
@@ -366,7 +354,7 @@ def connections(run: Run, base: int, size: int) -> None:  # noqa: ARG001 - compa
     report, name = run.report, short(size)
     load.allow_files(size + 200)
     with run.server("connections", "--maxclients", str(size + 100)) as peer:
-        ping, found = [pack("PING")] * SAMPLES, []
+        ping, found = [pack("PING")] * run.samples, []
         with Line(peer.port) as line:
             line.timed(ping)
             before, alone = peer.memory(), line.timed(ping * run.rounds)
@@ -375,7 +363,7 @@ def connections(run: Run, base: int, size: int) -> None:  # noqa: ARG001 - compa
             try:
                 report.row(f"{name} idle connections: bytes of memory each", (peer.memory() - before) / size)
                 began, used = time.perf_counter(), peer.cpu_seconds()
-                time.sleep(3)
+                time.sleep(run.rounds)
                 share = (peer.cpu_seconds() - used) / (time.perf_counter() - began) * 100
                 report.row(f"{name} idle connections: % of a core while nobody speaks", share, form=".1f")
                 found = line.timed(ping * run.rounds)
@@ -391,47 +379,3 @@ def connections(run: Run, base: int, size: int) -> None:  # noqa: ARG001 - compa
 
 Case = Callable[[Run, int, int], None]
 CASES: dict[str, Case] = {c.__name__: c for c in (entries, streams, groups, pending, connections)}
-SIZES = {"entries": 100_000_000, "streams": 100_000, "groups": 10_000, "pending": 1_000_000, "connections": 10_000}
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("cases", nargs=-1, type=click.Choice(tuple(CASES)))
-@click.option("--entries", type=Size(), default=SIZES["entries"], show_default="100M", help="Of the large stream.")
-@click.option("--base", type=Size(), default=1_000_000, show_default="1M", help="Of the one it is compared with.")
-@click.option("--streams", type=Size(), default=SIZES["streams"], show_default="100k")
-@click.option("--groups", type=Size(), default=SIZES["groups"], show_default="10k")
-@click.option("--pending", type=Size(), default=SIZES["pending"], show_default="1M")
-@click.option("--connections", type=Size(), default=SIZES["connections"], show_default="10k")
-@click.option("--rounds", default=3, show_default=True, help="Counted rounds where servers take turns.")
-@click.option("--requests", type=Size(), default=200_000, show_default="200k", help="Appends, and the like, a round.")
-@click.option("--tidelog", default=None, help="Another tidelog-server, as a command line.")
-@click.option("--redis", "with_redis", is_flag=True, help="Also fill redis-server, with 10M entries at most.")
-@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep the data here, and use it.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
-def main(
-    cases: tuple[str, ...], base: int, rounds: int, requests: int, tidelog: str | None, with_redis: bool,
-    directory: Path | None, json_file: Path | None, **sizes: int,
-) -> None:  # fmt: skip
-    """Measure tidelog with much of everything: the cases named, or all of them.
-
-    \b
-    entries      one long stream: seeks, appends, memory, start-up, beside a short one
-    streams      many streams: memory, appends to random ones, checkpoints, start-up
-    groups       many groups on one stream
-    pending      many pending messages in one group: redelivery, memory, start-up
-    connections  many idle connections
-
-    100 M entries take some four minutes to fill and 1 GB of disk; --entries 2M takes seconds. With --directory the
-    filled stream stays there and is found by the next run.
-    """
-    on_load_core()
-    command = shlex.split(tidelog) if tidelog else list(OURS)
-    report = Report()
-    click.echo(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n\n{HEAD}")
-    with contextlib.ExitStack() as stack:
-        top = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-scale-")))
-        run = Run(report, top.resolve(), directory is not None, command, tidelog is None, rounds, requests, with_redis)
-        for name in cases or CASES:
-            CASES[name](run, base if name == "entries" else max(sizes[name] // 100, 1), sizes[name])
-    if json_file is not None:
-        json_file.write_text(json.dumps({"machine": facts.machine(), "rows": report.rows}, indent=1) + "\n")

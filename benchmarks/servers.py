@@ -2,7 +2,7 @@
 
 Rule 1: servers run on the first core, the load on the last; where there is one core only, nothing is pinned.
 Rule 2: a server is started with an environment and a folder of its own, so another installation (``--tidelog``) never
-imports this checkout by accident.
+imports what is measured here by accident.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import redis
 
-ROOT = Path(__file__).resolve().parent.parent
-#: Where tidelog-server is imported from: this checkout, or what scripts/bench installed from it.
-SERVER_ROOT = Path(os.environ.get("TIDELOG_BENCH_ROOT") or ROOT)
+from benchmarks import measured
+
 PATIENCE = 600.0  # seconds until a server must have answered
 
 
@@ -35,17 +34,17 @@ class Installation(NamedTuple):
     name: str  # of its column
     command: tuple[str, ...]
     redis: bool = False  # it speaks Redis's commands, not tidelog's
-    checkout: bool = False  # it imports this checkout; any other installation must not
+    ours: bool = False  # it imports the tidelog that is measured (``measured``); no other installation may
 
 
-OURS = (sys.executable, "-m", "_tidelog_server")
-THIS = Installation("tidelog", OURS, checkout=True)
+OURS = (sys.executable, "-P", "-m", "_tidelog_server")
+THIS = Installation("tidelog", OURS, ours=True)
 
 
 def installations(
     tidelog: str | None = None, also: Sequence[tuple[str, str]] = (), peer_binary: str | None = None, peer: bool = True
 ) -> list[Installation]:
-    """What is compared: this checkout (or the command ``tidelog``), those of ``also``, and the redis-server here."""
+    """What is compared: our tidelog (or the command ``tidelog``), those of ``also``, and the redis-server here."""
     made = [Installation("tidelog", tuple(shlex.split(tidelog))) if tidelog else THIS]
     made += [Installation(name, tuple(shlex.split(command))) for name, command in also]
     binary = peer_binary or shutil.which("redis-server")
@@ -54,10 +53,10 @@ def installations(
     return made
 
 
-def environment(checkout: bool) -> dict[str, str]:
-    """What a server finds: this checkout or nothing of it. A start compiles nothing anew, as where it is installed."""
+def environment(ours: bool) -> dict[str, str]:
+    """A server's environment. Bytecode is written, so that only the first start has to make it."""
     made = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
-    return made | {"PYTHONPATH": os.pathsep.join((str(SERVER_ROOT), str(ROOT)))} if checkout else made
+    return made | {"PYTHONPATH": measured.PYTHONPATH} if ours else made
 
 
 def free_port() -> int:
@@ -71,10 +70,10 @@ class Peer:
 
     def __init__(
         self, name: str, command: Sequence[str], directory: Path, fsync: str, core: int | None,
-        redis: bool | None = None, checkout: bool = True,
+        redis: bool | None = None, ours: bool = True,
     ) -> None:  # fmt: skip
         self.name = name
-        self.checkout = checkout
+        self.ours = ours
         self.redis = name == "redis" if redis is None else redis
         self.command = list(command)
         self.directory = directory
@@ -91,7 +90,7 @@ class Peer:
         began = time.perf_counter()
         self.process = subprocess.Popen(
             [*self.command, *options, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.directory,
-            env=environment(self.checkout),
+            env=environment(self.ours),
         )  # fmt: skip
         if self.core is not None:
             os.sched_setaffinity(self.process.pid, {self.core})
@@ -160,7 +159,7 @@ class Peer:
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def disk(self) -> int:
-        """Bytes on disk that the directory really takes."""
+        """Bytes that the files in the directory occupy on disk."""
         return sum(path.stat().st_blocks * 512 for path in self.directory.rglob("*") if path.is_file())
 
 
@@ -173,21 +172,14 @@ def peers_of(installed: Sequence[Installation], fsync: str) -> Iterator[list[Pee
         for installation in installed:
             directory = Path(top) / installation.name
             directory.mkdir()
-            name, command, is_redis, checkout = installation
-            made.append(Peer(name, command, directory, fsync, core, is_redis, checkout))
+            name, command, is_redis, ours = installation
+            made.append(Peer(name, command, directory, fsync, core, is_redis, ours))
         try:
             yield made
         finally:
             for peer in made:
                 if peer.process is not None:
                     peer.kill()  # its data is of no use, and a redis-server that rewrites its AOF refuses to stop
-
-
-@contextlib.contextmanager
-def servers(fsync: str, peer_binary: str | None, names: tuple[str, ...] = ("tidelog", "redis")) -> Iterator[list[Peer]]:
-    """This checkout and redis-server where there is one; see ``peers_of``."""
-    with peers_of([one for one in installations(peer_binary=peer_binary) if one.name in names], fsync) as made:
-        yield made
 
 
 CORES = frozenset(os.sched_getaffinity(0))  # before anything is pinned

@@ -76,7 +76,7 @@ def restart(bench: Bench) -> None:
 
 
 def leave(peer: Peer, how: str) -> None:
-    """Let a server leave its data in the form that a start is to find, and keep a copy: a start may change it."""
+    """Stop a server with its data in the form that the start is to find; keep a copy, since a start may change it."""
     if how != "killed":
         peer.start()
         if how == "Redis from RDB" and peer.redis:

@@ -84,10 +84,3 @@ def line(made: Mapping[str, object], names: Sequence[str], targets: bool = True)
             asked = "" if target is None else str(target)
             cells.append(asked if target is None or first is None else f"{asked}: {target.verdict(first)}")
     return f"| {' | '.join(cells)} |"
-
-
-# What benchmarks with two fixed columns share: `scripts/bench replication` and `--long`.
-_TWO = Table(("tidelog", "redis"), targets=False)
-HEAD = _TWO.head()
-ROWS = _TWO.rows
-row = _TWO.row

@@ -1,11 +1,11 @@
-"""The log as those see it who read it from an offset: replicas that catch up, on this server or further on.
+"""The log for readers that start at an offset: replicas that catch up with this server.
 
-Rule 1: a batch is first in memory (the ring has it, the journal not yet), then in the journal, and in between in both:
-who has looked for it in memory in vain finds it in the journal, or it is gone.
-Rule 2: batches are given whole. Only where the offset asked for lies inside of one, as it may after a promotion, its
-end is given, and only if the offset is the border of a record.
-Rule 3: what lies at or beyond ``retain`` stays in the journal. Who lowers it and then asks holds() may rely on the
-answer, also while a cut is under way."""
+Rule 1: a batch is first in memory (in the ring, not yet in the journal), then in memory and in the journal, then in the
+journal only. A reader that did not find it in memory finds it in the journal, or it is gone.
+Rule 2: batches are returned whole. The only exception is an offset inside a batch, as it may be after a promotion: then
+the rest of that batch is returned, provided that a record begins at the offset.
+Rule 3: what lies at or after ``retain`` stays in the journal. A caller that lowers it and then calls holds() may rely
+on the answer, even while a cut is running."""
 
 from __future__ import annotations
 
@@ -18,56 +18,57 @@ from persistence.journal import Journal
 from persistence.wal import Frame
 from storage.records import HEAD
 
-NOTHING: Final = 1 << 62  # beyond every log offset
+AT_ONCE: Final = 1 << 20  # bytes that are read at once for a crc
+NOTHING: Final = 1 << 62  # a value of ``retain`` that keeps nothing: greater than every log offset
 
 Batches = list[tuple[int, bytes]]  # log offset, records
 
 
 class GoneError(LookupError):
-    """The log does not hold that offset any more, or no record begins there."""
+    """The log does not hold that offset any more, or no record begins at it."""
 
 
 class Backlog:
-    """What Log inherits: its state as far as readers need it, and all that reads it. Offsets are log offsets."""
+    """The base class of Log: the state that readers need, and everything that reads it. Offsets are log offsets."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.offset = journal.end  # bytes of records ever logged
         self.retain = NOTHING  # see Rule 3
         self._lock = threading.Condition()
-        self._waiting: list[Frame] = []  # in the ring, and nobody writes them into the journal now
-        self._flying: list[Frame] = []  # before these: being written into the journal
+        self._waiting: list[Frame] = []  # in the ring, not being written to the journal now
+        self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
         self._synced = journal.end  # log offset up to which everything is on disk
-        self._cutting = 0  # the journal is just forgetting what lies before; 0: it isn't
+        self._cutting = 0  # a running cut deletes what lies before this log offset; 0: none is running
         self._last: tuple[int, int] | None = None  # log offset and crc32 of the last batch
 
     @property
     def synced(self) -> int:
-        """Everything before it is on disk."""
+        """The log offset up to which everything is on disk."""
         return self._synced
 
-    # -- what there is -----------------------------------------------------------------------------------------
+    # -- what the log holds ------------------------------------------------------------------------------------
     def first_offset(self) -> int:
-        """Of the oldest batch that is still held. Raises OSError."""
+        """The offset of the oldest batch that the log still holds. Raises OSError."""
         return self.journal.first()
 
     def holds(self, offset: int) -> bool:
-        """Whether read() can begin there, borders of records apart. Raises OSError."""
+        """Whether the log holds that offset; whether a record begins at it is not checked. Raises OSError."""
         with self._lock:
             if offset == self.offset:
                 return True
             if not self._cutting <= offset < self.offset:
                 return False
-            memory = self._flying or self._waiting
+            memory = self._flushing or self._waiting
             if memory and memory[0][0] <= offset:
                 return True
         return self.journal.first() <= offset
 
     # -- reading -----------------------------------------------------------------------------------------------
     def recent(self, offset: int, limit: int) -> Batches | None:
-        """Batches from ``offset`` on, about ``limit`` bytes but at least one; [] at the end of the log.
+        """Batches in memory from ``offset`` on, about ``limit`` bytes but at least one; [] at the end of the log.
 
-        From memory only, and on the event loop only. None: read() must look, in a thread.
+        None if memory does not hold them: then call read() in a thread. On the event loop only.
         """
         with self._lock:
             if offset == self.offset:
@@ -76,15 +77,15 @@ class Backlog:
         return found if found and found[0][0] == offset else None
 
     def read(self, offset: int, limit: int) -> Batches:
-        """The same from wherever it is; any thread. Raises GoneError, CorruptError, OSError."""
+        """Batches from ``offset`` on, from memory or journal; any thread. Raises GoneError, CorruptError, OSError."""
         found = self._read(offset, limit)
         if found and found[0][0] < offset:
             at, batch = found[0]
-            found[0] = offset, _behind(batch, offset - at)
+            found[0] = offset, _records_from(batch, offset - at)
         return found
 
     def _read(self, offset: int, limit: int) -> Batches:
-        """From the batch on in which ``offset`` lies. Raises GoneError, CorruptError, OSError."""
+        """Batches from the one that contains ``offset`` on. Raises GoneError, CorruptError, OSError."""
         with self._lock:
             end = self.offset
             found = self._memory(offset, limit)
@@ -92,16 +93,16 @@ class Backlog:
             return found
         if 0 <= offset < end:
             found = self.journal.read_some(offset, limit)
-            while found and found[-1][0] >= end:  # in the journal, though it was reported that it isn't
+            while found and found[-1][0] >= end:  # written to the journal, although the write was reported as failed
                 found.pop()
         if not found:
             raise GoneError(f"the log does not hold offset {offset}: it goes from {self.first_offset()} to {end}")
         return found
 
     def _memory(self, offset: int, limit: int) -> Batches:
-        """Called with the lock: what memory holds from the batch on in which ``offset`` lies; else []."""
+        """Batches in memory from the one that contains ``offset`` on; [] if none does. Call with ``_lock`` held."""
         found: Batches = []
-        for frames in (self._flying, self._waiting):
+        for frames in (self._flushing, self._waiting):
             if not frames:
                 continue
             at = 0
@@ -120,58 +121,56 @@ class Backlog:
 
     # -- signatures --------------------------------------------------------------------------------------------
     def signature(self) -> tuple[int, int] | None:
-        """Where the last batch begins, and its crc32: with ``offset`` it tells divergent logs apart. None: unknown."""
+        """Start offset and crc32 of the last batch; None if unknown. With ``offset`` it tells divergent logs apart."""
         return self._last
 
     def piece(self, size: int) -> tuple[int, int] | None:
-        """The same of the last ``size`` bytes, as far as they are held: logs that parted may end with equal batches.
+        """Start offset and crc32 of the last ``size`` bytes, or of as many of them as the log holds.
 
-        Raises CorruptError, OSError.
+        For logs that diverged and then went on with equal batches. Raises CorruptError, OSError.
         """
-        start = at = max(self.first_offset(), self.offset - size)
-        if at >= self.offset:
-            return None
-        crc = 0
-        while at < self.offset:
-            try:
-                batches = self._read(at, size)
-            except GoneError:  # a cut came between
-                return None
-            for offset, batch in batches:
-                crc = crc32(memoryview(batch)[max(0, at - offset) :], crc)
-                at = offset + len(batch)
-        return start, crc
+        start, end = max(self.first_offset(), self.offset - size), self.offset
+        crc = self._crc(start, end) if start < end else None
+        return None if crc is None else (start, crc)
 
     def matches(self, start: int, end: int, crc: int) -> bool | None:
-        """Whether the bytes of this log from ``start`` to ``end`` have that crc32; None if it doesn't hold them.
+        """Whether the bytes of this log from ``start`` to ``end`` have that crc32; None if it does not hold them.
 
-        It reads them all, on the caller's thread. Raises CorruptError, OSError.
+        Reads them all on the caller's thread. Raises CorruptError, OSError.
         """
         if not 0 <= start <= end <= self.offset:
             return None
-        at, found = start, 0
+        found = self._crc(start, end)
+        return None if found is None else found == crc
+
+    def _crc(self, start: int, end: int) -> int | None:
+        """The crc32 of the bytes from ``start`` to ``end``; None if the log does not hold them, or no longer.
+
+        Raises CorruptError, OSError.
+        """
+        at, crc = start, 0
         while at < end:
             try:
-                batches = self._read(at, 1 << 20)
+                batches = self._read(at, AT_ONCE)
             except GoneError:
                 return None
             for offset, batch in batches:
-                found = crc32(memoryview(batch)[max(0, at - offset) : end - offset], found)
+                crc = crc32(memoryview(batch)[max(0, at - offset) : end - offset], crc)
                 at = offset + len(batch)
                 if at >= end:
                     break
-        return found == crc
+        return crc
 
 
 def _offset(frame: Frame) -> int:
     return frame[0]
 
 
-def _behind(batch: bytes, border: int) -> bytes:
-    """The records of a batch from a border on. Raises GoneError if no record begins there."""
+def _records_from(batch: bytes, start: int) -> bytes:
+    """The records of a batch from byte ``start`` on. Raises GoneError if no record begins there."""
     at = 0
-    while at < border:
+    while at < start:
         at += HEAD.size + int(HEAD.unpack_from(batch, at)[1])
-    if at != border:
+    if at != start:
         raise GoneError("no record of the log begins at that offset")
-    return batch[border:]
+    return batch[start:]

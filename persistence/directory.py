@@ -1,19 +1,19 @@
-"""The data directory: what is in it, whose it is, and that nobody else uses it.
+"""The data directory: what is in it, its ID, and the lock that keeps other servers out.
 
     tidelog.format   "tidelog data directory, format 1", then "id " with 40 hex digits: its first replication ID
     lock             locked (flock) while a server runs
-    tail             see ``tail``
+    tail             the WAL, see ``wal``
     journal/         see ``journal``
     store/           see ``store``
     replication      see ``history``
     incoming/        a full copy of a leader's store that is arriving, see ``incoming``; removed by the next start
-    incoming.ready/  one that is complete: the next start moves what is in it over the above
-    replicas         empty; while there are replicas, or were within repl-backlog-ttl
-    tidelog.making   empty; until a first start has come to its end
-    *.new            what was to replace a file when the server died: written anew, or of no meaning
+    incoming.ready/  a complete copy: the next start moves its parts over those above
+    replicas         empty; exists while there are replicas, or were within repl-backlog-ttl
+    tidelog.making   empty; exists until a first start is complete
+    *.new            the replacement of a file, left by a crash: written again when needed, otherwise meaningless
 
-Rule 1: tidelog.format is written last when a directory is made, by rename: without it there is nothing to lose.
-Rule 2: what is not complete is refused, never repaired by guessing.
+Rule 1: a new directory gets tidelog.format last, by rename. A directory without it has nothing to lose.
+Rule 2: an incomplete directory is refused, never repaired by guessing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from persistence.wal import create as create_tail
-from resp.errors import CorruptError
+from persistence.wal import create as create_wal
+from resp.errors import REMEDY, CorruptError
 
 FORMAT = "tidelog data directory, format 1"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
@@ -36,7 +36,7 @@ REPLICAS = "replicas"
 
 
 def lock(directory: Path) -> int:
-    """Lock the directory; the descriptor keeps it. Raises OSError."""
+    """Lock the directory for as long as the returned descriptor is open. Raises OSError."""
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,20 +67,20 @@ def marked(directory: Path) -> str | None:
 
 
 def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
-    """Make a new directory's files, or check an old one's. Returns its ID, and whether it is new.
+    """Create the files of a new directory, or check those of an old one. Raises CorruptError, OSError.
 
-    Raises CorruptError, OSError.
+    Returns the directory's ID and whether it is new. A new one still needs journal, store and complete().
     """
     making = directory / "tidelog.making"
     identity = marked(directory)
     if identity is not None:
         missing = [name for name in PARTS if not (directory / name).exists()]
-        files = [f"{name}/data.mdb" for name in PARTS[1:]]  # an empty one LMDB would take for a new one
+        files = [f"{name}/data.mdb" for name in PARTS[1:]]  # LMDB would take an empty file for a new one
         missing = missing or [name for name in files if not _size(directory / name)]
         if missing:
             what = f"{', '.join(missing)} missing or empty"
-            raise CorruptError(f"{directory}: {what}: restore the directory from a backup, or from a replica")
-        making.unlink(missing_ok=True)  # a first start that ended between its last two steps
+            raise CorruptError(f"{directory}: {what}: {REMEDY}")
+        making.unlink(missing_ok=True)  # left by a first start that ended between its last two steps
         return identity, False
     foreign = [name for name in (*PARTS, "incoming.ready") if (directory / name).exists()]
     if foreign and not making.exists():
@@ -89,13 +89,13 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
             " choose another dir"
         )
     making.touch()
-    for name in foreign:  # a first start that was broken off
+    for name in foreign:  # left by a first start that did not end
         path = directory / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-    create_tail(directory / "tail", ring_bytes)
+    create_wal(directory / "tail", ring_bytes)
     return secrets.token_hex(20), True
 
 
@@ -104,7 +104,7 @@ def _size(path: Path) -> int:
 
 
 def complete(directory: Path, identity: str) -> None:
-    """Every file of a new directory is there: say so, durably."""
+    """Mark a new directory, all of whose files exist, as complete, durably. Raises OSError."""
     temporary = directory / "tidelog.format.new"
     with temporary.open("w", encoding="utf-8") as file:
         file.write(f"{FORMAT}\nid {identity}\n")
@@ -116,7 +116,7 @@ def complete(directory: Path, identity: str) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make names in the directory durable. Raises OSError."""
+    """Make the names in a directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,19 +1,20 @@
-"""Whose history the log is: the replication ID that it has now, and those that it had before.
+"""The identity of the log: its replication ID and the IDs that it had before.
 
-    replication      text, replaced as a whole (by rename):
+    replication      a text file, replaced as a whole (by rename):
     +----------------------------------------------------------------------------------------------------+
     | tidelog replication, format 1                                                                      |
     | id 8d1c...                       40 hex digits: the ID of what is logged from now on               |
     | previous 03fa... 4711            0 to 8 lines, newest first: an earlier ID, and the log offset     |
     |                                  up to which its history is this log's                             |
-    | boot 1d009446-23f1-...           boot ID of the machine when a leader wrote this; - is none of it    |
+    | boot 1d009446-23f1-...           the machine's boot ID when a leader wrote this, or - for none      |
     | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
     +----------------------------------------------------------------------------------------------------+
 
-Rule 1: an ID and an offset name one sequence of bytes. Whoever may have logged bytes that others under the same ID have
-not, or have otherwise, takes a new ID before it logs more. So does a start as leader behind another boot ID, or none:
-the end of the log may be lost, or another's.
-Rule 2: a directory without this file is one that never changed its ID: that of tidelog.format."""
+Rule 1: an ID and an offset name one sequence of bytes. A server that may have logged bytes which others under the same
+ID lack, or have differently, takes a new ID before it logs more. So does a server that starts as leader under another
+boot ID than the one in this file, or where the file has none: the end of the log may be lost, or others may have gone
+on under the same ID.
+Rule 2: a directory without this file never changed its ID; it has that of tidelog.format."""
 
 from __future__ import annotations
 
@@ -25,20 +26,19 @@ from pathlib import Path
 from zlib import crc32
 
 from persistence.directory import sync as sync_directory
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"
 FORMAT = "tidelog replication, format 1"
 KEPT = 8  # previous IDs
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-REMEDY = "restore the directory from a backup, or from a replica"
 TEXT = re.compile(
     r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n", re.ASCII
 )
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine; "" where the system has none."""
+    """An ID that changes with each start of the machine; "" where the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -47,38 +47,39 @@ def boot_id() -> str:
 
 @dataclass(slots=True)
 class History:
-    """Replication IDs of one log; offsets are log offsets."""
+    """The replication IDs of one log; offsets are log offsets."""
 
     id: str  # 40 hex digits
-    previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it is good
+    previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it is valid
     boot: str = ""  # boot ID of the machine when this was last saved; "" if unknown
 
     def covers(self, replid: str, offset: int, end: int) -> bool:
         """Whether a log of that ID that ends at ``offset`` is the beginning of this one, which ends at ``end``."""
         if not 0 <= offset <= end:
             return False
-        return replid == self.id or any(replid == name and offset <= good for name, good in self.previous)
+        return replid == self.id or any(replid == name and offset <= valid for name, valid in self.previous)
 
     def shift(self, offset: int) -> None:
         """Take a new ID for what is logged from ``offset`` on."""
         self._renew(secrets.token_hex(20), offset)
 
     def follow(self, replid: str, offset: int) -> None:
-        """The leader of this log, which ends at ``offset``, has this ID now."""
+        """Take over the leader's new ID. This log ends at ``offset``."""
         if replid != self.id:
             self._renew(replid, offset)
 
     def _renew(self, replid: str, offset: int) -> None:
-        kept = [(self.id, offset), *((name, min(good, offset)) for name, good in self.previous)]  # the end may be lost
+        # An earlier ID may be valid beyond ``offset``: the machine went down and the end of the log was lost.
+        kept = [(self.id, offset), *((name, min(valid, offset)) for name, valid in self.previous)]
         self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:KEPT]
 
     def ask(self, offset: int) -> str:
-        """The ID to ask a leader with: the previous one while nothing was logged under the present one."""
+        """The ID to show to a leader: the previous one as long as nothing was logged under the present one."""
         return self.previous[0][0] if self.previous and self.previous[0][1] == offset else self.id
 
     @classmethod
     def load(cls, directory: Path, identity: str) -> History:
-        """``identity`` is the directory's own ID, see Rule 2. Raises CorruptError, OSError."""
+        """Read the file in a directory whose tidelog.format has the ID ``identity``. Raises CorruptError, OSError."""
         path = directory / NAME
         try:
             raw = path.read_bytes()
@@ -95,15 +96,16 @@ class History:
             raise CorruptError(f"{path}: damaged: {REMEDY}")
         replid, previous, boot = found.groups()
         pairs = [line.split()[1:] for line in previous.splitlines()]
-        return cls(replid, [(name, int(good)) for name, good in pairs], "" if boot == "-" else boot)
+        return cls(replid, [(name, int(valid)) for name, valid in pairs], "" if boot == "-" else boot)
 
     def save(self, directory: Path, leads: bool = True) -> None:
-        """Replace the file, durably, as of this boot of the machine. Raises OSError: then the old one is there.
+        """Replace the file, durably. Raises OSError; then the old one is still there.
 
-        Where it doesn't lead, no boot is noted: should the next start be as leader, it is with a new ID.
+        A server that ``leads`` notes the machine's boot ID, a replica notes none: if it starts as leader next time, it
+        takes a new ID.
         """
         boot = boot_id() if leads else ""
-        lines = [FORMAT, f"id {self.id}", *(f"previous {name} {good}" for name, good in self.previous)]
+        lines = [FORMAT, f"id {self.id}", *(f"previous {name} {valid}" for name, valid in self.previous)]
         text = "\n".join([*lines, f"boot {boot or '-'}", ""])
         path = directory / NAME
         temporary = path.with_name(NAME + ".new")

@@ -1,14 +1,14 @@
-"""A full copy of a leader's store on its way in, and how it takes the place of what was there.
+"""A full copy of a leader's store: written beside the old data as it arrives, then put in its place.
 
-    incoming/         being written; worth nothing until it is complete
+    incoming/         being written; worthless until it is complete
     incoming.ready/   tail, journal/, store/, replication: complete, checked, on disk
 
-Rule 1: until ``incoming`` is renamed to ``incoming.ready`` nothing has changed; from then on the directory is the new
-one, whatever lies in it: whoever opens it next calls install() first.
-Rule 2: install() moves part after part. A part that is still in incoming.ready has not been moved, one that isn't has:
-so it may break off anywhere and be run again.
-Rule 3: nothing is taken on trust. Each entry must carry its crc and follow the one before, each stream must have the
-nodes that it claims, and all together must be as many as were sent."""
+Rule 1: until ``incoming`` is renamed to ``incoming.ready`` nothing has changed. From then on incoming.ready is the
+data, whatever else the directory holds: the next Log.open() calls install() first.
+Rule 2: install() moves one part after another. A part is in incoming.ready until it has been moved, so install() may
+stop anywhere and can be run again.
+Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each stream must
+have the nodes that it claims, and there must be as many entries as the leader says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from persistence.journal import Journal
 from persistence.lmdbfile import open_env, reported
 from persistence.pieces import DATABASES, META, NODES, STREAMS, Entry, entries
 from persistence.store import CRC, MAP_SIZE, NODE_KEY, STREAM, U64
-from persistence.wal import create as create_tail
+from persistence.wal import create as create_wal
 from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.nodes.node import BODY, HEADER
@@ -36,27 +36,28 @@ from storage.nodes.node import CRC as NODE_CRC
 
 HALF, READY = "incoming", "incoming.ready"
 PARTS = ("tail", "journal", "store", HISTORY)
-WRITE_ABOVE = 16 << 20  # bytes that are gathered for one transaction
+WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
 
 
 class Incoming:
-    """A copy that arrives; used by one thread at a time, any. A log may be open on the directory."""
+    """A copy that is arriving. Any thread may use it, one at a time. A log may be open on the directory."""
 
     def __init__(self, directory: Path, ring_bytes: int) -> None:
-        """``ring_bytes``: of the new tail. Raises OSError."""
+        """``ring_bytes`` is the size of the new WAL. Raises OSError."""
         self.entries = 0
         self.bytes = 0  # of pieces
         self._directory = directory
         self._ring_bytes = ring_bytes
         self._path = directory / HALF
         self._ready = False
-        self._deciding = threading.Lock()  # between finish() and revoke()
+        self._deciding = threading.Lock()  # finish() or revoke(), whichever comes first
         self._revoked = False
-        self._gathered: list[Entry] = []
-        self._gathered_bytes = 0
+        self._collected: list[Entry] = []
+        self._collected_bytes = 0
         self._last = (-1, b"")  # database and key of the entry before
-        self._offset: int | None = None  # what the store says of itself
-        self._nodes: dict[int, tuple[int, int]] = {}  # sid -> nodes, sum of the crc32's of their keys: not claimed yet
+        self._offset: int | None = None  # the log offset that the store states
+        # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys.
+        self._nodes: dict[int, tuple[int, int]] = {}
         self._env: lmdb.Environment | None = None
         _discard(directory)
         self._path.mkdir()
@@ -72,17 +73,17 @@ class Incoming:
             raise
 
     def add(self, payload: bytes) -> None:
-        """Take a piece. Raises CorruptError if it can't be part of a store, OSError."""
+        """Add a piece. Raises CorruptError if it can't be part of a store, OSError."""
         for entry in entries(payload):
             self._check(*entry)
-            self._gathered.append(entry)
+            self._collected.append(entry)
         self.bytes += len(payload)
-        self._gathered_bytes += len(payload)
-        if self._gathered_bytes >= WRITE_ABOVE:
+        self._collected_bytes += len(payload)
+        if self._collected_bytes >= WRITE_ABOVE:
             self._write()
 
     def _check(self, db: int, key: bytes, value: bytes) -> None:
-        """Rule 3."""
+        """See Rule 3. Raises CorruptError."""
         if (db, key) <= self._last:
             raise _wrong("entries out of order")
         self._last = db, key
@@ -109,19 +110,19 @@ class Incoming:
             raise _wrong(f"the entry {key!r} is damaged")
 
     def _write(self) -> None:
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if not gathered:
+        collected, self._collected, self._collected_bytes = self._collected, [], 0
+        if not collected:
             return
         assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
         with reported(self._data), self._env.begin(write=True) as txn:
             put, databases = txn.put, self._databases
-            for db, key, value in gathered:
+            for db, key, value in collected:
                 put(key, value, db=databases[db], append=True)
 
     def finish(self, offset: int, entries: int, history: History) -> None:
-        """All has been added: ``entries`` in number, the store as of log offset ``offset``. The next start is with it.
+        """Complete the copy, of ``entries`` entries and as of log offset ``offset``: the next Log.open() installs it.
 
-        Raises CorruptError, OSError: then nothing has changed.
+        Raises CorruptError, OSError; then nothing has changed.
         """
         self._write()
         if self.entries != entries:
@@ -142,10 +143,10 @@ class Incoming:
             journal.start(offset)
         finally:
             journal.close()
-        create_tail(self._path / "tail", self._ring_bytes)
+        create_wal(self._path / "tail", self._ring_bytes)
         history.save(self._path, leads=False)
-        for place in (self._path / "store", self._path / "journal", self._path, self._directory):
-            sync_directory(place)
+        for folder in (self._path / "store", self._path / "journal", self._path, self._directory):
+            sync_directory(folder)
         with self._deciding:
             if self._revoked:
                 raise OSError(errno.ECANCELED, "the copy is not wanted any more")
@@ -158,9 +159,9 @@ class Incoming:
                 raise
 
     def revoke(self) -> None:
-        """It must not take the place of anything from now on, however far it is; from any thread. abandon() follows.
+        """Make sure that the copy will not be installed, however far it is. Any thread. Call abandon() afterwards.
 
-        The old data may change as soon as this returns. Raises OSError.
+        As soon as this returns, the old data may change again. Raises OSError.
         """
         with self._deciding:
             self._revoked = True
@@ -169,8 +170,8 @@ class Incoming:
                 sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Forget it, also when it was finished, as long as nobody has opened the directory since."""
-        self._gathered, self._gathered_bytes = [], 0
+        """Remove the copy, even a finished one, provided that the directory has not been opened since."""
+        self._collected, self._collected_bytes = [], 0
         if self._env is not None:
             self._env.close()
             self._env = None
@@ -182,9 +183,9 @@ class Incoming:
 
 
 def install(directory: Path) -> bool:
-    """Let a complete copy take its place, and remove what is left of an incomplete one; True if there was one.
+    """Put a complete copy in place of the old data and remove an incomplete one. True if there was a complete one.
 
-    Nothing may be open in the directory. Raises OSError: it can be done again.
+    Nothing may be open in the directory. Raises OSError; then it can be called again.
     """
     if (directory / HALF).exists():
         shutil.rmtree(directory / HALF)
@@ -204,7 +205,7 @@ def install(directory: Path) -> bool:
 
 
 def _discard(directory: Path) -> None:
-    """Remove both, no half of incoming.ready ever being seen under that name. Raises OSError."""
+    """Remove both folders. incoming.ready is renamed first, so that it never lacks parts. Raises OSError."""
     half, ready = directory / HALF, directory / READY
     if half.exists():
         shutil.rmtree(half)

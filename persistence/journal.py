@@ -1,14 +1,14 @@
-"""The journal: every batch since the last checkpoint (and what replicas may still ask for), in LMDB.
+"""The journal: every batch since the last checkpoint, and what replicas may still ask for, in LMDB.
 
     db "log"    log offset u64 big-endian  ->  crc32 of the records u32 | the records of one batch
-    db "meta"   b"end"                     ->  log offset behind the last batch u64 | crc32 of these 8 bytes u32
+    db "meta"   b"end"                     ->  log offset after the last batch u64 | crc32 of these 8 bytes u32
 
-Values little-endian. Keys are contiguous: each is the one before plus the length of its batch; a gap is damage. Every
-commit is synced.
+Values are little-endian. Keys are contiguous: each is the one before plus the length of that batch; a gap is damage.
+Every commit is synced.
 
-Rule 1: one thread writes at a time (write, start, cut, shrink): the caller sees to that.
-Rule 2: any thread may read beside it (first, read_some). ``_swap`` is held for one small read, and by shrink() while
-the file changes."""
+Rule 1: one thread writes at a time (write, start, cut, shrink); the caller makes sure of that.
+Rule 2: any thread may read meanwhile (first, last, read_some). ``_swap`` is held for one small read, and by shrink()
+while it replaces the file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from zlib import crc32
 import lmdb
 
 from persistence.directory import sync as sync_directory
-from persistence.lmdbfile import REMEDY, open_env, reported
+from persistence.lmdbfile import open_env, reported
 from persistence.wal import Frame
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 KEY = Struct(">Q")
 CRC = Struct("<I")
@@ -33,11 +33,11 @@ END = Struct("<Q")
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
 SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
-CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms, for which the journal's thread waits
+CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms during which the journal's thread waits
 
 
 class Journal:
-    """Each call is one transaction. ``end`` is the log offset behind the last batch."""
+    """Each call is one transaction. ``end`` is the log offset after the last batch."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
@@ -50,11 +50,11 @@ class Journal:
         self._env, _ = open_env(self.path.parent, MAP_SIZE, 2)
         try:
             with reported(self.path):
-                self._log = self._env.open_db(b"log")
+                self._batches = self._env.open_db(b"log")
                 self._meta = self._env.open_db(b"meta")
                 with self._env.begin(db=self._meta) as txn:
                     self.end = self._end(txn)
-                    if not self.end and txn.stat(self._log)["entries"]:
+                    if not self.end and txn.stat(self._batches)["entries"]:
                         raise CorruptError(f"{self.path}: holds batches, but not where they end: {REMEDY}")
         except BaseException:
             self._env.close()
@@ -73,9 +73,9 @@ class Journal:
             self._env.close()
 
     def start(self, offset: int) -> None:
-        """An empty journal is to begin at ``offset``, synced when this returns. Raises OSError, CorruptError."""
+        """Let an empty journal begin at ``offset``, synced when this returns. Raises OSError, CorruptError."""
         with reported(self.path), self._env.begin(write=True) as txn:
-            if txn.stat(self._log)["entries"] or self._end(txn):
+            if txn.stat(self._batches)["entries"] or self._end(txn):
                 raise CorruptError(f"{self.path}: begins elsewhere already: {REMEDY}")
             self._put_end(txn, offset)
         self.end = offset
@@ -87,22 +87,22 @@ class Journal:
     def write(self, batches: Sequence[Frame]) -> None:
         """Append batches, synced when this returns. Raises OSError, CorruptError."""
         with reported(self.path), self._env.begin(write=True) as txn:
-            # Not self.end: a commit that was reported as failed may have happened all the same.
+            # Not self.end: a commit that was reported as failed may have happened nevertheless.
             end = self._end(txn)
-            put, pack, log = txn.put, KEY.pack, self._log
+            put, pack, db = txn.put, KEY.pack, self._batches
             for offset, batch, _, crc in batches:
                 if offset < end:
                     continue
                 if offset != end:
                     raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
-                put(pack(offset), CRC.pack(crc) + batch, db=log, append=True)
+                put(pack(offset), CRC.pack(crc) + batch, db=db, append=True)
                 end = offset + len(batch)
             self._put_end(txn, end)
         self.end = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Batches from the one that begins at ``offset`` on, up to the end. Raises CorruptError, OSError."""
-        with reported(self.path), self._env.begin(db=self._log) as txn:
+        """The batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
+        with reported(self.path), self._env.begin(db=self._batches) as txn:
             cursor = txn.cursor()
             expected, end = offset, self._end(txn)
             if cursor.set_range(KEY.pack(offset)):
@@ -113,25 +113,23 @@ class Journal:
                         raise CorruptError(
                             f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}"
                         )
-                    batch = value[CRC.size :]
-                    if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
-                        raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
+                    batch = self._records(at, value)
                     yield at, batch
                     expected = at + len(batch)
             if expected != end:
                 raise CorruptError(f"{self.path}: ends at log offset {expected} instead of {end}: {REMEDY}")
 
     def read_some(self, offset: int, limit: int) -> list[tuple[int, bytes]]:
-        """Batches from the one on in which ``offset`` lies, about ``limit`` bytes but at least one.
+        """Batches from the one that contains ``offset`` on, about ``limit`` bytes but at least one.
 
-        [] if it is in none: before the first, or at the end. Raises CorruptError, OSError.
+        [] if none contains it: it lies before the first or at the end. Raises CorruptError, OSError.
         """
         raw: list[tuple[bytes, bytes]] = []
-        with self._swap, reported(self.path), self._env.begin(db=self._log, buffers=True) as txn:
+        with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             end = self._end(txn)
             cursor = txn.cursor()
             if _at_or_before(cursor, offset):
-                for its_key, its_value in cursor:  # views of the map: a copy is made of what is wanted only
+                for its_key, its_value in cursor:  # views of the map: only what is wanted is copied
                     limit -= len(its_value) - CRC.size
                     if limit < 0 and raw:
                         break
@@ -139,9 +137,7 @@ class Journal:
         found: list[tuple[int, bytes]] = []
         for key, value in raw:
             at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
-            batch = value[CRC.size :]
-            if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
-                raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
+            batch = self._records(at, value)
             expected = found[-1][0] + len(found[-1][1]) if found else at
             if at != expected:
                 raise CorruptError(f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}")
@@ -152,45 +148,52 @@ class Journal:
             return []
         return found
 
+    def _records(self, at: int, value: bytes) -> bytes:
+        """The records in the value of the batch at log offset ``at``. Raises CorruptError."""
+        batch = value[CRC.size :]
+        if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
+            raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
+        return batch
+
     def first(self) -> int:
-        """Log offset of the oldest batch; the end if there is none. Raises OSError."""
-        with self._swap, reported(self.path), self._env.begin(db=self._log) as txn:
+        """The log offset of the oldest batch; the end if there is none. Raises OSError."""
+        with self._swap, reported(self.path), self._env.begin(db=self._batches) as txn:
             cursor = txn.cursor()
             return int(KEY.unpack(cursor.key())[0]) if cursor.first() else self.end
 
     def last(self) -> tuple[int, int] | None:
-        """Log offset and crc32 of the last batch; None if there is none. Raises OSError."""
-        with self._swap, reported(self.path), self._env.begin(db=self._log, buffers=True) as txn:
+        """The log offset and crc32 of the last batch; None if there is none. Raises OSError."""
+        with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             cursor = txn.cursor()
             return (KEY.unpack(cursor.key())[0], CRC.unpack_from(cursor.value())[0]) if cursor.last() else None
 
     def cut(self, offset: int) -> bool:
-        """Forget batches that end at or before ``offset``, some thousands at once; True if there is more to forget.
+        """Delete batches that end at or before ``offset``, a few thousand in a call; True if there are more.
 
         Raises OSError.
         """
-        with reported(self.path), self._env.begin(write=True, db=self._log) as txn:
+        with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
             cursor = txn.cursor()
             left = CUT_AT_ONCE
-            if offset < self.end:  # it may lie inside of a batch, which then stays
+            if offset < self.end:  # it may lie inside a batch, which then stays
                 if not _at_or_before(cursor, offset):
                     return False
                 (offset,) = KEY.unpack(cursor.key())
             cursor.first()
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
-                cursor.delete()  # and on to the next; the key is empty behind the last
+                cursor.delete()  # moves on to the next; after the last the key is empty
                 left -= 1
         return not left
 
     def shrink(self) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
 
-        The copy takes the file's place by rename: a crash leaves the one or the other. A large one is not made: writers
-        would wait for it. Raises OSError, CorruptError.
+        A compact copy replaces the file by rename, so a crash leaves one or the other. No copy is made if it would be
+        large, because writers would wait for it. Raises OSError, CorruptError.
         """
         size = self.path.stat().st_size
         with reported(self.path), self._env.begin() as txn:
-            used = txn.stat(self._log)
+            used = txn.stat(self._batches)
             live = (used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"]
         if size < SHRINK_ABOVE or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
             return False
@@ -219,7 +222,7 @@ class Journal:
 
 
 def _at_or_before(cursor: lmdb.Cursor, offset: int) -> bool:
-    """Move to the last batch that begins at or before ``offset``, if there is one."""
+    """Move to the last batch that begins at or before ``offset``; False if there is none."""
     key = KEY.pack(offset)
     if not cursor.set_range(key):
         return cursor.last()

@@ -1,12 +1,11 @@
-"""LMDB environments, opened with care: what LMDB would answer with a signal or a bare error code becomes a clear
-refusal.
+"""Opening LMDB environments. Damage that LMDB would answer with a signal or a bare error code becomes a clear refusal.
 
-Rule 1: no file is mapped that ``lmdbpages`` has not found in order.
-Rule 2: no lmdb.Error leaves this package. ``reported`` makes it an OSError (the disk or the system refuses: may pass)
-or a CorruptError (the file is wrong: won't).
-Rule 3: the map is address space, not disk: so much that it need not grow while the server runs, which would mean to
-stop all readers. Where the system grants less (ulimit -v) it is halved until it fits, and made larger than the file
-at each start."""
+Rule 1: no file is mapped before ``lmdbpages`` has found it in order.
+Rule 2: no lmdb.Error leaves this package. ``reported`` makes it an OSError (the disk or the system refuses, which may
+pass) or a CorruptError (the file is wrong, which will not).
+Rule 3: the map is address space, not disk. It is made so large that it need not grow while the server runs, because
+growing would mean to stop all readers. Where the system grants less (ulimit -v) it is halved until it fits, but it is
+larger than the file at each start."""
 
 from __future__ import annotations
 
@@ -18,15 +17,14 @@ from pathlib import Path
 import lmdb
 
 from persistence.lmdbpages import DamageError, verify
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
-REMEDY = "restore the directory from a backup, or from a replica"
 SMALLEST_MAP = 1 << 28  # bytes
 
 _DAMAGED = (
     lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
 )  # fmt: skip
-_SYSTEM = {  # texts of system errors that LMDB passes on bare
+_SYSTEM = {  # texts of system errors that LMDB passes on without their number
     "No space left": errno.ENOSPC,
     "File too large": errno.EFBIG,
     "Disk quota": errno.EDQUOT,
@@ -37,16 +35,16 @@ _SYSTEM = {  # texts of system errors that LMDB passes on bare
 def open_env(
     directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0, sync: bool = True
 ) -> tuple[lmdb.Environment, bytes]:
-    """Open or create; ``map_size`` in bytes. Returns also the keys of a database, see verify().
+    """Open or create an environment; also returns the keys of database ``keys_of``, see verify().
 
-    Without ``sync`` commits are not durable: the caller syncs when all is written.
+    ``map_size`` is in bytes. Without ``sync`` commits are not durable: the caller syncs when everything is written.
 
     Raises CorruptError, OSError.
     """
     keys = b""
     data = directory / "data.mdb"
     size = data.stat().st_size if data.exists() else 0
-    if size:  # LMDB makes a file before it writes its first pages: an empty one is a new one
+    if size:  # LMDB creates a file before it writes its first pages: an empty one is a new one
         try:
             keys = verify(data, keys_of, key_size)
         except DamageError as error:
@@ -67,7 +65,7 @@ def open_env(
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """LMDB's errors as ours, see Rule 2."""
+    """Raise LMDB's errors as ours, see Rule 2."""
     try:
         yield
     except lmdb.Error as error:
@@ -75,7 +73,7 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
-    """Rule 2, for who has the error in hand."""
+    """The error of ours that stands for one of LMDB's, see Rule 2."""
     text = str(error)
     if isinstance(error, lmdb.MapFullError):
         return OSError(errno.ENOSPC, f"the address space for {path} is used up: raise 'ulimit -v' and restart")
@@ -90,6 +88,6 @@ def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
     for name, code in _SYSTEM.items():
         if name in text:
             return OSError(code, f"{path}: {text}")
-    if "Input/output" in text:  # what LMDB makes of a write that the system cut short
+    if "Input/output" in text:  # LMDB says this after a write that the system cut short
         return OSError(errno.EIO, f"{path}: input/output error, or no space left on the device")
     return OSError(errno.EIO, f"{path}: {text}")

@@ -1,25 +1,25 @@
-"""A look at an LMDB file's pages before LMDB sees it. LMDB maps the file and believes what it finds there: a length or
-an offset that is wrong ends in SIGBUS, SIGSEGV or silently wrong data. So every page of the trees is checked first,
-with plain reads.
+"""Checks the pages of an LMDB file before LMDB opens it. LMDB maps the file and believes what it finds there: a wrong
+length or offset ends in SIGBUS, SIGSEGV or silently wrong data. So every page of the trees is checked first, with
+plain reads.
 
-All in the machine's byte order, for 64 bits (liblmdb 0.9, data version 1):
+The format, in the machine's byte order, for 64 bits (liblmdb 0.9, data version 1):
 
     a page     number u64 | pad u16 | flags u16 (1 branch, 2 leaf, 4 overflow, 8 meta) | lower u16 | upper u16
-               | places u16 ...
+               | positions of nodes u16 ...
     a meta     page header | magic u32 0xBEEFC0DE | version u32 | address u64 | map size u64
     (0 and 1)  | 2 databases (free pages, main) | last page u64 | transaction u64       the higher transaction counts
     a database pad u32 (of the first: page size) | flags u16 | depth u16 | branch, leaf, overflow pages u64
                | entries u64 | root u64
-    a node     at its place in the page: low u16 | high u16 | flags u16 | key length u16 | key | data
+    a node     at its position in the page: low u16 | high u16 | flags u16 | key length u16 | key | data
                branch: the child's page is low | high << 16 | flags << 32
                leaf: length of data is low | high << 16; flags 1: data is the first overflow page; 2: data is a database
 
-Valid: every tree has the pages and entries that its database says, at the depth that it says; each page carries its
-own number and lies in the file; no page is used twice, or used and free. What values hold is not read here: their crc
-is checked where they are.
+A file is valid if every tree has as many pages and entries as its database says, at the depth that it says; each page
+carries its own number and lies in the file; and no page is used twice, or both used and free. Values are not read here:
+whoever uses them checks their crc.
 
-A file may be shorter than "last page" says: pages taken and freed in one transaction are never written. It must hold
-every page that is in use. Cost: about a microsecond an entry, and one read for each tree page."""
+A file may be shorter than "last page" says, because pages taken and freed in one transaction are never written. It must
+hold every page that is in use. Cost: about a microsecond for each entry, and one read for each tree page."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ BRANCH, LEAF = 1, 2  # flags of a page
 BIG, SUB = 1, 2  # flags of a node
 FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
 NO_ROOT = (1 << 64) - 1
-MAX_DEPTH = 32  # as LMDB's own cursors
+MAX_DEPTH = 32  # that of LMDB's own cursors
 
 
 class DamageError(Exception):
-    """The file is no LMDB file in good order; the text says why, without the file's name."""
+    """The file is damaged or no LMDB file; the text says why, without the file's name."""
 
 
 def verify(path: Path, keys_of: bytes = b"", key_size: int = 0) -> bytes:
     """Check every tree page of a file that nobody is writing. Raises DamageError, OSError.
 
-    Returns the keys of the database ``keys_of``, in order and joined, if each is ``key_size`` bytes long: reading them
-    through a cursor of py-lmdb would read the values too, as that touches all of their pages.
+    Returns the keys of the database ``keys_of``, in order and joined; each must be ``key_size`` bytes long. A cursor of
+    py-lmdb would have to touch the pages of the values, too.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -59,9 +59,9 @@ def verify(path: Path, keys_of: bytes = b"", key_size: int = 0) -> bytes:
 
 
 class _Database:
-    """What a database says of itself, to be compared with what is found."""
+    """What a database says about itself, what was found in it, and what to collect from its leaves."""
 
-    __slots__ = ("claimed", "depth", "found", "root")
+    __slots__ = ("claimed", "depth", "found", "keys", "root", "subs", "values")
 
     def __init__(self, raw: bytes, flags: int = 0) -> None:
         pad, its_flags, self.depth, *claimed, self.root = DATABASE.unpack(raw)
@@ -69,29 +69,35 @@ class _Database:
             raise DamageError("a database of unknown kind")
         self.claimed: list[int] = claimed  # branch pages, leaf pages, overflow pages, entries
         self.found = [0, 0, 0, 0]
+        # Lists to collect in; None: not wanted.
+        self.keys: list[bytes] | None = None
+        self.values: list[bytes] | None = None
+        self.subs: list[tuple[bytes, _Database]] | None = None
 
 
 class _Walk:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._bytes = os.fstat(fd).st_size
-        self._page = 4096  # bytes a page
+        self._page_size = 4096  # bytes
         self._last = 0
-        self._used = bytearray()  # by page: 1 if something uses it
+        self._used = bytearray()  # by page number: 1 if the page is in use or free
 
     def run(self, keys_of: bytes, key_size: int) -> bytes:
         free, main = self._metas()
-        self._used = bytearray(min(self._last, self._bytes // self._page) + 2)
+        self._used = bytearray(min(self._last, self._bytes // self._page_size) + 2)
         self._used[0] = self._used[1] = 1
-        subs: list[tuple[bytes, _Database]] = []
-        self._tree(main, subs, None)
+        subs = main.subs = []
+        self._tree(main)
         keys: list[bytes] = []
         for name, sub in subs:
-            self._tree(sub, None, None, keys if name == keys_of else None)
+            if name == keys_of:
+                sub.keys = keys
+            self._tree(sub)
         if not {key_size}.issuperset(map(len, keys)):
             raise DamageError(f"a key of the wrong size in {keys_of.decode()}")
-        lists: list[bytes] = []
-        self._tree(free, None, lists)
+        lists = free.values = []
+        self._tree(free)
         for pages in lists:
             self._free(pages)
         return b"".join(keys)
@@ -122,26 +128,25 @@ class _Walk:
         if even % 2 or (odd and not odd % 2) or abs(even - odd) > 1:  # transaction n is written to page n % 2
             raise DamageError("its meta pages do not belong together: one is damaged or of another time")
         newest = max(metas, key=lambda meta: int(meta[7]))
-        self._page, self._last = page, newest[6]
+        self._page_size, self._last = page, newest[6]
         if self._last > 1 << 47:
             raise DamageError("the number of its last page makes no sense")
         return _Database(newest[4], FREE_FLAGS), _Database(newest[5])
 
     def _claim(self, first: int, count: int = 1) -> None:
+        """Mark pages as used. Raises DamageError if they are not in the file, or used already."""
         end = first + count
         if first < 2 or end > self._last + 1:
             raise DamageError(f"a reference to page {first}, which can't be")
-        if end * self._page > self._bytes:
-            raise DamageError(f"cut short: {self._bytes} bytes, and page {end - 1} of {self._page} bytes is missing")
+        if end * self._page_size > self._bytes:
+            missing = f"page {end - 1} of {self._page_size} bytes is missing"
+            raise DamageError(f"cut short: {self._bytes} bytes, and {missing}")
         if any(self._used[first:end]):
             raise DamageError(f"page {first} is used twice")
         self._used[first:end] = b"\1" * count
 
-    def _tree(
-        self, database: _Database, subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None,
-        keys: list[bytes] | None = None,
-    ) -> None:  # fmt: skip
-        """Databases found in leaves go to ``subs``, values to ``values``, keys to ``keys``, where these are lists."""
+    def _tree(self, database: _Database) -> None:
+        """Check all pages of a database, and collect what it asks for."""
         if database.root == NO_ROOT:
             if any(database.claimed):
                 raise DamageError("a database without a root that claims to have entries")
@@ -152,50 +157,54 @@ class _Walk:
         while todo:
             number, level = todo.pop()
             self._claim(number)
-            page = os.pread(self._fd, self._page, number * self._page)
-            its_number, _, flags, lower, upper = HEAD.unpack_from(page)
-            expected = LEAF if level == database.depth else BRANCH
-            count = (lower - HEAD.size) >> 1
-            if its_number != number or flags != expected or lower & 1 or count < 1 or not lower <= upper <= self._page:
-                raise DamageError(f"page {number} is damaged")
-            places = unpack_from(f"={count}H", page, HEAD.size)
-            if min(places) < upper or max(places) > self._page - NODE.size:
-                raise DamageError(f"page {number} is damaged: a place outside of it")
-            if expected == BRANCH:
+            if level == database.depth:
+                self._leaf(database, number)
+            else:
                 database.found[0] += 1
-                for place in reversed(places):  # the last one in is the first one out
-                    low, high, top, length = NODE.unpack_from(page, place)
-                    if place + NODE.size + length > self._page:
+                page, positions = self._page(number, BRANCH)
+                for position in reversed(positions):  # so that the first child is popped first
+                    low, high, top, length = NODE.unpack_from(page, position)
+                    if position + NODE.size + length > self._page_size:
                         raise DamageError(f"page {number} is damaged: a key that leaves it")
                     todo.append((low | high << 16 | top << 32, level + 1))
-            else:
-                database.found[1] += 1
-                database.found[3] += count
-                self._leaf(database, number, page, places, subs, values, keys)
         # A value that became smaller in the transaction that wrote it keeps all of its overflow pages.
         found, claimed = database.found, database.claimed
         if found[:2] != claimed[:2] or found[3] != claimed[3] or found[2] > claimed[2]:
             raise DamageError(f"a database has {database.found} pages and entries instead of {database.claimed}")
 
-    def _leaf(
-        self, database: _Database, number: int, page: bytes, places: tuple[int, ...],
-        subs: list[tuple[bytes, _Database]] | None, values: list[bytes] | None, keys: list[bytes] | None,
-    ) -> None:  # fmt: skip
-        unpack, page_no, size, used = NODE.unpack_from, PAGE_NO.unpack_from, self._page, self._used
+    def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
+        """Read a page of a tree; also returns the positions of its nodes. Raises DamageError."""
+        size = self._page_size
+        page = os.pread(self._fd, size, number * size)
+        its_number, _, flags, lower, upper = HEAD.unpack_from(page)
+        count = (lower - HEAD.size) >> 1
+        if its_number != number or flags != kind or lower & 1 or count < 1 or not lower <= upper <= size:
+            raise DamageError(f"page {number} is damaged")
+        positions = unpack_from(f"={count}H", page, HEAD.size)
+        if min(positions) < upper or max(positions) > size - NODE.size:
+            raise DamageError(f"page {number} is damaged: a node outside of it")
+        return page, positions
+
+    def _leaf(self, database: _Database, number: int) -> None:
+        page, positions = self._page(number, LEAF)
+        database.found[1] += 1
+        database.found[3] += len(positions)
+        unpack, page_no, size, used = NODE.unpack_from, PAGE_NO.unpack_from, self._page_size, self._used
+        keys, values, subs = database.keys, database.values, database.subs
         end = min(self._last + 1, self._bytes // size)
-        for place in places:
-            low, high, flags, length_of_key = unpack(page, place)
-            at = place + 8 + length_of_key
+        for position in positions:
+            low, high, flags, length_of_key = unpack(page, position)
+            at = position + 8 + length_of_key
             length = low | high << 16
             if keys is not None:
-                keys.append(page[place + 8 : at])
+                keys.append(page[position + 8 : at])
             if flags == BIG:
                 if at + 8 > size:
                     raise DamageError(f"page {number} is damaged: an entry that leaves it")
                 pages = (15 + length) // size + 1
                 first = page_no(page, at)[0]
                 if first < 2 or first + pages > end or used.find(1, first, first + pages) >= 0:
-                    self._claim(first, pages)  # which says what is wrong
+                    self._claim(first, pages)  # raises, and says what is wrong
                 used[first : first + pages] = b"\1" * pages
                 database.found[2] += pages
                 if values is not None:
@@ -208,12 +217,12 @@ class _Walk:
             if subs is not None:
                 if length != DATABASE.size:
                     raise DamageError(f"page {number} is damaged: a database of the wrong size")
-                subs.append((page[place + 8 : at], _Database(page[at : at + length])))
+                subs.append((page[position + 8 : at], _Database(page[at : at + length])))
             if values is not None:
                 values.append(page[at : at + length])
 
     def _free(self, pages: bytes) -> None:
-        """A list of free pages: their number, then theirs, descending."""
+        """Check a list of free pages: how many there are, then their numbers in descending order."""
         if len(pages) < 8 or len(pages) % 8 or len(pages) != 8 * (PAGE_NO.unpack_from(pages)[0] + 1):
             raise DamageError("a list of free pages is damaged")
         used, known = self._used, len(self._used)

@@ -1,16 +1,18 @@
-"""The log: batches in, durable; checkpoints; and everything back at the start.
+"""The log: makes batches durable, takes checkpoints, and reads everything back at the start.
 
-    append() -> tail (one write, one sync)  -> journal (a thread, every few MB or 100 ms) -> store (checkpoint)
+    append() -> WAL (one write, one sync) -> journal (a thread, every few MB or 100 ms) -> store (checkpoint)
 
-Rule 1: a batch that append() returned for survives a SIGKILL, and under ``always`` a power cut.
+Rule 1: once append() has returned, its batch survives a SIGKILL, and under ``always`` also a power cut.
 Rule 2: a frame leaves the ring only when the journal has its batch; a batch leaves the journal only when the store
-has its effects. So store offset <= journal end <= log offset, always.
-Rule 3: a ring that is full makes append() wait for the journal; a batch that no ring could hold goes to the journal
-directly.
-Rule 4: a sync that failed proves nothing later: what it should have covered counts as synced once the journal has it.
-Rule 5: three threads write: the event loop (append), the journal's own, and whoever runs a checkpoint or a cut.
-``_lock`` guards the ring and the lists of what the journal lacks; ``_writing`` makes the journal's writers take turns
-and is taken before ``_lock``, never under it. Nothing waits for the loop. Threads that read: see ``backlog``."""
+has its effects. So store offset <= journal end <= log offset at any time.
+Rule 3: while the ring is full, append() waits for the journal; a batch that is too large for the ring goes to the
+journal directly.
+Rule 4: after a sync has failed, a later one that succeeds proves nothing. What the failed one should have covered
+counts as synced once the journal has it.
+Rule 5: three threads write: the event loop (append), the journal's thread, and the one that runs a checkpoint or a cut.
+``_lock`` guards the ring and the lists of what the journal lacks. ``_writing`` makes the journal's writers take turns;
+it is taken before ``_lock``, never while holding it. No thread waits for the event loop. Threads that read: see
+``backlog``."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 from persistence import directory as datadir
@@ -28,78 +30,45 @@ from persistence.backlog import Backlog, GoneError
 from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
+from persistence.recovered import Recovered
 from persistence.store import Store
-from persistence.wal import Frame, Tail, blocks, create
+from persistence.wal import Frame, Wal, blocks, create
 from resp.errors import CorruptError
-from storage.replay import replay
-
-if TYPE_CHECKING:
-    from storage.capture import Capture
-    from storage.keyspace import Keyspace
+from storage.capture import Capture
+from storage.keyspace import Keyspace
 
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
-RETRY_SECONDS: Final = 0.25  # between attempts of the journal to write
-BREATH_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
+RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
+CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
 LARGEST_BATCH: Final = (1 << 32) - 64  # bytes: what LMDB takes as one value
 
 
 @dataclass(slots=True)
 class LogOptions:
-    """How a log behaves; sizes in bytes."""
+    """Settings of a log; sizes are in bytes."""
 
     appendfsync: str = "always"  # or everysec, no
-    ring_bytes: int = 64 << 20  # of the tail; another size holds from the next start
+    ring_bytes: int = 64 << 20  # of the WAL; a change takes effect at the next start
     journal_flush_bytes: int = 4 << 20
     journal_flush_ms: int = 100
     checkpoint_bytes: int = 256 << 20  # of journal since the last checkpoint
 
 
-@dataclass(slots=True)
-class Recovered:
-    """What a start found."""
-
-    streams: int = 0
-    nodes: int = 0
-    strings: int = 0
-    store_seconds: float = 0.0
-    journal_batches: int = 0
-    tail_batches: int = 0
-    replayed_bytes: int = 0
-    torn_bytes: int = 0  # of frames at the end that were never acknowledged, or not yet synced when the power went
-    resize_problem: str = ""  # why the tail kept its old size
-    replay_seconds: float = 0.0
-
-    def lines(self) -> list[str]:
-        """For the server's log."""
-        content = f"streams={self.streams} nodes={self.nodes} strings={self.strings}"
-        said = [f"Recovered from the store: {content} seconds={self.store_seconds:.3f}"]
-        if self.journal_batches or self.tail_batches:
-            said.append(
-                f"Replayed from the journal: batches={self.journal_batches} and from the tail:"
-                f" batches={self.tail_batches}, bytes={self.replayed_bytes} seconds={self.replay_seconds:.3f}"
-            )
-        if self.torn_bytes:
-            said.append(f"The tail's end was torn and has been dropped: {self.torn_bytes} bytes, not synced yet")
-        if self.resize_problem:
-            said.append(f"The tail keeps its size: {self.resize_problem}")
-        return said
-
-
 class Log(Backlog):
-    """Use: open(), recover(), then append() on one thread; checkpoint() and cut() on others; reads on any."""
+    """A data directory in use: open(), recover(), then append() on the event loop; other threads as in Rule 5."""
 
     def __init__(self, path: Path, options: LogOptions, lock: int, history: History, rebooted: bool) -> None:
         self.path = path
         self.options = options
-        self.history = history  # whoever changes it calls save_history()
-        self.rebooted = rebooted  # perhaps since a leader saved it: what was not synced may be lost
+        self.history = history  # call save_history() after a change
+        self.rebooted = rebooted  # the machine may have restarted since a leader saved it: unsynced bytes may be lost
         self._lock_fd = lock
         self.store = Store(path / "store")
         try:
             journal = Journal(path / "journal")
             try:
-                self.tail = Tail(path / "tail")
+                self.wal = Wal(path / "tail")
             except BaseException:
                 journal.close()
                 raise
@@ -107,13 +76,13 @@ class Log(Backlog):
             self.store.close()
             raise
         super().__init__(journal)
-        self.pending_sync = False  # written since the last sync, under everysec
+        self.pending_sync = False  # something was written since the last sync, under everysec
         self._always = options.appendfsync == "always"
         self._everysec = options.appendfsync == "everysec"
         self._writing = threading.Lock()
         self._waiting_bytes = 0
-        self._hurry = False  # the ring is full: the journal shall not wait for its time
-        self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0 none
+        self._hurry = False  # the ring is full: the journal's thread must not wait for its interval
+        self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0: none
         self._problem: str | None = None  # why the journal can't be written
         self._sync_problem: str | None = None
         self._checkpoint_problem: str | None = None
@@ -125,9 +94,9 @@ class Log(Backlog):
 
     @classmethod
     def open(cls, directory: Path, options: LogOptions) -> Log:
-        """Lock and open a data directory, making it if it is new. Raises CorruptError, OSError.
+        """Lock and open a data directory; create it if it is new. Raises CorruptError, OSError.
 
-        What arrived as a full copy, and is complete, takes the place of the old data.
+        A complete full copy that has arrived there replaces the old data first.
         """
         directory.mkdir(parents=True, exist_ok=True)
         lock = datadir.lock(directory)
@@ -149,22 +118,17 @@ class Log(Backlog):
             raise
         return log
 
-    @property
-    def replication_id(self) -> str:
-        """Of what is logged now: 40 hex digits."""
-        return self.history.id
-
     def save_history(self, leads: bool = True) -> None:
-        """Write ``history`` down, synced when this returns. Raises OSError."""
+        """Save ``history``, synced when this returns. ``leads``: see History.save(). Raises OSError."""
         self.history.save(self.path, leads)
 
     @property
     def had_replicas(self) -> bool:
-        """Whether an earlier run, or this one, said so."""
+        """Whether replicas were noted, by this run or an earlier one; see note_replicas()."""
         return (self.path / datadir.REPLICAS).exists()
 
     def note_replicas(self, there_are: bool) -> None:
-        """For the next start: keep what they may lack, or don't. Raises OSError."""
+        """Record for the next start whether to keep what replicas may lack. Raises OSError."""
         marker = self.path / datadir.REPLICAS
         if marker.exists() != there_are:
             if there_are:
@@ -174,7 +138,7 @@ class Log(Backlog):
             datadir.sync(self.path)
 
     def configure(self, appendfsync: str, checkpoint_bytes: int) -> None:
-        """Change what may change at run time."""
+        """Change the settings that may change at run time."""
         self.options.appendfsync = appendfsync
         self.options.checkpoint_bytes = checkpoint_bytes
         self._always = appendfsync == "always"
@@ -184,7 +148,7 @@ class Log(Backlog):
 
     # -- start -----------------------------------------------------------------------------------------------
     def recover(self, ks: Keyspace) -> Recovered:
-        """Fill an empty keyspace from store, journal and tail; then the journal's thread starts.
+        """Fill an empty keyspace from store, journal and WAL, then start the journal's thread.
 
         Raises CorruptError, OSError.
         """
@@ -200,75 +164,70 @@ class Log(Backlog):
                 " journal is an older copy; restore the whole directory from a backup, or from a replica"
             )
         for _, batch in self.journal.read(store_offset):
-            self._replay(ks, batch, found, self.journal.path)
+            found.replay(ks, batch, self.journal.path)
             found.journal_batches += 1
-        self._waiting, found.torn_bytes = self.tail.read(self.journal.end)
+        self._waiting, found.torn_bytes = self.wal.read(self.journal.end)
         for offset, batch, _, _ in self._waiting:
-            self._replay(ks, batch, found, self.tail.path)
-            found.tail_batches += 1
+            found.replay(ks, batch, self.wal.path)
+            found.wal_batches += 1
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
         self._last = (self._waiting[-1][0], self._waiting[-1][3]) if self._waiting else self.journal.last()
         found.replay_seconds = time.perf_counter() - began
-        if blocks(self.options.ring_bytes) != self.tail.size:
+        if blocks(self.options.ring_bytes) != self.wal.size:
             try:
-                self._resize_tail()
+                self._resize_wal()
             except OSError as error:
                 found.resize_problem = str(error)
-        self._flusher = threading.Thread(target=self._run, name="tidelog-journal", daemon=True)
+        self._flusher = threading.Thread(target=self._keep_flushing, name="tidelog-journal", daemon=True)
         self._flusher.start()
         return found
 
-    @staticmethod
-    def _replay(ks: Keyspace, batch: bytes, found: Recovered, path: Path) -> None:
-        try:
-            replay(ks, batch)
-        except CorruptError as error:
-            raise CorruptError(f"{path}: {error}; restore the directory from a backup, or from a replica") from error
-        ks.log.clear()
-        found.replayed_bytes += len(batch)
+    def _resize_wal(self) -> None:
+        """Move what the WAL holds into the journal and put a new WAL in its place.
 
-    def _resize_tail(self) -> None:
-        """A new tail in place of this one, once the journal has what is in it. Raises OSError: then it stays."""
+        Raises OSError; then the old one stays.
+        """
         with self._writing:
             self._flush([])
-        new = self.tail.path.with_name("tail.new")
+        path = self.wal.path
+        temporary = path.with_name("tail.new")
         try:
-            create(new, self.options.ring_bytes)
-            made = Tail(new)
+            create(temporary, self.options.ring_bytes)
+            new = Wal(temporary)
         except OSError:
-            new.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
-        new.rename(self.tail.path)
+        temporary.rename(path)
         datadir.sync(self.path)
-        self.tail.close()
-        made.path = self.tail.path
-        self.tail = made
+        self.wal.close()
+        new.path = path
+        self.wal = new
 
     # -- writing ---------------------------------------------------------------------------------------------
     def append(self, batch: bytes) -> None:
-        """Make a batch durable as appendfsync says; empty ones are nothing.
+        """Make a batch durable as appendfsync says; an empty one does nothing.
 
-        Raises OSError, and then nothing has changed: the same batch is to be tried again before any other.
+        Raises OSError; then nothing has changed, and the caller must retry the same batch before any other.
         """
         size = len(batch)
         if not size:
             return
-        tail = self.tail
+        wal = self.wal
         with self._lock:
-            place = tail.place_for(size)
-            if place is None:
-                if size > tail.size // 2:
+            at = wal.find_room(size)
+            if at is None:
+                if size > wal.size // 2:
                     self._append_large(batch)
                     return
-                place = self._wait_for_room(size)
+                at = self._wait_for_room(size)
             offset = self.offset
-            crc = tail.write(place, offset, self._synced, batch)
+            crc = wal.write(at, offset, self._synced, batch)
             if self._always:
                 if self._sync_problem is not None:
                     raise OSError(errno.EIO, self._sync_problem)
                 try:
-                    tail.sync()
+                    wal.sync()
                 except OSError as error:
                     self._sync_failed(error)
                     raise
@@ -276,35 +235,35 @@ class Log(Backlog):
                 self._synced = offset + size
             elif self._everysec:
                 self.pending_sync = True
-            tail.took(place, size)
-            self._waiting.append((offset, batch, tail.end, crc))
+            wal.add(at, size)
+            self._waiting.append((offset, batch, wal.end, crc))
             self._waiting_bytes += size
             self.offset = offset + size
             self._last = offset, crc
             if self._waiting_bytes >= self.options.journal_flush_bytes:
                 self._lock.notify_all()
-            if self._waiting_bytes > tail.size // 4:
+            if self._waiting_bytes > wal.size // 4:
                 self._keep_half_free()
 
     def _keep_half_free(self) -> None:
-        """Called with the lock: wait for the journal while the ring couldn't take a batch of half its size.
+        """Wait for the journal until the ring could take a batch of half its size. Call with ``_lock`` held.
 
-        So a disk that is full is noticed, and writes are refused, before a batch has been made that fits nowhere.
+        So a full disk is noticed, and writes are refused, before a batch is made that fits nowhere.
         """
-        half = self.tail.size // 2
+        half = self.wal.size // 2
         while self._problem is None and self._flusher is not None and self._flusher.is_alive():
-            if self.tail.place_for(half) is not None:
+            if self.wal.find_room(half) is not None:
                 return
             self._hurry = True
             self._lock.notify_all()
             self._lock.wait(1.0)
 
     def _wait_for_room(self, size: int) -> int:
-        """Called with the lock: the journal is asked to make room in the ring. Raises OSError."""
+        """Have the journal make room in the ring; returns the position. Call with ``_lock`` held. Raises OSError."""
         while True:
-            place = self.tail.place_for(size)
-            if place is not None:
-                return place
+            at = self.wal.find_room(size)
+            if at is not None:
+                return at
             if self._problem is not None:
                 raise OSError(errno.EIO, self._problem)
             if self._flusher is None or not self._flusher.is_alive():
@@ -314,12 +273,12 @@ class Log(Backlog):
             self._lock.wait(1.0)
 
     def _append_large(self, batch: bytes) -> None:
-        """Called with the lock: past the ring, into the journal, behind all that waits for it. Raises OSError."""
+        """Write a batch to the journal, after all that waits for it. Call with ``_lock`` held. Raises OSError."""
         size = len(batch)
         if size > LARGEST_BATCH:
             raise OSError(errno.EFBIG, f"a batch of {size} bytes is more than can be stored at once")
         crc = crc32(batch)
-        self._lock.release()  # only the loop appends: no other batch can come between
+        self._lock.release()  # only the event loop appends: no other batch can come between
         try:
             with self._writing:
                 self._flush([(self.offset, batch, 0, crc)])
@@ -331,10 +290,13 @@ class Log(Backlog):
         self.offset += size
 
     def _flush(self, more: list[Frame]) -> None:
-        """Called with ``_writing``: what waits, and ``more``, go into the journal. Raises OSError, CorruptError."""
+        """Write what waits, then ``more``, to the journal. Call with ``_writing`` held.
+
+        Raises OSError, CorruptError.
+        """
         with self._lock:
             taken, size = self._waiting, self._waiting_bytes
-            self._flying = taken
+            self._flushing = taken
             self._waiting, self._waiting_bytes, self._hurry = [], 0, False
         if not taken and not more:
             return
@@ -342,21 +304,21 @@ class Log(Backlog):
             self.journal.write([*taken, *more] if more else taken)
         except BaseException:
             with self._lock:
-                self._waiting, self._flying = taken + self._waiting, []
+                self._waiting, self._flushing = taken + self._waiting, []
                 self._waiting_bytes += size
             raise
         with self._lock:
             if taken:
-                self._flying = []
-                self.tail.freed(len(taken), taken[-1][2])
+                self._flushing = []
+                self.wal.free(len(taken), taken[-1][2])
             self._synced = max(self._synced, self.journal.end)
             if self.journal.end >= self._suspect:
                 self._suspect, self._sync_problem = 0, None
             self._problem = None
             self._lock.notify_all()
 
-    def _run(self) -> None:
-        """The journal's thread."""
+    def _keep_flushing(self) -> None:
+        """What the journal's thread runs: flush every few MB or 100 ms, until close()."""
         options = self.options
 
         def urgent() -> bool:
@@ -373,26 +335,26 @@ class Log(Backlog):
             try:
                 with self._writing:
                     self._flush([])
-            except Exception as error:  # noqa: BLE001 - whatever it is: a thread that dies would leave writers waiting for ever
+            except Exception as error:  # noqa: BLE001 - if the thread died, writers would wait for ever
                 with self._lock:
                     self._problem = f"the journal can't be written ({error})"
                     self._lock.notify_all()
                     if self._closing:
-                        return  # the tail still has it all
+                        return  # the WAL still has it all
                 time.sleep(RETRY_SECONDS)
 
     def writable(self) -> str | None:
-        """Why writes must be refused now; None if they are welcome. Cheap."""
+        """Why writes must be refused now; None if they need not be. Cheap."""
         return self._problem or self._sync_problem or self._checkpoint_problem
 
     def sync(self) -> None:
-        """Sync what everysec left. Any thread. Raises OSError."""
+        """Sync what was written under everysec. Any thread. Raises OSError."""
         with self._lock:
             target = self.offset
             self.pending_sync = False
         began = time.perf_counter_ns()
         try:
-            self.tail.sync()
+            self.wal.sync()
         except OSError as error:
             with self._lock:
                 self._sync_failed(error)
@@ -404,18 +366,18 @@ class Log(Backlog):
         self.last_sync_us = (time.perf_counter_ns() - began) // 1000
 
     def _sync_failed(self, error: OSError) -> None:
-        """Called with the lock, see Rule 4."""
+        """See Rule 4. Call with ``_lock`` held."""
         if self.journal.end < self.offset and self._synced < self.offset:
             self._suspect = self.offset
-            self._sync_problem = f"the tail can't be synced ({error})"
+            self._sync_problem = f"the file 'tail' can't be synced ({error})"
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def wants_checkpoint(self) -> bool:
-        """The journal has grown enough, or the last checkpoint failed."""
+        """Whether the journal has grown enough, or the last checkpoint failed."""
         return self.offset - self.store.offset > self.options.checkpoint_bytes or self._checkpoint_problem is not None
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
-        """Store a capture that was taken at ``offset``, then cut() the journal. Any thread.
+        """Store a capture that was taken at log offset ``offset``, then cut() the journal. Any thread.
 
         Raises OSError, CorruptError.
         """
@@ -432,9 +394,9 @@ class Log(Backlog):
         self.cut()
 
     def cut(self) -> None:
-        """Forget what neither a restart nor ``retain`` needs, and give its room back. Any thread.
+        """Delete what neither a restart nor ``retain`` needs from the journal, and give its room back. Any thread.
 
-        What can't be done now is left to the next time.
+        If the disk refuses, the next call does what is left.
         """
         more = True
         try:
@@ -451,24 +413,24 @@ class Log(Backlog):
                     if not more:
                         self.journal.shrink()
                 if more:
-                    time.sleep(BREATH_SECONDS)
+                    time.sleep(CUT_PAUSE_SECONDS)
         except (OSError, CorruptError):
             pass
 
     def renew_view(self) -> None:
-        """On the event loop, after a checkpoint: reads see the new store. Raises OSError."""
+        """Let reads see the last checkpoint. On the event loop only. Raises OSError."""
         self.store.renew_view()
 
-    # -- figures and end ---------------------------------------------------------------------------------------
+    # -- stats and end -----------------------------------------------------------------------------------------
     def stats(self) -> dict[str, int | float | str]:
-        """For INFO persistence."""
+        """The fields of INFO persistence, by name."""
         return {
             "log_offset": self.offset,
             "journal_first_offset": self.first_offset(),
             "journal_offset": self.journal.end,
             "store_offset": self.store.offset,
             "appendfsync": self.options.appendfsync,
-            "tail_bytes": self.tail.size,
+            "tail_bytes": self.wal.size,
             "tail_waiting_bytes": self._waiting_bytes,
             "journal_bytes": self.journal.bytes_used(),
             "store_bytes": self.store.bytes_used(),
@@ -477,7 +439,7 @@ class Log(Backlog):
         }
 
     def close(self) -> None:
-        """Everything that waits goes into the journal, if it can be written; then the files are closed."""
+        """Write everything that waits to the journal, if it can be written, then close the files."""
         if self._closed:
             return
         self._closed = True
@@ -487,10 +449,10 @@ class Log(Backlog):
         if self._flusher is not None:
             self._flusher.join()
         try:
-            self.tail.sync()
+            self.wal.sync()
         except OSError:
-            pass  # the journal has it, or said why not
-        self.tail.close()
+            pass  # the journal has it all, or ``_problem`` says why not
+        self.wal.close()
         with self._writing:  # a cut may be under way
             self.journal.close()
         self.store.close()

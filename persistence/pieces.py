@@ -1,14 +1,14 @@
-"""The store on its way to a replica: its entries one after another, in pieces of any size.
+"""A copy of the store for a replica: its entries one after another, in pieces of any size.
 
-    a piece is one entry or more, whole:
+    a piece is one or more whole entries:
     +-------+----------------+------------------+------------+--------------+
-    | db u8 | key length u16 | value length u32 | key        | value        |      numbers big-endian
+    | db u8 | key length u16 | value length u32 | key        | value        |      numbers are big-endian
     +-------+----------------+------------------+------------+--------------+
     db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences
-    key and value are as they lie in the store (see ``store``)
+    key and value are those in the store (see ``store``)
 
-All entries of all pieces ascend by db, then key: what arrives can be appended to LMDB's pages as it comes, nothing can
-come twice, and a stream's nodes are known before the stream says how many there are."""
+The entries of all pieces ascend by db, then key. So they can be appended to LMDB's pages as they arrive, none can
+arrive twice, and a stream's nodes are known before the stream says how many there are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
 def entries(piece: bytes) -> Iterator[Entry]:
-    """The entries of a piece. Raises CorruptError if it doesn't end with one, or names no database."""
+    """The entries of a piece. Raises CorruptError if it ends inside an entry or one names an unknown database."""
     at, end = 0, len(piece)
     while at < end:
         if at + ENTRY.size > end:
@@ -46,12 +46,12 @@ def entries(piece: bytes) -> Iterator[Entry]:
 
 
 class StoreCopy:
-    """The store as of one moment. One thread at a time takes pieces, any; close() waits for the piece in the making."""
+    """The store at one moment. Any thread may read pieces, one at a time; close() waits for the piece being made."""
 
     def __init__(self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int) -> None:
         self.offset = offset  # log offset of that moment
-        self.entries = 0  # of all databases
-        self.bytes = 0  # of the pages that hold them: about what there is to send
+        self.entries = 0  # in all databases
+        self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
         self._path = path
         self._txn = txn
         self._databases = databases
@@ -63,7 +63,7 @@ class StoreCopy:
             self.bytes += (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Pieces of about ``size`` bytes, larger where one entry is. Raises OSError, CorruptError."""
+        """Pieces of about ``size`` bytes; one entry may be larger. Raises OSError, CorruptError."""
         source = self._entries()
         while piece := self._piece(source, size):
             yield piece
@@ -86,7 +86,7 @@ class StoreCopy:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Let go of the moment: the store may use its pages again."""
+        """End the read transaction: the store may reuse the pages that it kept."""
         with self._lock:
             if not self.closed:
                 self.closed = True

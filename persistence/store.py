@@ -1,7 +1,7 @@
 """The store: all history as of the last checkpoint, in LMDB.
 
-    db "meta"     b"offset"  -> log offset up to which the store is complete u64 | crc     b"next_sid" -> u64 | crc
-    db "nodes"    sid u64 | first ordinal u64 | first ID 16    ->  blob, which has a crc of its own (storage.nodes.node)
+    db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
+    db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
     db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
@@ -9,13 +9,14 @@
                   sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
     db "fences"   short(name)          ->  crc | epoch u64 | name
 
-All big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is 0 and x, or, where that is too long
-for an LMDB key, 1 and the SHA-256 of x. crc is the crc32 of key and (rest of) value, u32. "nodes" and "sum of nodes"
-say how many node keys the stream has and what their crc32's add up to (mod 2**64): so a key that is lost or changed
-shows at the start, which reads keys only. A stage's pieces are numbered from 1. A database that isn't there is empty.
+All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
+that is too long for an LMDB key, a byte 1 and the SHA-256 of x. crc is the crc32 of the key and the rest of the value,
+u32. "nodes" and "sum of nodes" are the number of the stream's node keys and the sum of their crc32's (mod 2**64), so
+that a lost or changed key is found at the start, which reads keys only. A stage's pieces are numbered from 1. A missing
+database is empty.
 
-A node's end is the next node's first ordinal, so whatever ends at or before the stream's first_ord is known to be
-evicted without being read. A stream's last node may be a tail, stored raw; a later checkpoint overwrites it."""
+A node ends where the next one begins, so nodes that end at or before the stream's first_ord are known to be evicted
+without being read. A stream's last node may be its tail, stored uncompressed; a later checkpoint overwrites it."""
 
 from __future__ import annotations
 
@@ -24,25 +25,22 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import lmdb
 
-from persistence.lmdbfile import REMEDY, open_env, reported, translated
+from persistence.lmdbfile import open_env, reported, translated
 from persistence.pieces import DATABASES, StoreCopy
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
+from storage.capture import Capture, StreamCapture
 from storage.groups.pendingdump import assemble
 from storage.ids import MASK64
+from storage.keyspace import Keyspace
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
 from storage.records import pack_sizes, unpack_sizes
+from storage.stages.stages import Stage
 from storage.stream import Stream
-
-if TYPE_CHECKING:
-    from storage.capture import Capture, StreamCapture
-    from storage.keyspace import Keyspace
-    from storage.stages.stages import Stage
 
 U64 = Struct(">Q")
 CRC = Struct(">I")
@@ -61,13 +59,13 @@ def short(name: bytes) -> bytes:
 
 
 def signed(key: bytes, *parts: bytes) -> bytes:
-    """A value with the crc of it and its key in front."""
+    """The parts as one value, with the crc of key and parts in front."""
     value = b"".join(parts)
     return CRC.pack(crc32(value, crc32(key))) + value
 
 
 class View:
-    """One LMDB read transaction: the store as of some checkpoint. Used on the event loop only."""
+    """One LMDB read transaction: the store at some checkpoint. For the event loop only."""
 
     __slots__ = ("_store", "get", "pins", "txn")
 
@@ -82,11 +80,11 @@ class View:
         try:
             self.txn.abort()
         except lmdb.Error:
-            pass  # the environment was closed before: it is over
+            pass  # the environment was closed, and the transaction with it
 
 
 class Pinned:
-    """A NodeStore that stays on one view until release()."""
+    """A NodeStore that reads one view until release()."""
 
     __slots__ = ("_store", "_view")
 
@@ -111,15 +109,15 @@ class Pinned:
 
 
 class Store:
-    """Reads on the event loop through the current view; checkpoints in one other thread at a time."""
+    """Reads use the current view, on the event loop; checkpoints run in one other thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(exist_ok=True)
-        self._compressor = new_compressor()  # of whoever writes a checkpoint
-        self._copies: list[StoreCopy] = []  # that were made, and perhaps not closed yet
+        self._compressor = new_compressor()  # for write() only
+        self._copies: list[StoreCopy] = []  # those that may not be closed yet
         self.path = directory / "data.mdb"
-        # Keys of all nodes, as of now; None once a checkpoint may have changed them.
+        # The keys of all nodes; None once a checkpoint may have changed them.
         self._keys: bytes | None
         self.env, self._keys = open_env(directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size)
         try:
@@ -149,7 +147,7 @@ class Store:
 
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """A node's blob. Raises CorruptError if it isn't there, OSError. Its content is the caller's to check."""
+        """A node's blob, unchecked. Raises CorruptError if it is missing, OSError."""
         return self.load_from(self._view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -165,27 +163,27 @@ class Store:
         return Pinned(self, self._view)
 
     def release(self) -> None:
-        """The store itself is not pinned: nothing to do."""
+        """Does nothing: the store itself is never pinned."""
 
     def unpinned(self, view: View) -> None:
         if not view.pins and view is not self._view:
             view.end()
 
     def renew_view(self) -> None:
-        """New reads see the latest checkpoint; pinned views go on seeing theirs. Raises OSError: it stays."""
+        """Let new reads see the latest checkpoint; pinned views keep theirs. Raises OSError; then the view stays."""
         old, self._view = self._view, View(self)
         if not old.pins:
             old.end()
 
     def copy(self) -> StoreCopy:
-        """The store as it is now, to be sent to a replica; pages that checkpoints free stay taken until it is closed.
+        """The store at this moment, to be sent to a replica. Until it is closed, no page that it needs is reused.
 
         Any thread. Raises OSError, CorruptError.
         """
         with reported(self.path):
             txn = self.env.begin()
             try:
-                # Not self.offset: a checkpoint may have ended since.
+                # Not self.offset: a checkpoint may have ended after the transaction began.
                 copy = StoreCopy(self.path, txn, (self.meta, *self._content()), self._number(txn, b"offset") or 0)
             except BaseException:
                 txn.abort()
@@ -194,14 +192,14 @@ class Store:
         return copy
 
     def close(self) -> None:
-        for copy in self._copies:  # LMDB must not lose its map under a thread that reads
+        for copy in self._copies:  # LMDB must not unmap the file while a thread reads
             copy.close()
         self._view.end()
         self.env.close()
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore(self, ks: Keyspace) -> tuple[int, int, int]:
-        """Fill an empty keyspace, reading of nodes only their keys. Returns (streams, nodes, strings).
+        """Fill an empty keyspace. Of nodes only the keys are read. Returns the numbers of (streams, nodes, strings).
 
         Raises CorruptError, OSError.
         """
@@ -254,7 +252,7 @@ class Store:
         self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
     ) -> int:
         keys, self._keys = self._keys, None
-        if keys is None:  # not at the start: slower, this reads the nodes as well
+        if keys is None:  # not the first time: slower, because this reads the nodes as well
             keys = b"".join(map(bytes, txn.cursor(db=self.nodes).iternext(keys=True, values=False)))
         number, size = int.from_bytes, NODE_KEY.size
         last, count, total, nodes, before = -1, 0, 0, 0, b""
@@ -282,7 +280,7 @@ class Store:
         return nodes
 
     def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace) -> None:
-        stage, left = None, 0  # left: pieces of it to come
+        stage, left = None, 0  # left: how many of its pieces are still to come
         for key, value in _items(txn, self.stages):
             self._check(key, value)
             sid, number = STAGE_KEY.unpack(key)
@@ -314,7 +312,10 @@ class Store:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
-        """One transaction with everything of the capture, synced when this returns. Raises OSError, CorruptError."""
+        """Write a capture, taken at log offset ``offset``, in one transaction; synced when this returns.
+
+        Raises OSError, CorruptError.
+        """
         self._keys = None
         with reported(self.path), self.env.begin(write=True) as txn:
             if capture.flushed:
@@ -370,7 +371,7 @@ class Store:
             if txn.put(key, blob, db=self.nodes, overwrite=False):
                 count += 1
                 total += crc32(key)
-            else:  # the tail of an earlier checkpoint
+            else:  # it was the tail at an earlier checkpoint
                 txn.put(key, blob, db=self.nodes)
         cursor = txn.cursor(db=self.nodes)
         for key in _evicted(cursor, prefix, stream):
@@ -379,17 +380,13 @@ class Store:
         head = STREAM.pack(expire, count, total & MASK64, len(name))
         txn.put(prefix, signed(prefix, head, name, stream.meta), db=self.streams)
 
-    def node_count(self) -> int:
-        with reported(self.path), self.env.begin(db=self.nodes) as txn:
-            return int(txn.stat(self.nodes)["entries"])
-
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
 
 
 def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes]) -> bytearray:
-    """A group's value, as signed() would make it of the whole; see assemble()."""
+    """A group's value, as signed() would make it. Built part by part, so that other threads get a turn: assemble()."""
     head = GROUP.pack(len(name), len(meta)) + name + meta
     value = assemble(pending, CRC.size + len(head))
     value[CRC.size : CRC.size + len(head)] = head
@@ -403,7 +400,7 @@ def _items(txn: lmdb.Transaction, db: lmdb._Database) -> Iterator[tuple[bytes, b
 
 
 def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
-    """Delete the stream's nodes that end at or before its first_ord; returns their keys."""
+    """Delete the stream's nodes that end at or before its first_ord. Returns their keys."""
     gone: list[bytes] = []
     if not stream.first_ord:
         return gone
@@ -415,7 +412,7 @@ def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[
         if end > stream.first_ord:
             break
         cursor.set_key(here)
-        cursor.delete()  # and on to the next; the key is empty behind the last
+        cursor.delete()  # moves on to the next; after the last the key is empty
         gone.append(here)
     return gone
 

@@ -1,4 +1,6 @@
-"""The tail: a ring file of fixed size in front of the journal, so that a tick costs one write and one sync.
+"""The write-ahead log (WAL): a ring file of fixed size in front of the journal. A tick costs one write and one sync.
+
+Its file in the data directory is called ``tail``.
 
     offset 0     +- header, one block of 4096 bytes ---------------------------------------------------------+
                  | magic "TIDETAIL" | version u32 | crc32 of the rest u32 | ring bytes u64 | salt u32 | zeros |
@@ -13,21 +15,21 @@
     | 0 0  | 8..32  u32 | u64          | u64          | records u32| records u32 |             | whatever was there |
     +------+------------+--------------+--------------+------------+-------------+-------------+--------------------+
 
-All little-endian. The first crc starts from the salt (chance), so no client can make one by what it stores. A frame
-lies in one piece: one that doesn't fit before the end of the ring begins at its start. Frames begin with a block, so
-that a write torn by a power cut can't touch an earlier frame; measured, that costs nothing, as the system writes
-whole pages anyway.
+All numbers are little-endian. The first crc starts from the salt, a random number, so no client can forge a frame by
+what it stores. A frame lies in one piece: one that does not fit before the end of the ring begins at its start. Frames
+begin at block boundaries, so a write that a power cut tears cannot damage an earlier frame. Measured, this costs
+nothing, because the system writes whole pages anyway.
 
-Who reads looks at the head of every block that may begin a frame, then follows the frames whose log offset is the end
-of the one before, from the journal's end on; stale frames of earlier laps are below it. The first that is missing or
-has a wrong crc is the end. Beyond it:
+A reader checks the head of every block that may begin a frame. From the end of the journal on, it follows the frames
+whose log offset is the end of the frame before; stale frames of earlier laps have lower offsets. The chain ends at the
+first frame that is missing or has a wrong crc. What lies after that decides:
 
-    nothing whole                                          it was torn, hence never acknowledged: dropped
-    a whole frame whose "synced up to" is behind the gap   what is missing had been on disk: damage, refused
-    a whole frame that says no such thing                  not synced (everysec, no) when the power went: dropped too
+    nothing whole                                        the frame was torn, so never acknowledged: dropped
+    a whole frame whose "synced up to" is after the gap  the missing frame had been on disk: damage, refused
+    a whole frame that says no such thing                not synced (everysec, no) when the power went: dropped too
 
-Dropped frames are wiped, or they might seem to follow what is written next. The file is preallocated by writing it:
-converting unwritten extents would cost a commit of file system metadata a sync."""
+Dropped frames are wiped; otherwise they might seem to follow what is written next. The file is preallocated by writing
+zeros: converting unwritten extents would cost a commit of file system metadata for each sync."""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
 HEADER: Final = Struct("<8sIIQI")
@@ -48,11 +50,10 @@ FRAME_MAGIC: Final = b"TF\0\0"
 FRAME: Final = Struct("<4sIQQII")
 CRC: Final = Struct("<I")
 SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
-REMEDY: Final = "restore the directory from a backup, or from a replica"
 
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 
-Frame = tuple[int, bytes, int, int]  # log offset, records, place behind, crc32 of the records
+Frame = tuple[int, bytes, int, int]  # log offset, records, position after the frame, crc32 of the records
 Head = tuple[int, int, int, int]  # log offset, synced up to, length, crc32 of the records
 
 
@@ -62,7 +63,7 @@ def blocks(size: int) -> int:
 
 
 def create(path: Path, ring_bytes: int) -> None:
-    """A new tail of zeros, durable when this returns (its name isn't). Raises OSError."""
+    """Make an empty file, durable when this returns; its name is not. Raises OSError."""
     ring_bytes = blocks(ring_bytes)
     with path.open("wb") as file:
         salt = int.from_bytes(os.urandom(4), "little")
@@ -75,11 +76,11 @@ def create(path: Path, ring_bytes: int) -> None:
         os.fsync(file.fileno())
 
 
-class Tail:
-    """Places are bytes from the start of the ring. Not thread-safe: ``Log`` holds its lock, but for sync()."""
+class Wal:
+    """Positions are bytes from the start of the ring. Not thread-safe: ``Log`` holds its lock, except for sync()."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises CorruptError if the file is damaged or none of ours, OSError."""
+        """Open the file. Raises CorruptError if it is damaged or not a WAL, OSError."""
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -87,15 +88,15 @@ class Tail:
         except BaseException:
             os.close(self.fd)
             raise
-        self.head = 0  # place of the first frame that the journal lacks, or less far
-        self.end = 0  # place behind the last frame
-        self.used = 0  # frames between them
+        self.head = 0  # position of the first frame that the journal lacks, or of an earlier one
+        self.end = 0  # position after the last frame
+        self.used = 0  # frames from head to end
 
     def _header(self) -> tuple[int, int]:
-        """Size of the ring, salt."""
+        """Read the size of the ring and the salt. Raises CorruptError."""
         head = os.pread(self.fd, HEADER.size, 0)
         if len(head) < HEADER.size or head[:8] != MAGIC:
-            raise CorruptError(f"{self.path}: not a tail file of tidelog, or its beginning is damaged: {REMEDY}")
+            raise CorruptError(f"{self.path}: not a WAL file of tidelog, or its beginning is damaged: {REMEDY}")
         _, version, crc, size, salt = HEADER.unpack(head)
         if version != VERSION:
             raise CorruptError(f"{self.path}: of version {version}, unknown to this tidelog: start the newer one")
@@ -110,8 +111,8 @@ class Tail:
         os.close(self.fd)
 
     # -- writing ---------------------------------------------------------------------------------------------
-    def place_for(self, length: int) -> int | None:
-        """Where a frame with that many bytes of records may go; None if there is no room now."""
+    def find_room(self, length: int) -> int | None:
+        """The position for a frame with ``length`` bytes of records; None if there is no room now."""
         need = blocks(FRAME.size + length)
         if not self.used:
             return self.end if self.end + need <= self.size else (0 if need <= self.size else None)
@@ -121,31 +122,32 @@ class Tail:
             return 0 if need < self.head else None
         return self.end if self.end + need < self.head else None
 
-    def write(self, place: int, offset: int, synced: int, batch: bytes) -> int:
-        """Write a frame at ``place`` (of place_for); returns the crc of its records. It counts only after took().
+    def write(self, at: int, offset: int, synced: int, batch: bytes) -> int:
+        """Write a frame at the position that find_room() gave. It becomes part of the ring with add() only.
 
-        ``synced``: log offset up to which everything is known to be on disk. Raises OSError.
+        ``synced`` is the log offset up to which everything is known to be on disk. Returns the crc of the records.
+        Raises OSError.
         """
         size = len(batch)
         crc = crc32(batch)
         rest = SIGNED.pack(offset, synced, size, crc)
         head = FRAME_MAGIC + CRC.pack(crc32(rest, self._salt)) + rest
-        done = os.pwritev(self.fd, (head, batch), BLOCK + place)
+        done = os.pwritev(self.fd, (head, batch), BLOCK + at)
         if done != FRAME.size + size:
             frame = memoryview(head + batch)
             while done < len(frame):
-                done += os.pwrite(self.fd, frame[done:], BLOCK + place + done)
+                done += os.pwrite(self.fd, frame[done:], BLOCK + at + done)
         return crc
 
-    def took(self, place: int, length: int) -> None:
-        """The frame written at ``place`` counts."""
+    def add(self, at: int, length: int) -> None:
+        """Make the frame that was written at ``at``, with ``length`` bytes of records, the ring's last one."""
         if not self.used:
-            self.head = place
-        self.end = place + blocks(FRAME.size + length)
+            self.head = at
+        self.end = at + blocks(FRAME.size + length)
         self.used += 1
 
-    def freed(self, frames: int, head: int) -> None:
-        """The journal has the first ``frames`` frames; the next begins at ``head``, or at the start of the ring."""
+    def free(self, frames: int, head: int) -> None:
+        """Remove the first ``frames`` frames, which the journal has. The next begins at ``head`` or at position 0."""
         self.used -= frames
         self.head = head if self.used else self.end
 
@@ -154,10 +156,10 @@ class Tail:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(self, offset: int) -> tuple[list[Frame], int]:
-        """The frames that follow each other from log offset ``offset`` on; leaves the ring behind the last one.
+        """Read the frames that follow each other from log offset ``offset`` on. The ring then ends after the last.
 
-        The second value is how many bytes had to be dropped, 0 if the ring ends cleanly. Raises OSError, and
-        CorruptError if a frame is damaged that had been on disk.
+        Returns the frames and the number of bytes that had to be dropped, 0 if the ring ends cleanly. Raises OSError,
+        and CorruptError if a frame is damaged that had been on disk.
         """
         heads = self._heads(offset)
         frames: list[Frame] = []
@@ -172,8 +174,8 @@ class Tail:
                 dropped += FRAME.size + head[2]
             if batch is None:
                 break
-            dropped = 0  # a first attempt to write what is here
-            self.took(at, len(batch))
+            dropped = 0  # it was of a failed first attempt to write this frame
+            self.add(at, len(batch))
             frames.append((offset, batch, self.end, head[3]))
             offset += len(batch)
         for its_offset, found in heads.items():
@@ -190,24 +192,24 @@ class Tail:
         return frames, dropped
 
     def _heads(self, offset: int) -> dict[int, list[tuple[int, Head]]]:
-        """All frames at or beyond a log offset whose head is whole, by theirs: where they are, what the head says."""
+        """Frames at or after a log offset whose heads are whole: log offset -> positions and heads."""
         heads: dict[int, list[tuple[int, Head]]] = {}
         salt, size = self._salt, self.size
         for start in range(0, size, CHUNK):
             raw = self._read(BLOCK + start, min(CHUNK, size - start))
-            for place in range(0, len(raw), BLOCK):
-                if raw[place : place + 4] != FRAME_MAGIC:
+            for block in range(0, len(raw), BLOCK):
+                if raw[block : block + 4] != FRAME_MAGIC:
                     continue
-                _, crc, its_offset, synced, length, body = FRAME.unpack_from(raw, place)
-                at = start + place
-                if its_offset < offset or crc != crc32(raw[place + 8 : place + FRAME.size], salt):
+                _, crc, its_offset, synced, length, body = FRAME.unpack_from(raw, block)
+                at = start + block
+                if its_offset < offset or crc != crc32(raw[block + 8 : block + FRAME.size], salt):
                     continue
                 if length and at + FRAME.size + length <= size:
                     heads.setdefault(its_offset, []).append((at, (its_offset, synced, length, body)))
         return heads
 
     def _remains(self, at: int, offset: int) -> int:
-        """Bytes, if what is at the place where the next frame would be looks like one whose head is damaged; else 0."""
+        """Bytes of a damaged head at ``at``, where the next frame would begin; 0 if nothing there looks like one."""
         if at >= self.size:
             return 0
         raw = self._read(BLOCK + at, FRAME.size)
@@ -217,7 +219,7 @@ class Tail:
         return FRAME.size if like and not whole else 0
 
     def _body(self, at: int, head: Head) -> bytes | None:
-        """The records of the frame at that place, if they are whole."""
+        """The records of the frame at ``at``; None if they are damaged."""
         batch = self._read(BLOCK + at + FRAME.size, head[2])
         return batch if crc32(batch) == head[3] else None
 
@@ -231,7 +233,7 @@ class Tail:
         return raw
 
     def _wipe(self) -> None:
-        """Zeros over everything but the frames that count."""
+        """Overwrite everything but the frames in the ring with zeros."""
         live = [(self.head, self.end)]
         if self.used and self.end <= self.head:
             live = [(0, self.end), (self.head, self.size)]

@@ -1,13 +1,14 @@
-"""The leader's end of the link to one replica: what it still lacks, sent as fast as it takes it.
+"""The leader's end of the link to one replica. It sends what the replica lacks, as fast as the replica takes it.
 
     preparing -> copying -> catching up -> live
                   (only after +FULLRESYNC)
 
-Rule 1: ``position`` is the log offset behind the last batch handed to the socket; batches go out without a gap.
-Rule 2: live means position == the log's end after each tick: new batches are handed over by ``live_batch()``. A replica
-that does not take them falls back to catching up, from the journal: what waits for it is on disk, not in memory.
-Rule 3: nothing is sent that is not in this server's log: a replica never has more than its leader.
-Rule 4: ``needs`` is the log offset from which on the journal must be kept for it.
+Rule 1: ``position`` is the log offset after the last batch handed to the socket; batches are sent without a gap.
+Rule 2: while a feed is live, ``position`` is the log's end after each tick: live_batch() hands over each new batch. If
+the replica does not take them, the feed goes back to catching up from the journal, so what waits for a slow replica is
+on disk and not in memory.
+Rule 3: nothing is sent that is not in this server's log, so a replica never has more than its leader.
+Rule 4: the journal must be kept from log offset ``needs`` on.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from replication.frames import encode, head
 from resp.decode import RequestDecoder
 from resp.errors import CorruptError
 
-AT_ONCE = 1 << 20  # bytes that are read from the log, and may wait in the socket's buffer
-PIECE = 1 << 16  # bytes of a piece of a copy: what a tick of the leader may have to wait for
-LONGEST_REQUEST = 1 << 16  # bytes of what a replica says
+AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
+PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to wait for one
+LONGEST_REQUEST = 1 << 16  # bytes
 
 T = TypeVar("T")
 
@@ -40,42 +41,42 @@ class FeedOwner(Protocol):
     @property
     def disk(self) -> Log: ...
     def heard(self, feed: Feed) -> None:
-        """It acknowledged."""
+        """The replica said something: an acknowledgement or a sign of life."""
     def moved_on(self) -> None:
         """``needs`` of a feed has changed."""
     def lost(self, feed: Feed, why: str) -> None:
         """The link is gone; called once."""
     def sent_bytes(self, count: int) -> None: ...
     def works(self, work: asyncio.Future[Any]) -> None:
-        """A thread works for a feed: the log must not be closed before it has ended."""
+        """A thread does this for a feed: the log must not be closed before it has ended."""
 
 
 class Feed(asyncio.Protocol):
-    """Takes the connection over once PSYNC is decided. Times are ms of a clock that is never set."""
+    """Takes over the connection after PSYNC. Times are ms of a clock that is never set."""
 
     def __init__(self, owner: FeedOwner, host: str, port: int, offset: int, now: int) -> None:
         self.owner = owner
-        self.host = host  # where clients reach the replica, as it says or as it came
+        self.host = host  # where clients reach the replica: as announced, or where the connection came from
         self.port = port
-        self.position = offset  # -1: it gets a copy
+        self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
-        self.acknowledged = max(offset, 0)  # log offset that it has
-        self.on_disk = 0  # log offset that it has on disk
+        self.acknowledged = max(offset, 0)  # log offset up to which the replica has everything
+        self.on_disk = 0  # log offset up to which it has everything on disk
         self.heard_at = now
-        self.state = "wait_bgsave"  # then send_bulk, online: as INFO says it
+        self.state = "wait_bgsave"  # then send_bulk, online: the words of INFO
         self.live = False
-        self.wanted = False  # somebody waits for it to acknowledge
+        self.wanted = False  # an acknowledgement is waited for; it will be asked for when the replica has caught up
         self._transport: asyncio.Transport
         self._decoder = RequestDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
         self._decoder.authenticated = True
         self._room = asyncio.Event()
         self._room.set()
-        self._work: asyncio.Future[Any] | None = None  # what a thread does, or did last, for it
+        self._work: asyncio.Future[Any] | None = None  # what a thread does, or did last, for this feed
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
     def begin(self, transport: asyncio.Transport, delay: bool) -> None:
-        """The connection is the feed's from now on. ``delay``: the system may gather small packets."""
+        """Take over the connection. ``delay``: the system may join small packets (Nagle's algorithm)."""
         self._transport = transport
         sock = transport.get_extra_info("socket")
         if delay and sock is not None and sock.family != socket.AF_UNIX:
@@ -87,12 +88,12 @@ class Feed(asyncio.Protocol):
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Not called: the connection was made before it became a replica's."""
+        """Not called: the connection existed before the feed took it over."""
 
     def data_received(self, data: bytes) -> None:
         for argv in self._decoder.feed(data):
             if not self._over:
-                self._said([word.upper() for word in argv])
+                self._request([word.upper() for word in argv])
         if self._decoder.error is not None:
             self.cut(f"it broke the protocol: {self._decoder.error}")
 
@@ -108,9 +109,9 @@ class Feed(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._room.set()
 
-    # -- what it says ----------------------------------------------------------------------------------------
-    def _said(self, argv: list[bytes]) -> None:
-        """REPLCONF ACK offset FACK offset; everything else is but a sign of life."""
+    # -- from the replica ------------------------------------------------------------------------------------
+    def _request(self, argv: list[bytes]) -> None:
+        """REPLCONF ACK offset FACK offset; everything else is only a sign of life."""
         owner = self.owner
         if argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
@@ -127,25 +128,25 @@ class Feed(asyncio.Protocol):
                 self.state = "online"
         owner.heard(self)
 
-    # -- what it gets ----------------------------------------------------------------------------------------
+    # -- to the replica --------------------------------------------------------------------------------------
     def live_batch(self, offset: int, batch: bytes) -> None:
-        """A batch that was just logged at ``offset``; to be called for live feeds only."""
+        """Send a batch that was just logged at ``offset``; for live feeds only."""
         self._write(head(frames.BATCH, offset, batch))
         self._write(batch)
         self.position = self.needs = offset + len(batch)
 
     def alive(self, wanted: bool = False) -> None:
-        """Say that the leader is there; ``wanted``: the replica shall acknowledge at once, behind all that there is."""
+        """Send a sign of life. ``wanted``: have the replica acknowledge as soon as it has everything logged so far."""
         if wanted and not self.live:
             self.wanted = True  # see _catch_up()
         elif self.state != "wait_bgsave":
-            self._alive(frames.ACKNOWLEDGE if wanted else 0)
+            self._send_alive(frames.ACKNOWLEDGE if wanted else 0)
 
-    def _alive(self, flags: int) -> None:
+    def _send_alive(self, flags: int) -> None:
         self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
 
     def message(self, frame: bytes) -> None:
-        """A MESSAGE frame; one that has no room now is not sent: messages were never promised."""
+        """Send a MESSAGE frame. It is dropped if the feed is not live: messages may be lost."""
         if self.live:
             self._write(frame)
 
@@ -163,13 +164,13 @@ class Feed(asyncio.Protocol):
             self.cut(f"what it lacks can't be read: {error}")
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work`` in a thread; it goes on, and the owner knows of it, also where nobody waits for it any more."""
+        """Run ``work`` in a thread. It goes on even if this is cancelled; the owner knows about it."""
         self._work = asyncio.get_running_loop().run_in_executor(None, work, *args)
         self.owner.works(self._work)
         return await asyncio.shield(self._work)
 
     async def _copy(self) -> None:
-        """The store as it lies there, inside one read transaction."""
+        """Send the store as it is on disk, inside one read transaction."""
         owner = self.owner
         copy: StoreCopy | None = None
 
@@ -195,21 +196,21 @@ class Feed(asyncio.Protocol):
             self._write(encode(frames.DONE, offset, frames.DONE_BODY.pack(copy.entries)))
             self.position = offset
         finally:
-            # never under a thread that still reads in the transaction
+            # Not while a thread may still read in the transaction.
             if self._work is not None:
                 self._work.add_done_callback(lambda _: copy.close() if copy is not None else None)
 
     async def _catch_up(self) -> None:
-        """Send from the log until nothing is left to send: then it is live."""
+        """Send from the log until nothing is left to send; then the feed is live."""
         while True:
             await self._room.wait()
-            disk = self.owner.disk  # another one where it was opened again
+            disk = self.owner.disk  # it may have been reopened
             batches = disk.recent(self.position, AT_ONCE)
             if batches is None:
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)
             elif not batches and self.wanted:
                 self.wanted = False
-                self._alive(frames.ACKNOWLEDGE)  # which may have taken the last room
+                self._send_alive(frames.ACKNOWLEDGE)  # this may have filled the socket's buffer: look again
                 continue
             elif not batches:
                 break
@@ -219,7 +220,7 @@ class Feed(asyncio.Protocol):
                 self.position = offset + len(batch)
             self._write(b"".join(out))
             self.needs = self.position
-            await asyncio.sleep(0)  # a tick for the clients
+            await asyncio.sleep(0)  # let the leader's clients have a tick
         self.live = True
 
     def _catch_up_later(self) -> None:
@@ -233,9 +234,9 @@ class Feed(asyncio.Protocol):
 
     # -- end -------------------------------------------------------------------------------------------------
     def cut(self, why: str) -> None:
-        """Close the link at once; the replica will come again."""
+        """Close the link at once; the replica will connect again."""
         self._end(why)
-        with suppress(AttributeError):  # it had not begun
+        with suppress(AttributeError):  # begin() was not called yet
             self._transport.abort()
 
     def _end(self, why: str) -> None:

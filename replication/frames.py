@@ -1,4 +1,4 @@
-"""What a leader sends to a replica once PSYNC is answered: frames. Bytes only, no I/O.
+"""Frames: what a leader sends to a replica after it has answered PSYNC. Bytes only, no I/O.
 
     0         1               9             13               17            21
     +---------+---------------+-------------+----------------+-------------+------------- ... -+
@@ -6,19 +6,19 @@
     |         |               | of payload  | payload u32    | bytes 0..17 |                   |
     +---------+---------------+-------------+----------------+-------------+------------- ... -+
 
-Numbers are big-endian. The head has a crc of its own, so that no length is believed, and no memory set aside for it,
-that the leader didn't send.
+Numbers are big-endian. The head has its own crc, so that no length is believed, and no memory reserved for it, that
+the leader did not send.
 
     kind     log offset               payload
     BATCH    where the batch begins   records (see storage.records), whole batches only
-    ALIVE    the leader's log offset  flags u8: 1 the replica shall say at once how far it is
+    ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge at once
     COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
-    PIECE    the same                 entries of the store (see persistence.store)
+    PIECE    the same                 entries of the store (see persistence.pieces)
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
-    MESSAGE  0                        channel length u32 | channel | message: something was PUBLISHed
+    MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
 
-Rule 1: whatever is not exactly this is a LinkError, and the link is given up: nothing is skipped or guessed.
-Rule 2: a frame is handed out whole or not at all.
+Rule 1: anything else is a LinkError and ends the link; nothing is skipped or guessed.
+Rule 2: the decoder returns whole frames only.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LENGTH = Struct(">I")
 
 
 class LinkError(Exception):
-    """The link can't go on: the other end is no tidelog server, broke the protocol, or refused."""
+    """The link can't go on: the other end is not a tidelog server, broke the protocol, or refused."""
 
 
 class Frame(NamedTuple):
-    """One frame: ``kind`` is one of the numbers above, ``offset`` a log offset."""
+    """One frame: ``kind`` is one of the constants above, ``offset`` a log offset."""
 
     kind: int
     offset: int
@@ -52,7 +52,7 @@ class Frame(NamedTuple):
 
 
 def head(kind: int, offset: int, payload: bytes) -> bytes:
-    """What stands before a payload."""
+    """The head of a frame with that payload."""
     first = FIRST.pack(kind, offset, len(payload), crc32(payload))
     return first + CRC.pack(crc32(first))
 
@@ -68,7 +68,7 @@ def message(channel: bytes, text: bytes) -> bytes:
 
 
 def read_message(payload: bytes) -> tuple[bytes, bytes]:
-    """Channel and message. Raises LinkError."""
+    """Channel and message in the payload of a MESSAGE. Raises LinkError."""
     if len(payload) >= LENGTH.size:
         end = LENGTH.size + int(LENGTH.unpack_from(payload)[0])
         if end <= len(payload):
@@ -77,7 +77,7 @@ def read_message(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def read_numbers(body: Struct, payload: bytes) -> tuple[int, ...]:
-    """The payload of ALIVE, COPY or DONE. Raises LinkError."""
+    """The numbers in the payload of ALIVE, COPY or DONE. Raises LinkError."""
     if len(payload) != body.size:
         raise LinkError(f"a frame of {len(payload)} bytes instead of {body.size}")
     return tuple(map(int, body.unpack(payload)))
@@ -88,10 +88,10 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._need = HEAD  # bytes until something can be said
+        self._need = HEAD  # bytes that must be in the buffer before there is anything to decode
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Raises LinkError; the decoder is of no use afterwards."""
+        """The frames that are complete now. Raises LinkError; the decoder must not be used afterwards."""
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []

@@ -1,19 +1,20 @@
-"""A replica introduces itself to its leader: requests and replies as bytes, no I/O.
+"""How a replica introduces itself to its leader: requests and replies as bytes, no I/O.
 
     replica                                   leader
-    PING                                      +PONG        (or -NOAUTH: then AUTH must do)
-    AUTH [user] password                      +OK          where masterauth is set
+    PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
+    AUTH [user] password                      +OK          if masterauth is set
     REPLCONF tidelog 1                        +OK          a redis-server answers with an error: it can't be followed
-    REPLCONF listening-port 6380              +OK          what the leader shows in INFO
-    REPLCONF ip-address 10.0.0.2              +OK          where replica-announce-ip is set
-    REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from 4711 to where it ends; twice
-                                                           (history 4711:... history 123:...) where more is held
+    REPLCONF listening-port 6380              +OK          the leader shows it in INFO
+    REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
+    REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
+                                                           (history 4711:... history 123:...) if the log holds more
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
 
-``offset`` is the log offset: bytes of records that the replica has. ``PSYNC ? -1`` asks for a full copy. ``PSYNC <ID>
-<offset> FAILOVER`` comes from a leader that hands over: who gets it becomes the leader, then answers. ``history`` lets
-the leader see that a log of the right ID and length is nevertheless another one (a directory from a backup).
+``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` asks for a
+full copy. ``PSYNC <ID> <offset> FAILOVER`` comes from a leader that hands over: the server that receives it becomes the
+leader, then answers. ``history`` shows the leader a log that differs although its ID and length are right, such as a
+directory that was restored from a backup.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ ID_LENGTH = 40
 
 
 class RefusedError(LinkError):
-    """The leader understood, and said no."""
+    """The leader understood the request and refused it."""
 
 
 @dataclass(slots=True)
 class Introduction:
     """Who the replica is and what it has."""
 
-    replid: str  # "?" for whoever wants a full copy
+    replid: str  # "?" asks for a full copy
     offset: int  # -1 with "?"
     port: int
     announce_ip: str = ""
     user: str = ""
     password: bytes = b""
-    history: tuple[int, int] | None = None  # start and crc32 of the last piece of its log
+    history: tuple[int, int] | None = None  # start offset and crc32 of the end of its log
     failover: bool = False
-    longer: tuple[int, int] | None = None  # the same of a longer one
+    longer: tuple[int, int] | None = None  # the same for a longer part of its end
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the leader said to PSYNC."""
+    """The leader's answer to PSYNC."""
 
     replid: str
-    offset: int  # of the copy to come; -1: no copy, go on
+    offset: int  # of the full copy that follows; -1: none, batches follow
 
 
 def request(*words: bytes | str | int) -> bytes:
@@ -62,14 +63,14 @@ def request(*words: bytes | str | int) -> bytes:
 
 
 class Handshake:
-    """Use: send ``start()``, then whatever ``feed()`` returns, until ``answer`` is there."""
+    """Use: send what start() returns, then what feed() returns, until ``answer`` is set."""
 
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
         self._at = 0
         self._buffer = b""
         self.answer: Answer | None = None
-        self.rest = b""  # what came behind the answer: the first frames
+        self.rest = b""  # what came after the answer: the first frames
 
     def start(self) -> bytes:
         return self._steps[0][1]
@@ -86,12 +87,13 @@ class Handshake:
                 return out
             self._buffer = rest
             line = line.removesuffix(b"\r")
-            if line:  # an empty one is Redis's sign of life while it prepares
-                out += self._took(line)
+            if line:  # an empty one is Redis's sign of life while it prepares a copy
+                out += self._reply(line)
         self.rest, self._buffer = self._buffer, b""
         return out
 
-    def _took(self, line: bytes) -> bytes:
+    def _reply(self, line: bytes) -> bytes:
+        """Take the reply to the current step; returns the next request. Raises LinkError."""
         step = self._steps[self._at][0]
         text = line.decode("utf-8", "replace")
         if step == "PSYNC":
@@ -103,7 +105,7 @@ class Handshake:
         return self._steps[self._at][1]
 
     def _refused(self, step: str, text: str) -> None:
-        """Raises LinkError, unless the next step may put it right."""
+        """Raises LinkError, unless the next step may resolve it."""
         if not text.startswith("-"):
             raise LinkError(f"the leader answered {step} with {text[:100]!r}: it is no tidelog server")
         if step == "PING" and text.startswith(("-NOAUTH", "-NOPERM")) and self._steps[1][0] == "AUTH":
@@ -119,7 +121,7 @@ class Handshake:
 
 
 def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
-    """What is asked for, and the request."""
+    """The steps of the handshake: a name for messages, and the request."""
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)

@@ -1,19 +1,21 @@
-"""Requests at C speed: hiredis does the parsing, arithmetic proves that it understood what Redis would have.
+"""Requests at C speed: hiredis parses them, and arithmetic proves that it understood what Redis would have understood.
 
-hiredis' Reader parses replies. So it takes more than a request may hold (integers, nulls, nested arrays, maps ...),
-reserves what an array's header promises, and keeps state that can't be looked at. Hence:
+hiredis' Reader parses replies. So it accepts more than a request may hold (integers, nulls, nested arrays, maps ...),
+reserves memory for what an array's header promises, and has state that can't be inspected. Hence:
 
-Rule 1: it is given whole commands and is empty between two feeds; an incomplete command is held by ExactDecoder.
-Rule 2: what it returned counts once it is proven; all else goes from the last good boundary to ExactDecoder.
+Rule 1: it is given whole commands and is empty between two feeds; ExactDecoder holds an incomplete command.
+Rule 2: what it returns counts once it is proven right; everything else, from the last proven boundary on, goes to
+ExactDecoder.
 
-The proof. ``has_data()`` is asked before each ``gets()``: if it says False right after a complete item, the Reader
-consumed all bytes and is between items. An item's canonical size is that of ``*N`` and ``$L`` headers with its
-arguments. If all items are lists of bytes and the canonical sizes add up to the bytes consumed, each argument was a
-bulk string: what else becomes bytes is ``+`` and ``(``, both shorter than the bulk string of the same content, and
-``=``, the only longer one, which was ruled out before (FOREIGN), as were ``|`` and ``>``, which become lists too.
+The proof. ``has_data()`` is asked before each ``gets()``: if it is False right after a complete item, the Reader has
+consumed all bytes and is between items. An item's canonical size is the size of its arguments with ``*N`` and ``$L``
+headers. If all items are lists of bytes and the canonical sizes add up to the bytes consumed, each argument was a bulk
+string. Three other types become bytes, too: ``+`` and ``(`` are shorter than the bulk string of the same content, and
+``=``, the only longer one, was ruled out before (FOREIGN). So were ``|`` and ``>``, which become lists, too.
 
-Against promises (a nested ``*999999`` in each nine bytes): all headers from ``*100`` on must be able to be true at once
-(_believable); smaller ones can make it reserve no more than 170 bytes for each byte given, for the time of one feed.
+Against false promises (a nested ``*999999`` in each nine bytes): all headers from ``*100`` on must be able to be true
+at once (_believable). Smaller ones can make the Reader reserve at most 170 bytes for each byte given, until the feed
+ends.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import hiredis
 from resp.exact import ExactDecoder
 
 AT_ONCE: Final = 256 * 1024  # bytes given to hiredis at once: bounds what small false headers can make it reserve
-SINGLE: Final = 4096  # bytes; a chunk up to this that is one command is split without hiredis
+SINGLE: Final = 4096  # bytes; a chunk of up to this size that is one command is split without hiredis
 
 # Wire sizes by content: bytes of ``$n\r\n`` + n + CRLF; bytes of ``*n\r\n``.
 BULK_SIZE: Final = [5 + len(str(n)) + n for n in range(4096)]
@@ -40,8 +42,8 @@ _pieces: Final = PIECES.get
 _flat: Final = chain.from_iterable
 _large: Final = re.compile(rb"\*\d{3}").search
 _counts: Final = re.compile(rb"\*(\d{3,9})").findall
-# Headers that hiredis knows and no request holds. A verbatim string is known by the colon after its three letters, so a
-# value that ends in "=5" is none. (One search with a class of characters would be ten times slower.)
+# Headers that hiredis knows and that no request holds. A verbatim string has a colon after its three letters, so a
+# value that ends in "=5" does not look like one. (One search with a class of characters would be ten times slower.)
 FOREIGN: Final = [
     (ord("="), re.compile(rb"=\d+\r\n...:", re.DOTALL).search),
     *((ord(c), re.compile(rb"%b\d+\r\n" % re.escape(c.encode())).search) for c in "|>%~"),
@@ -49,7 +51,7 @@ FOREIGN: Final = [
 
 
 class RequestDecoder(ExactDecoder):
-    """Decoder of one peer's requests; see ExactDecoder for limits, attributes and errors."""
+    """Decodes one peer's requests; see ExactDecoder for limits, attributes and errors."""
 
     def __init__(
         self, max_bulk: int = 512 * 1024 * 1024, max_multibulk: int = 1024 * 1024, max_buffer: int = 1024 * 1024 * 1024
@@ -57,15 +59,15 @@ class RequestDecoder(ExactDecoder):
         super().__init__(max_bulk, max_multibulk, max_buffer)
         self.limit(max_bulk, max_buffer)
         self._reader: Any = None  # hiredis.Reader, made for the first pipeline
-        # Of the commands that feed() returned last, as many as are known: the bytes that they came as, one after
-        # another, and the offset behind each. Whoever takes the commands calls forget().
+        # The wire bytes of the first commands that feed() returned last, as many as are known, and the offset after
+        # each. The caller must call forget() when it has taken the commands.
         self.raw = b""
         self.ends: list[int] = []
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
         """Change the limits; a header that was accepted stays accepted."""
         super().limit(max_bulk, max_buffer)
-        # A chunk up to this size can't break a limit by what is complete in it (an argument takes six bytes or more).
+        # The complete commands in a chunk of up to this size can't exceed a limit: an argument takes six bytes or more.
         self._at_once = min(AT_ONCE, max_bulk, max_buffer, 6 * self.max_multibulk)
 
     def feed(self, data: bytes) -> list[list[bytes]]:
@@ -86,7 +88,7 @@ class RequestDecoder(ExactDecoder):
         return self._pipeline(data)
 
     def forget(self) -> None:
-        """Keep no bytes of commands that were taken."""
+        """Drop the wire bytes of commands that were taken."""
         if self.raw:
             self.raw = b""
             self.ends = []
@@ -97,21 +99,21 @@ class RequestDecoder(ExactDecoder):
             view = memoryview(data)
             for at in range(0, len(data), AT_ONCE):
                 commands += self.feed(bytes(view[at : at + AT_ONCE]))
-            self.forget()  # it is of the last piece
+            self.forget()  # they are those of the last piece only
             return commands
         if self._midway and self.authenticated:
             data = self._parse(data, commands, once=True)
             if data and self.error is None and len(data) <= self._at_once:
                 commands += self.feed(data)
-                self.forget()  # it does not begin with the first of them
+                self.forget()  # they do not begin with the first of these commands
                 return commands
         self._parse(data, commands, once=False)
         return commands
 
     def _pipeline(self, data: bytes) -> list[list[bytes]]:
-        """Several commands, or a broken one, or an incomplete one, from a command's start on."""
+        """Decode from a command's start on: several commands, or one that is incomplete or wrong."""
         end = len(data)
-        if not data.endswith(b"\r\n"):  # incomplete: all but what seems to be its last command
+        if not data.endswith(b"\r\n"):  # incomplete: without what seems to be its last command
             end = data.rfind(b"\r\n*") + 2
         commands: list[list[bytes]] = []
         if end > 2 and data.startswith(b"*") and _believable(data):
@@ -119,7 +121,7 @@ class RequestDecoder(ExactDecoder):
             found, whole = self._read(raw)
             ends: list[int] = []
             size = _canonical_size(found, data.count(b"*", 0, end), ends)
-            if not whole and 0 < size < end:  # the last command is cut, or a payload looked like a header
+            if not whole and 0 < size < end:  # the last command is incomplete, or a payload looked like a header
                 end = size
                 raw = data[:end]
                 found, whole = self._read(raw)
@@ -136,7 +138,7 @@ class RequestDecoder(ExactDecoder):
         return commands
 
     def _read(self, data: bytes) -> tuple[list[list[bytes]], bool]:
-        """What hiredis makes of ``data``, and whether that used up all of it and left nothing begun."""
+        """What hiredis makes of ``data``, and whether it consumed all of it and is between items."""
         items: list[list[bytes]] = []
         reader = self._reader
         if reader is None:
@@ -151,14 +153,14 @@ class RequestDecoder(ExactDecoder):
                 append(item)
             else:
                 return items, True
-        except hiredis.HiredisError:  # maps and sets, whose keys can raise TypeError, were ruled out
+        except hiredis.HiredisError:  # no TypeError: maps and sets, whose keys can raise it, were ruled out
             pass
-        self._reader = None  # it holds the beginning of something
+        self._reader = None  # it holds the beginning of an item
         return items, False
 
 
 def _believable(data: bytes) -> bool:
-    """Whether hiredis may see ``data``: nothing that is foreign to requests, no promise of more than there can be."""
+    """Whether hiredis may see ``data``: no header that is foreign to requests, and none that promises too much."""
     for first, search in FOREIGN:
         if first in data and search(data) is not None:
             return False
@@ -166,10 +168,10 @@ def _believable(data: bytes) -> bool:
 
 
 def _canonical_size(items: list[list[bytes]], asterisks: int, ends: list[int]) -> int:
-    """Bytes that the items take as commands; -1 if they are not all lists of bytes.
+    """The bytes that the items take as commands; -1 if they are not all lists of bytes.
 
-    ``asterisks``: how many there are in the bytes that the items come from. As many as items: then no list is nested
-    in another, and whatever else is no bytes has no length. ``ends`` is given the offset behind each command.
+    ``asterisks`` is their number in the bytes that the items come from. If it is the number of items, no list is nested
+    in another, and anything else that is not bytes has no length. The offset after each command is added to ``ends``.
     """
     if set(map(type, items)) != {list}:
         return -1

@@ -1,9 +1,10 @@
-"""Every error that a client can see, and the families they belong to.
+"""Every error that a client can see, and the families that they belong to.
 
-Rule 1: errors are raised, never returned.  Rule 2: each text stands here, once.  Rule 3: texts and codes are
-Redis's where Redis has the thing.
+Rule 1: errors are raised, never returned.
+Rule 2: each text is defined here, once.
+Rule 3: texts and codes are Redis's where Redis has the same error.
 
-Four families, each caught in one place:
+There are four families, each caught in one place:
 
 ==================  ==========================================  ==================================
 family              whose fault                                 caught by
@@ -21,11 +22,11 @@ from collections.abc import Sequence
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that are no request; the text goes out after ``-ERR Protocol error: ``."""
+    """The peer sent bytes that are not a request. The text follows ``-ERR Protocol error: `` in the reply."""
 
 
 class CommandError(Exception):
-    """A command that can't be carried out. ``text`` starts with the error code, without the leading dash."""
+    """A command that can't be executed. ``text`` starts with the error code, without the leading dash."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -33,7 +34,10 @@ class CommandError(Exception):
 
 
 class CorruptError(Exception):
-    """A damaged or foreign file in the data directory. The text names the file and what to do."""
+    """A damaged or foreign file in the data directory. The text names the file and the remedy."""
+
+
+REMEDY = "restore the directory from a backup, or from a replica"  # at the end of most texts of CorruptError
 
 
 # -- texts without a variable part ---------------------------------------------------------------------------
@@ -87,7 +91,7 @@ WATCH_IN_MULTI = "ERR WATCH inside MULTI is not allowed"
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
-LOADING = "LOADING Redis is loading the dataset in memory"  # clients know these words
+LOADING = "LOADING Redis is loading the dataset in memory"  # clients look for exactly these words
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 WAIT_ON_REPLICA = "ERR WAIT cannot be used with replica instances, which take no writes."
 WAITAOF_ON_REPLICA = "ERR WAITAOF cannot be used with replica instances, which take no writes."
@@ -142,14 +146,14 @@ def stale(fence: bytes, epoch: int, done: int) -> CommandError:
 
 
 def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
-    """A subcommand that exists and can't be called like this, where its arity alone doesn't tell."""
+    """For a subcommand that exists but can't be called like this, where its arity alone does not show it."""
     return CommandError(
         f"ERR unknown subcommand or wrong number of arguments for '{show(argv[1])}'. Try {show(argv[0]).upper()} HELP."
     )
 
 
 def bad_name(what: str) -> CommandError:
-    """``what``: whose name it is, as ``Client names`` or ``lib-name``."""
+    """``what`` is what the name is for: ``Client names`` or ``lib-name``."""
     return CommandError(f"ERR {what} cannot contain spaces, newlines or special characters.")
 
 
@@ -170,6 +174,6 @@ def no_such_user(name: bytes) -> CommandError:
 
 
 def show(raw: bytes, limit: int = 128) -> str:
-    """A peer's bytes made fit for an error line: printable, one line, at most ``limit`` characters."""
+    """A peer's bytes as text for an error reply: printable, on one line, at most ``limit`` characters."""
     text = raw[:limit].decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,16 +1,17 @@
-"""Requests, byte by byte and incrementally: slow, exact, in the words of Redis. ``decode`` is the fast way to the same.
+"""Decodes requests incrementally: slowly, exactly, with the limits and error texts of Redis. ``decode`` does the same
+fast.
 
-Rule 1: a length is believed only so far as it permits to wait: nothing is reserved for bytes that have not come.
-Rule 2: a length is judged when its header is there, before its data.
-Rule 3: how the stream is cut into chunks changes nothing: not the commands, not the error.
+Rule 1: a length only says how long to wait: no memory is reserved for bytes that have not arrived.
+Rule 2: a length is checked as soon as its header is complete, before its data.
+Rule 3: how the stream is cut into chunks makes no difference, neither to the commands nor to the error.
 Rule 4: each byte of an argument is copied a bounded number of times, however it arrives.
 
-    *3 CRLF  $7 CRLF TAPPEND CRLF  ...     a command: how many arguments, then for each its length and its bytes
-    *0 CRLF, *-1 CRLF                      no command, passed over
+    *3 CRLF  $7 CRLF TAPPEND CRLF  ...     a command: the number of arguments, then for each its length and its bytes
+    *0 CRLF, *-1 CRLF                      no command, skipped
     PING hello CRLF                        anything else is an inline command, up to the line feed (resp.inline)
 
-Lengths are decimal, without plus sign or leading zeros. As in Redis a header ends with CR and any one byte, and the two
-bytes after an argument are passed over unread.
+Lengths are decimal, without plus sign or leading zeros. As in Redis, a header ends with CR and any one byte, and the
+two bytes after an argument are skipped unread.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ UNAUTHENTICATED_BULK: Final = 16384  # bytes of an argument
 
 CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
 
-MANY = 16  # arguments still to come from which on they are looked at together
-SHORT = 4096  # bytes; arguments below that can be
+BATCH: Final = 16  # if at least so many arguments are missing, they are decoded as a batch where that is possible
+SHORT: Final = 4096  # bytes; only shorter arguments can be decoded as a batch
 _length = [b"$%d" % n for n in range(SHORT)].__getitem__
 
 
 class ExactDecoder:
-    """Decoder of one peer's requests. After an error it takes nothing more.
+    """Decodes one peer's requests. After an error it ignores everything.
 
     ``max_bulk``: bytes of one argument; ``max_multibulk``: arguments of one command; ``max_buffer``: bytes of one
-    command on the wire, headers included, and so also the most that is ever held.
+    command on the wire, headers included, which is also the most that the decoder holds.
     """
 
     def __init__(
@@ -46,18 +47,18 @@ class ExactDecoder:
         self.max_multibulk = max_multibulk
         self.max_buffer = max_buffer
         self.authenticated = True  # False: much tighter limits
-        self.error: ProtocolError | None = None  # set when the stream broke; the connection says so and closes
+        self.error: ProtocolError | None = None  # once it is set, the connection replies and closes
         self._midway = False  # part of a command is held
-        self._line = b""  # beginning of a line whose end has not come
-        self._argv: list[bytes] = []  # complete arguments of the command under way
-        self._missing = 0  # arguments still to come; 0: between commands
-        self._wire = 0  # bytes of the command up to here: complete headers and arguments
-        self._value: BytesIO | None = None  # argument under way (grows in place, becomes bytes without a copy)
-        self._need = 0  # bytes of it still to come, the two after it included
+        self._line = b""  # the beginning of a line whose end has not arrived
+        self._argv: list[bytes] = []  # complete arguments of an incomplete command
+        self._missing = 0  # arguments of it that are still to come; 0: between commands
+        self._wire = 0  # bytes of it so far: complete headers and arguments
+        self._value: BytesIO | None = None  # an incomplete argument (grows in place, becomes bytes without a copy)
+        self._need = 0  # bytes of it that are still to come, including the two after it
 
     @property
     def buffered(self) -> int:
-        """Bytes held for the incomplete command, headers included."""
+        """Bytes held of an incomplete command, headers included."""
         held = self._wire + len(self._line)
         return held if self._value is None else held - self._need
 
@@ -68,16 +69,16 @@ class ExactDecoder:
         return commands
 
     def first(self, data: bytes) -> tuple[list[list[bytes]], bytes]:
-        """Like feed(), up to the end of the first command or empty line; returns what stands behind it, too.
+        """Like feed(), but only up to the end of the first command or empty line. Also returns the bytes after it.
 
-        For a peer that hasn't logged in: the command may change what is allowed after it.
+        For a peer that has not logged in: the command may change what is allowed after it.
         """
         commands: list[list[bytes]] = []
         rest = self._parse(data, commands, once=True)
         return commands, rest
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
-        """Change the limits; a header that was accepted stays accepted."""
+        """Change the limits; a header that has been accepted stays accepted."""
         self.max_bulk, self.max_buffer = max_bulk, max_buffer
 
     def _parse(self, data: bytes, commands: list[list[bytes]], *, once: bool) -> bytes:
@@ -100,30 +101,17 @@ class ExactDecoder:
             data = self._line + data
             self._line = b""
         at, size = 0, len(data)
-        looked = False  # what is in ``data`` of this command was looked at together
+        tried = False  # to decode the arguments of this command in ``data`` as a batch
         while at < size:
             if self._value is not None:
                 at = self._fill(self._value, data, at)
-            elif self._missing >= MANY and not looked:
-                at = self._many(data, at)
-                looked = True
+            elif self._missing >= BATCH and not tried:
+                at = self._batch(data, at)
+                tried = True
             elif self._missing:
-                end = self._line_end(data, at, CR, "too big bulk count string")
-                if end < 0:
+                at = self._argument(data, at)
+                if at < 0:
                     break
-                length = self._bulk_length(data, at, end)
-                self._wire += end + 2 - at + length + 2
-                if self._wire > self.max_buffer:
-                    raise _over_limit()
-                at = end + 2
-                if size - at >= length + 2:
-                    self._argv.append(data[at : at + length])
-                    self._missing -= 1
-                    at += length + 2
-                else:
-                    self._value = BytesIO()
-                    self._need = length + 2
-                    at = self._fill(self._value, data, at)
             else:
                 at, argv = self._start(data, at)
                 if at < 0:
@@ -136,19 +124,40 @@ class ExactDecoder:
                 commands.append(self._argv)
                 self._argv = []
             self._wire = 0
-            looked = False
+            tried = False
             if once:
                 return data[at:]
         return b""
 
-    def _many(self, data: bytes, at: int) -> int:
-        """Take arguments at ``at`` all at once, if they are short and none has a line end in it; returns the place
-        after them.
+    def _argument(self, data: bytes, at: int) -> int:
+        """Read an argument's header and what has arrived of its value. Returns the index after that.
 
-        Cut at each line end, such arguments are headers and values in turn, each header the one of its value.
+        -1 if the header's end has not arrived.
+        """
+        end = self._line_end(data, at, CR, "too big bulk count string")
+        if end < 0:
+            return -1
+        length = self._bulk_length(data, at, end)
+        self._wire += end + 2 - at + length + 2
+        if self._wire > self.max_buffer:
+            raise _over_limit()
+        at = end + 2
+        if len(data) - at >= length + 2:
+            self._argv.append(data[at : at + length])
+            self._missing -= 1
+            return at + length + 2
+        self._value = BytesIO()
+        self._need = length + 2
+        return self._fill(self._value, data, at)
+
+    def _batch(self, data: bytes, at: int) -> int:
+        """Decode the arguments at ``at`` as a batch, if they are short and hold no line ends. Returns the index after
+        them, or ``at``.
+
+        Split at line ends, such arguments are headers and values in turn, each header that of the value after it.
         """
         words = data[at:].split(b"\r\n", 2 * self._missing)
-        whole = (len(words) - 1) & ~1  # the last word has no end yet, or is what follows
+        whole = (len(words) - 1) & ~1  # without the last word, which has no end yet or follows the arguments
         values = words[1:whole:2]
         try:
             if words[:whole:2] != list(map(_length, map(len, values))):
@@ -156,7 +165,7 @@ class ExactDecoder:
         except IndexError:
             return at
         taken = sum(map(len, words[:whole])) + 2 * whole
-        if self.max_bulk < SHORT or self._wire + taken > self.max_buffer:  # one by one: there is an error to find
+        if self.max_bulk < SHORT or self._wire + taken > self.max_buffer:  # there may be an error to find: one by one
             return at
         self._argv += values
         self._missing -= len(values)
@@ -164,9 +173,9 @@ class ExactDecoder:
         return at + taken
 
     def _start(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
-        """Read a command's first line: an inline command whole, else how many arguments will follow.
+        """Read a command's first line: an inline command, or how many arguments will follow.
 
-        Returns the place after it, -1 if its end has not come, and the inline command's words.
+        Returns the index after it, -1 if its end has not arrived, and the inline command's words.
         """
         if data[at] != ASTERISK:
             end = self._line_end(data, at, LF, "too big inline request")
@@ -188,7 +197,7 @@ class ExactDecoder:
         return end + 2, []
 
     def _line_end(self, data: bytes, at: int, mark: int, too_big: str) -> int:
-        """Place of the ``mark`` that ends the line at ``at``; -1, and the line is held, if not all of it has come."""
+        """The index of the ``mark`` that ends the line at ``at``; -1 if it has not arrived, then the line is held."""
         end = data.find(mark, at, at + LINE_LIMIT + 1)
         if end < 0 and len(data) - at > LINE_LIMIT:
             raise ProtocolError(too_big)
@@ -214,9 +223,9 @@ class ExactDecoder:
         return length
 
     def _fill(self, value: BytesIO, data: bytes, at: int) -> int:
-        """Take bytes of the argument under way; returns the place after them."""
+        """Take bytes of the incomplete argument; returns the index after them."""
         take = min(self._need, len(data) - at)
-        text = min(take, self._need - 2)  # the last two are its line end; negative: one of those has come already
+        text = min(take, self._need - 2)  # the last two are its line end; negative: one of those has arrived already
         if text > 0:
             value.write(memoryview(data)[at : at + text])
         self._need -= take
@@ -228,7 +237,7 @@ class ExactDecoder:
 
 
 def _integer(text: bytes) -> int | None:
-    """Decimal in its one canonical form and within 64 bits; None for anything else."""
+    """A decimal number in canonical form and within 64 bits; None for anything else."""
     digits = text[1:] if text.startswith(b"-") else text
     if not digits.isdigit() or len(text) > 20 or (digits[0] == ZERO and len(text) > 1):
         return None

@@ -1,8 +1,8 @@
 """Inline commands: a line of words, as a person types them into telnet. Quoting is Redis's.
 
-Blanks separate words. ``"..."`` takes the escapes ``\\n \\r \\t \\b \\a`` and ``\\xHH``; a backslash before anything
-else stands for that. ``'...'`` takes ``\\'`` only. A quote may begin within a word; a blank or the end must follow the
-closing one.
+Blanks separate words. ``"..."`` knows the escapes ``\\n \\r \\t \\b \\a`` and ``\\xHH``; a backslash before any other
+byte stands for that byte. ``'...'`` knows only ``\\'``. An opening quote may stand inside a word; a blank or the end of
+the line must follow the closing one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ QUOTE, APOSTROPHE, BACKSLASH, LETTER_X = b"\"'\\x"
 
 
 def split_inline(line: bytes) -> list[bytes]:
-    """Words of a line (without its end); empty where there are only blanks. Raises ProtocolError on unbalanced quotes.
+    """The words of a line (without its end); none if it holds only blanks. Raises ProtocolError on unbalanced quotes.
 
     Unlike in Redis, whose lines are C strings, a zero byte is a byte like any other.
     """
@@ -45,7 +45,7 @@ def split_inline(line: bytes) -> list[bytes]:
 
 
 def _double(line: bytes, at: int, word: bytearray) -> int:
-    """Read the inside of ``"..."`` into ``word``; returns the place after the closing quote."""
+    """Read the inside of ``"..."`` into ``word``; returns the index after the closing quote."""
     end = len(line)
     while at < end:
         byte = line[at]
@@ -65,7 +65,7 @@ def _double(line: bytes, at: int, word: bytearray) -> int:
 
 
 def _single(line: bytes, at: int, word: bytearray) -> int:
-    """Read the inside of ``'...'`` into ``word``; returns the place after the closing quote."""
+    """Read the inside of ``'...'`` into ``word``; returns the index after the closing quote."""
     end = len(line)
     while at < end:
         byte = line[at]

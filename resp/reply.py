@@ -1,8 +1,8 @@
 """Replies as RESP bytes, for RESP2 and RESP3 (https://redis.io/docs/latest/develop/reference/protocol-spec/).
 
-Rule 1: everything here returns encoded bytes; what goes into an aggregate is encoded already. Rule 2: where the
-versions differ, the function takes ``proto`` (2 or 3). ``encode`` turns nested Python values into replies, for commands
-that are not hot.
+Rule 1: everything here returns encoded bytes; the items of an aggregate must be encoded already.
+Rule 2: where the versions differ, the function takes ``proto`` (2 or 3).
+For commands that are not hot, ``encode`` turns nested Python values into replies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PONG: Final = b"+PONG\r\n"
 QUEUED: Final = b"+QUEUED\r\n"
 NULL_BULK: Final = b"$-1\r\n"
 NULL_ARRAY: Final = b"*-1\r\n"
-NULL3 = b"_\r\n"
+NULL3: Final = b"_\r\n"
 EMPTY_ARRAY: Final = b"*0\r\n"
 
 BULK_HEADERS: Final = [b"$%d\r\n" % n for n in range(4096)]
@@ -31,7 +31,7 @@ def array_header(n: int) -> bytes:
 
 
 def simple(text: bytes) -> bytes:
-    """A simple string; must hold no CR or LF."""
+    """A simple string; ``text`` must hold no CR or LF."""
     return b"+%b\r\n" % text
 
 
@@ -57,12 +57,12 @@ def bulk_array(items: Iterable[bytes]) -> bytes:
 
 
 def null(proto: int) -> bytes:
-    """Where a bulk string might be."""
+    """A null in place of a bulk string."""
     return NULL3 if proto == 3 else NULL_BULK
 
 
 def null_array(proto: int) -> bytes:
-    """Where an array might be."""
+    """A null in place of an array."""
     return NULL3 if proto == 3 else NULL_ARRAY
 
 
@@ -94,14 +94,17 @@ def boolean(proto: int, value: bool) -> bytes:
 
 
 def verbatim(proto: int, fmt: str, text: bytes) -> bytes:
-    """``fmt``: three letters, ``txt`` or ``mkd``."""
+    """A verbatim string. ``fmt`` is ``txt`` or ``mkd``."""
     if proto == 3:
         return b"=%d\r\n%b:%b\r\n" % (len(text) + 4, fmt.encode(), text)
     return bulk(text)
 
 
 def encode(proto: int, value: object) -> bytes:
-    """A nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set."""
+    """A reply from a nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set.
+
+    Raises TypeError for anything else.
+    """
     if value is None:
         return null(proto)
     if isinstance(value, bool):

@@ -21,6 +21,7 @@ import psutil
 import redis
 from vega_datasets import local_data
 
+import tidelog
 from tidelog import Client, Entry, StreamId
 from tidelog.cli.load import Loader, Row, read_rows
 from tidelog.testing import Server, running_server
@@ -45,6 +46,13 @@ def promise(kept: bool, text: str) -> None:
     say(f"{'✓' if kept else '✗ NOT TRUE:'} {text}")
     if not kept:
         sys.exit(1)
+
+
+def which_tidelog(client: Client) -> str:
+    """Version and origin: an ordinary installation where there is one, else this checkout."""
+    info = client.redis.info("server")
+    how = "compiled" if info["tidelog_compiled"] else "interpreted"
+    return f"it is tidelog {info['tidelog_version']}, {how}, from {Path(tidelog.__file__).parent.parent}"
 
 
 def sparkline(values: Iterable[float]) -> str:
@@ -271,7 +279,7 @@ def picture(sampler: Sampler) -> str:
 
 def keep(directory: Path, port: int) -> None:
     """Start the server once more, on its own: it outlives the demo."""
-    command = [sys.executable, "-m", "_tidelog_server", "--port", str(port), "--dir", str(directory)]
+    command = [sys.executable, "-P", "-m", "_tidelog_server", "--port", str(port), "--dir", str(directory)]
     log = directory.with_suffix(".log")
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
@@ -292,6 +300,29 @@ def keep(directory: Path, port: int) -> None:
     say(f"redis-cli -p {port} SHUTDOWN; rm -r {directory} {log}")
 
 
+def scenes(directory: Path) -> int:
+    """Play all of them on a server in this directory; its port."""
+    title("1. A server on an empty directory")
+    started = time.monotonic()
+    with running_server(directory) as server, server.client() as client:
+        say(f"tidelog-server --port {server.port} --dir {directory}")
+        say(f"answers after {time.monotonic() - started:.2f} s")
+        say(which_tidelog(client))
+        say(f"appendfsync is {client.redis.config_get('appendfsync')['appendfsync']}")
+        say("from here on, this machine's CPU, memory, disk and network go into `machine` every 100 ms")
+        sampler = Sampler(server)
+        try:
+            rows = temperatures(client)
+            time_range(client, sampler)
+            follow(client, sampler)
+            share(client, server.url)
+            crash(server, client, sampler, rows)
+        finally:
+            sampler.stop()
+        say(f"the last 8 seconds of measurements   {picture(sampler)}")
+        return server.port
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the server up and say how to talk to it")
@@ -308,24 +339,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     kept = False
     try:
-        title("1. A server on an empty directory")
-        started = time.monotonic()
-        with running_server(directory) as server, server.client() as client:
-            say(f"tidelog-server --port {server.port} --dir {directory}")
-            say(f"answers after {time.monotonic() - started:.2f} s")
-            say(f"appendfsync is {client.redis.config_get('appendfsync')['appendfsync']}")
-            say("from here on, this machine's CPU, memory, disk and network go into `machine` every 100 ms")
-            sampler = Sampler(server)
-            try:
-                rows = temperatures(client)
-                time_range(client, sampler)
-                follow(client, sampler)
-                share(client, server.url)
-                crash(server, client, sampler, rows)
-            finally:
-                sampler.stop()
-            say(f"the last 8 seconds of measurements   {picture(sampler)}")
-            port = server.port
+        port = scenes(directory)
         if args.keep:
             keep(directory, port)
             kept = True

@@ -24,14 +24,14 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import matplotlib.pyplot as plt
 from vega_datasets import local_data
 
-ROOT = Path(__file__).parent.parent
-os.environ["PYTHONPATH"] = str(ROOT)  # Spark's workers: this checkout
-sys.path.insert(0, str(ROOT))
+import tidelog
 
+sys.path.append(str(Path(__file__).parent.parent))
+os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # of Spark's workers
 
-from examples import spark_windows  # noqa: E402 - found by the line above
-from scripts.demo import Sampler, promise, say, sparkline, title  # noqa: E402
-from tidelog.testing import Server, running_server  # noqa: E402
+from examples import spark_windows
+from scripts.demo import Sampler, promise, say, sparkline, title, which_tidelog
+from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,23 +45,15 @@ LATE = timedelta(days=2)  # the watermark of the example
 LATEST = 25.0  # seconds of host metrics
 
 
-def load(server: Server) -> None:
+def load(server: Server, client: Client) -> None:
     title("1. Load a data set: tidelog load sf_temps sf-temps.csv")
-    command = [
-        sys.executable,
-        "-m",
-        "tidelog.cli",
-        "load",
-        "sf_temps",
-        local_data.sf_temps.filepath,
-        "--url",
-        server.url,
-    ]
-    subprocess.run(command, check=True)
+    say(f"A server runs; {which_tidelog(client)}")
+    words = ["load", "sf_temps", local_data.sf_temps.filepath, "--url", server.url]
+    subprocess.run([sys.executable, "-P", "-m", "tidelog.cli", *words], check=True)
 
 
 def expected_weeks(client: Client) -> dict[datetime, list[float]]:
-    """The temperatures of each week as a few lines of Python find them: Spark's windows begin at the epoch, too."""
+    """The temperatures of each week, found without Spark. Weeks are counted from the epoch, as Spark counts them."""
     found: dict[datetime, list[float]] = {}
     for entry in client.trange("sf_temps"):
         row = entry.text()
@@ -92,7 +84,7 @@ def weeks(spark: SparkSession, server: Server, client: Client, checkpoints: str)
     latest = max(whole) + timedelta(hours=len(whole[max(whole)]) - 1)
     over = {week for week in whole if week + WEEK <= latest - LATE}
     found = {datetime.fromisoformat(row["week"]) for row in rows}
-    promise(found == over, "all weeks that are over, with the figures that plain Python finds")
+    promise(found == over, "all weeks that are over, with the values that plain Python finds")
     return rows
 
 
@@ -112,6 +104,7 @@ def machine(spark: SparkSession, server: Server, client: Client, checkpoints: st
     server.start()
     time.sleep(4)
     say("the job ends in the middle of its work, and is started again from its checkpoint")
+    spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of tasks that are cancelled
     query.stop()
     query = start()
     had = client.tlen("machine:seconds")
@@ -165,7 +158,7 @@ def main() -> None:
         with running_server() as server, server.client() as client:
             sampler = Sampler(server)
             try:
-                load(server)
+                load(server, client)
                 spark = spark_windows.session()
                 by_week = weeks(spark, server, client, checkpoints)
                 by_second = machine(spark, server, client, checkpoints)

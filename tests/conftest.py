@@ -1,4 +1,4 @@
-"""What tests of every area share: a running server, Debian's redis-server to compare it with, and loud skips."""
+"""What all tests share: a running server, Debian's redis-server to compare it with, loud skips, what counts as slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+# Tests that start clusters or Spark, kill servers again and again, or run thousands of generated cases. `scripts/test
+# quick` leaves them out. A module in one of these folders that does nothing of the kind is marked `quick`; a long test
+# elsewhere is marked `slow`.
+TESTS = Path(__file__).parent
+SLOW_FOLDERS = {"crash", "replication", "spark"}
+SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
+SLOW_ENDS = ("_kill", "_model")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folders = item.path.relative_to(TESTS).parts[:-1]
+        name = item.path.stem
+        slow = not SLOW_FOLDERS.isdisjoint(folders) or name.endswith(SLOW_ENDS) or name.startswith(SLOW_BEGINNINGS)
+        if slow and item.get_closest_marker("quick") is None:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import pytest
 
-from benchmarks import plot, targets
+from benchmarks import facts, measured, plot, targets
 from benchmarks.__main__ import MODULES, Also
 from benchmarks.entries import KINDS, made_up
 from benchmarks.registry import WORKLOADS, Bench, counted, short
 from benchmarks.report import load
-from benchmarks.servers import ROOT, installations
+from benchmarks.servers import environment, installations
 from benchmarks.table import Table, line, ratio
 
+ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--quick", "--requests", "200", "--size", "2000"]
 
 
-def bench(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def bench(
+    *arguments: str | Path, code: int = 0, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m benchmarks`` on the checkout, unless the environment says otherwise."""
     command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
+    env = os.environ | (environment or {"TIDELOG_BENCH_ROOT": str(ROOT)})
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -37,6 +44,7 @@ def tools() -> None:
             pytest.skip(f"no {program} here to compare with (Debian: apt-get install redis-server redis-tools)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_workload(name: str, tmp_path: Path, tools: None) -> None:
     file = tmp_path / "found.json"
@@ -53,8 +61,23 @@ def test_workload(name: str, tmp_path: Path, tools: None) -> None:
             assert row["figures"][server][0] > 0 or not exact, row
     assert found["machine"]["cores"] >= 1
     assert found["servers"]["tidelog"]["python_version"]
+    assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
 
 
+@pytest.mark.slow
+def test_replication(tmp_path: Path, tools: None) -> None:
+    file = tmp_path / "found.json"
+    tiny = ("--runs", "1", "--rate", "200", "--seconds", "1", "--size", "2000", "--json", file)
+    out = bench("replication", "lag", "copy", *tiny).stdout
+    found = json.loads(file.read_text())
+    assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
+    assert len(found["rows"]) == 6
+    for row in found["rows"]:
+        assert f"| {row['workload']}" in out
+        assert list(row["figures"]) == ["tidelog", "redis"]
+
+
+@pytest.mark.slow
 def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
     file = tmp_path / "found.json"
     twin = f"twin=env PYTHONPATH={ROOT} {sys.executable} -m _tidelog_server"
@@ -65,6 +88,7 @@ def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
     assert set(row["ratios"]) == {"tidelog", "twin"}
 
 
+@pytest.mark.slow
 def test_without_redis_there_is_no_ratio(tmp_path: Path) -> None:
     if shutil.which("redis-benchmark") is None:
         pytest.skip("no redis-benchmark here (Debian: apt-get install redis-tools)")
@@ -168,10 +192,11 @@ def test_names_of_other_servers(text: str) -> None:
         Also().convert(text, None, None)
 
 
-def test_other_installations_do_not_import_this_checkout() -> None:
+def test_other_installations_do_not_import_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     ours, other = installations(also=[("other", "/somewhere/bin/tidelog-server --loglevel warning")], peer=False)
-    assert ours.checkout
-    assert not other.checkout
+    assert environment(ours.ours)["PYTHONPATH"] == measured.PYTHONPATH
+    assert "PYTHONPATH" not in environment(other.ours)
     assert other.command == ("/somewhere/bin/tidelog-server", "--loglevel", "warning")
 
 
@@ -180,3 +205,59 @@ def test_entries_are_the_same_each_time(kind: str) -> None:
     assert list(made_up(kind, 50)) == list(made_up(kind, 50))
     assert len(set(made_up(kind, 1000))) > 100
 
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def installation(tmp_path: Path) -> Path:
+    """A folder like site-packages with tidelog in it, as a wheel lays it out."""
+    parts = tmp_path / "site-packages" / "_tidelog_server"
+    parts.mkdir(parents=True)
+    for name in ("__init__.py", "__main__.py"):
+        shutil.copy(ROOT / "_tidelog_server" / name, parts)
+    for name in ("commands", "persistence", "replication", "resp", "respserver", "storage"):
+        (parts / name).symlink_to(ROOT / name)
+    (parts.parent / "tidelog").symlink_to(ROOT / "tidelog")
+    return parts.parent
+
+
+def test_an_installed_tidelog_is_measured(installation: Path, tmp_path: Path) -> None:
+    assert measured.find(["", "/nowhere", str(installation)], {}) == installation
+    assert measured.find([str(installation)], {"TIDELOG_BENCH_ROOT": str(tmp_path)}) == tmp_path
+
+
+def test_an_editable_install_means_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "tidelog-0.1.0.dist-info").mkdir()
+    (tmp_path / "__editable__.tidelog-0.1.0.pth").write_text("import __editable___tidelog_0_1_0_finder")
+    assert measured.find([str(ROOT), "", str(tmp_path)], {}) == ROOT
+
+
+def test_in_a_checkout_the_installed_modules_are_imported(installation: Path) -> None:
+    """Although ``python -c`` puts the current directory, the checkout, first on the path."""
+    code = (
+        "import sys; from benchmarks import measured; measured.import_from(measured.ROOT);"
+        "import tidelog; print(tidelog.__file__);"
+        "measured.import_from(measured.PARTS); import storage; print(storage.__file__)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(installation), "TIDELOG_BENCH_ROOT": ""}
+    found = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=environment, text=True).split()
+    assert found == [f"{installation}/tidelog/__init__.py", f"{installation}/_tidelog_server/storage/__init__.py"]
+
+
+def test_its_server_is_started_and_named(installation: Path, tmp_path: Path) -> None:
+    if shutil.which("redis-benchmark") is None:
+        pytest.skip("no redis-benchmark here (Debian: apt-get install redis-tools)")
+    file = tmp_path / "found.json"
+    only = ("--no-peer", "--only", "^append, no, 50 clients, P 64", "--json", file)
+    path = {"PYTHONPATH": str(installation), "TIDELOG_BENCH_ROOT": ""}
+    out = bench("append", *TINY, *only, environment=path).stdout
+    says = rf"^tidelog: tidelog \S+, Python \S+, (interpreted|compiled), from {installation}, run by "
+    assert re.search(says, out, re.MULTILINE)
+    assert json.loads(file.read_text())["servers"]["tidelog"]["from"] == str(installation)
+
+
+def test_a_caption_names_no_paths() -> None:
+    machine: dict[str, object] = {"cpu": "a CPU", "cores": 2, "kernel": "6", "disk": "sda (ext4)"}
+    says = {"tidelog_version": "1", "tidelog_compiled": "1", "python_version": "3.11", "executable": "/x", "from": "/y"}
+    assert facts.summary(machine, {"tidelog": says}).endswith("tidelog 1, Python 3.11, compiled, from /y, run by /x")
+    assert facts.summary(machine, {"tidelog": says}, places=False).endswith("tidelog 1, Python 3.11, compiled")

@@ -1,4 +1,8 @@
-"""What setup.py decides, and that it says so. Compiled modules are tested by the server's tests, in a compiled copy."""
+"""What setup.py decides, that it says so, and where compiled modules go.
+
+A replacement of mypyc makes two extensions in no time. What mypyc makes of the hot modules is tested by the server's
+tests, in a compiled copy (scripts/test-compiled).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -61,3 +66,75 @@ def test_another_wish_is_refused(checkout: Path) -> None:
     done = build(checkout, TIDELOG_COMPILE="yes")
     assert done.returncode != 0
     assert "TIDELOG_COMPILE is 'yes': it can be 1 (compile, or fail), 0 (don't), or empty" in done.stdout
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+MYPYC = """\
+from pathlib import Path
+from setuptools import Extension
+
+SOURCE = '''#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME"};
+PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&module); }
+'''
+
+def mypycify(arguments, *, group_name, **options):
+    made = []
+    for name in ("storage.stream", f"{group_name}__mypyc"):  # a module, and the library that all modules share
+        path = Path(f"{name}.c")
+        path.write_text(SOURCE.replace("NAME", name.rpartition(".")[2]))
+        made.append(Extension(name, [str(path)]))
+    Path("arguments").write_text("\\n".join(arguments))
+    return made
+"""
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+
+@pytest.fixture
+def mypyc(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PYTHONPATH with a ``mypyc.build`` that is quick."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here (Debian: apt-get install gcc)")
+    place = tmp_path_factory.mktemp("place")
+    (place / "mypyc").mkdir()
+    (place / "mypyc" / "__init__.py").touch()
+    (place / "mypyc" / "build.py").write_text(MYPYC)
+    return str(place)
+
+
+def built(folder: Path) -> list[str]:
+    """Compiled files in it, without the build's own and without what reads for Spark."""
+    found = [str(path.relative_to(folder)).removesuffix(SUFFIX) for path in folder.rglob(f"*{SUFFIX}")]
+    return sorted(name for name in found if not name.startswith("build/") and not name.endswith("/_rows"))
+
+
+def test_an_ordinary_build_puts_everything_into_the_private_package(checkout: Path, mypyc: str) -> None:
+    done = build(checkout, "--build-lib", "lib", TIDELOG_COMPILE="1", PYTHONPATH=mypyc)
+    assert done.returncode == 0, done.stdout
+    assert built(checkout) == ["lib/_tidelog_server/storage/stream", "lib/_tidelog_server/tidelog__mypyc"]
+    home = checkout / "lib" / "_tidelog_server"  # which the server's process has on its path
+    code = "import storage.stream, tidelog__mypyc; print(storage.stream.__file__)"
+    found = subprocess.check_output([sys.executable, "-c", code], cwd=home, text=True)
+    assert found == f"{home}/storage/stream{SUFFIX}\n"
+
+
+def test_a_build_in_place_puts_each_beside_its_source(checkout: Path, mypyc: str) -> None:
+    done = build(checkout, "--inplace", TIDELOG_COMPILE="1", PYTHONPATH=mypyc)
+    assert done.returncode == 0, done.stdout
+    assert built(checkout) == ["storage/stream", "tidelog__mypyc"]
+
+
+def test_an_editable_install_can_be_compiled(checkout: Path, mypyc: str) -> None:
+    command = [sys.executable, "setup.py", "editable_wheel", "--dist-dir", "dist"]
+    environment = os.environ | {"TIDELOG_COMPILE": "1", "PYTHONPATH": mypyc}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert built(checkout) == ["storage/stream", "tidelog__mypyc"]
+
+
+def test_the_hot_modules_are_there(checkout: Path, mypyc: str) -> None:
+    assert build(checkout, "--build-lib", "lib", TIDELOG_COMPILE="1", PYTHONPATH=mypyc).returncode == 0
+    hot = [name for name in (checkout / "arguments").read_text().splitlines() if not name.startswith("--")]
+    assert len(hot) == len(set(hot))
+    assert [name for name in hot if not (ROOT / name).is_file()] == []
+    assert {"storage/keyspace.py", "respserver/server.py"} <= set(hot)

@@ -18,9 +18,9 @@ from commands.session import LEADER, Session, TransportStats
 from persistence.history import History
 from persistence.incoming import Incoming
 from replication.follow import Follower
-from replication.follow import Link as Socket
 from replication.frames import LinkError
 from replication.handshake import Introduction
+from replication.link import Link as Socket
 from respserver.clients.clients import Clients
 from respserver.clients.listen import shown
 from respserver.clients.pubsub import PubSub

@@ -1,4 +1,4 @@
-"""A disk that is full: writes are refused with MISCONF, reads go on, nothing acknowledged is lost, and room heals it.
+"""A full disk: writes are refused with MISCONF, reads go on, nothing acknowledged is lost, and with room writes go on.
 
 The disk is "full" for a server process whose files may not grow (RLIMIT_FSIZE, set from outside while it runs).
 """

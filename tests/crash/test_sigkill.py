@@ -1,9 +1,7 @@
 """SIGKILL at random moments under load, for each appendfsync.
 
-What must hold after each restart: every acknowledged entry is there, in order and once; no ID is used twice; no
-group's offset
-points past the data; every message delivered with RETRY and not acknowledged is still pending; an acknowledged TACK
-stays one.
+After each restart, every acknowledged entry is there, in order and once; no ID is used twice; no group's offset points
+beyond the data; every message delivered with RETRY and not acknowledged is still pending; an acknowledged TACK is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def facts(server: Server) -> dict[str, Any]:
 
 
 class Load:
-    """Clients that append, read in a group and acknowledge, noting what the server confirmed; and what is in doubt."""
+    """Clients that append, read in a group and acknowledge, and note what the server confirmed and what is in doubt."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
@@ -50,11 +48,11 @@ class Load:
         self._lock = threading.Lock()
 
     def run(self, seconds: float) -> None:
-        """Work until the server is killed, which happens after that time."""
+        """Work for that time, until the server is killed."""
         threads = [threading.Thread(target=self._append) for _ in range(3)] + [threading.Thread(target=self._consume)]
         for thread in threads:
             thread.start()
-        time.sleep(seconds)  # the moment of the crash is the point
+        time.sleep(seconds)  # the crash must come at a random moment
         self.server.kill()
         for thread in threads:
             thread.join(30)
@@ -158,7 +156,7 @@ def test_sigterm_checkpoints_and_starts_clean() -> None:
         assert client.execute_command("DEBUG", "DIGEST") == digest
 
 
-def test_another_tail_size_holds_from_the_next_start() -> None:
+def test_another_tail_size_takes_effect_at_the_next_start() -> None:
     with running_server(tail_size="1mb") as server, connection(server) as client:
         client.execute_command("TAPPEND", "s", "f", "v")
         server.config["tail-size"] = "2mb"

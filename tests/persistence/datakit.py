@@ -32,7 +32,7 @@ def keyspace(store: NodeStore, max_entries: int = 10) -> Keyspace:
 
 
 def append(ks: Keyspace, key: bytes, count: int, pad: int = 0) -> Stream:
-    """Add entries 1.0, 2.0, ... behind what is there."""
+    """Add entries with the IDs 1.0, 2.0, ... after those that are there."""
     found = ks.keys.get(key)
     stream = found if isinstance(found, Stream) else ks.create_stream(key)
     for _ in range(count):
@@ -76,7 +76,7 @@ def commit(log: Log, ks: Keyspace) -> None:
 
 
 def checkpoint(log: Log, ks: Keyspace) -> None:
-    """As the server does it, in one thread."""
+    """A checkpoint as the server does it, but in one thread."""
     commit(log, ks)
     capture = whole_capture(ks)
     try:
@@ -91,7 +91,7 @@ def checkpoint(log: Log, ks: Keyspace) -> None:
 def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + 20
     while not true():
-        assert time.monotonic() < deadline, "it never came to be"
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.001)
 
 
@@ -100,13 +100,13 @@ def full(*args: object) -> None:
 
 
 def crashed(path: Path) -> Path:
-    """The directory as a SIGKILL at this moment would leave it: what is in the files, nothing that a close() does."""
+    """A copy of the directory as a SIGKILL would leave it now: what is in the files, without what close() does."""
     copy = path.parent / f"crash{random.randrange(10**12)}"
     shutil.copytree(path, copy)
     return copy
 
 
 def crashed_while_writing(path: Path, log: Log) -> Path:
-    """A copy made file by file is no moment in time while the journal is being written: hold it."""
+    """The same while the journal is being written, which is held meanwhile: a copy is made file by file."""
     with log._writing:
         return crashed(path)

@@ -1,4 +1,4 @@
-"""Reading the log from an offset, while it is written, cut and shrunk; what is kept, and what is known of its end."""
+"""Reading the log from an offset while it is written, cut and shrunk; what is kept, and how its end is described."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Written:
-    """A log, and next to it all that was logged: the model."""
+    """A log and its model: everything that was logged."""
 
     def __init__(self, log: Log, ks: Keyspace) -> None:
         self.log, self.ks = log, ks
@@ -54,7 +54,7 @@ def written(path: Path, journal_flush_ms: int = 5, appendfsync: str = "always") 
 
 
 def in_journal(log: Log) -> None:
-    """All that was logged is there."""
+    """Wait until the journal has everything that was logged."""
     with log._writing:
         log._flush([])
 
@@ -133,7 +133,7 @@ def test_read_goes_through_journal_and_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["journal", "memory"])
-def test_an_offset_inside_of_a_batch(path: Path, where: str) -> None:
+def test_an_offset_inside_a_batch(path: Path, where: str) -> None:
     with written(path, journal_flush_ms=100_000) as made:
         log = made.log
         made.batch()
@@ -186,7 +186,7 @@ def test_a_damaged_batch_is_never_given(path: Path) -> None:
         value = bytes(txn.get(where.to_bytes(8, "big")) or b"")
         with_store = value[:-1] + bytes([value[-1] ^ 1])
     with opened(path) as (log, _, _):
-        with log.journal._env.begin(db=log.journal._log, write=True) as txn:
+        with log.journal._env.begin(db=log.journal._batches, write=True) as txn:
             txn.put(where.to_bytes(8, "big"), with_store)
         assert len(log.read(0, 1)) == 1
         with pytest.raises(CorruptError, match=f"{path}/journal/data.mdb.*{where} is damaged"):
@@ -206,7 +206,7 @@ def test_batches_larger_than_the_ring_are_read_too(path: Path) -> None:
 
 
 def test_reading_beside_writes_checkpoints_cuts_and_shrinks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two readers follow the log from its start; what they need stays, though all else is cut and the file renewed."""
+    """Two readers follow the log from its start. What they need stays, though the rest is cut and the file replaced."""
     monkeypatch.setattr(journal_module, "SHRINK_ABOVE", 1 << 16)
     with opened(path, ring_bytes=RING, journal_flush_ms=1, appendfsync="everysec") as (log, ks, _):
         done, problems = threading.Event(), []
@@ -333,8 +333,8 @@ def test_a_journal_that_begins_before_the_store_recovers(path: Path) -> None:
             assert joined(log.read(0, MUCH)) == made.bytes
 
 
-def test_holds_says_no_to_what_is_just_being_cut(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 3 of the backlog: retain is lowered between the moment in which a cut looks at it and its commit."""
+def test_what_is_being_cut_is_no_longer_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 3 of the backlog: retain is lowered after a cut has read it and before the cut commits."""
     with written(path) as made:
         log, cut = made.log, made.log.journal.cut
         for _ in range(4):
@@ -429,9 +429,9 @@ def test_the_signature_is_that_of_the_last_batch(path: Path) -> None:
             at = made.borders[-2]
             assert log.signature() == (at, crc32(made.bytes[at:]))
         copy = crashed(path)
-    for place, frames in ((copy, 1), (path, 0)):  # from the tail; from the journal
+    for place, frames in ((copy, 1), (path, 0)):  # from the WAL; from the journal
         with opened(place) as (log, ks, found):
-            assert found.tail_batches == frames
+            assert found.wal_batches == frames
             assert log.signature() == (at, crc32(made.bytes[at:]))
             checkpoint(log, ks)
             assert log.signature() == (at, crc32(made.bytes[at:]))
@@ -462,7 +462,7 @@ def test_matches_any_range_that_is_held(path: Path) -> None:
 
 
 def test_a_restored_backup_is_told_apart(path: Path) -> None:
-    """Two logs that go on from one copy under one ID: the offset alone says nothing."""
+    """Two logs go on from one copy under one ID, so the offset alone does not show that they differ."""
     with written(path) as made:
         made.batch()
         copy = crashed(path)
@@ -472,5 +472,5 @@ def test_a_restored_backup_is_told_apart(path: Path) -> None:
             commit(other, ks)
             signature = other.signature()
             assert signature is not None
-            assert made.log.history.covers(other.replication_id, other.offset, made.log.offset)
+            assert made.log.history.covers(other.history.id, other.offset, made.log.offset)
             assert made.log.matches(signature[0], other.offset, signature[1]) is False

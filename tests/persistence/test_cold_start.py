@@ -16,7 +16,7 @@ NODES, SIZE = 2000, 3300
 
 
 def filled(path: Path) -> None:
-    """A stream whose nodes are no nodes, as nobody is to look at them."""
+    """A stream whose nodes hold junk, because nobody may read them."""
     store = Store(path)
     stream = Stream(1, keyspace(store).pool)
     stream.last_ms, stream.next_ord = NODES + 1, NODES
@@ -37,7 +37,7 @@ def forget(path: Path) -> None:
 
 
 def read_bytes() -> int:
-    """Bytes that this process had fetched from disks."""
+    """Bytes that were read from disks for this process."""
     try:
         text = Path("/proc/self/io").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The data directory: made whole or not at all, locked, refused when something is missing."""
+"""The data directory: created completely or not at all, locked, refused when something is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_format_file(path: Path) -> None:
     assert second.startswith("id ")
     assert not rest
     with opened(path) as (log, _, _):
-        assert log.replication_id == second[3:]
+        assert log.history.id == second[3:]
     assert sorted(os.listdir(path)) == ["journal", "lock", "replication", "store", "tail", "tidelog.format"]
 
 
@@ -105,14 +105,14 @@ class BrokenOffError(Exception):
     pass
 
 
-@pytest.mark.parametrize("step", ["create_tail", "Store", "Journal", "complete", "rename"])
+@pytest.mark.parametrize("step", ["create_wal", "Store", "Journal", "complete", "rename"])
 def test_a_first_start_that_breaks_off_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def broken(*args: object) -> None:
         raise BrokenOffError
 
-    where = {"create_tail": datadir, "complete": datadir, "rename": Path}.get(step)
+    where = {"create_wal": datadir, "complete": datadir, "rename": Path}.get(step)
     if where is None:
         monkeypatch.setattr(f"persistence.log.{step}", broken)
     else:

@@ -1,4 +1,4 @@
-"""Replication IDs: which replicas they let go on, and the file that they are in."""
+"""Replication IDs: which replicas may go on, and the file that holds the IDs."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ def test_a_restart_keeps_ids_and_writes_nothing(path: Path) -> None:
     before = (path / "replication").stat()
     with opened(path) as (log, _, _):
         assert not log.rebooted
-        own = log.replication_id
+        own = log.history.id
         log.history.shift(log.offset)
-        assert log.replication_id != own
+        assert log.history.id != own
     assert (path / "replication").stat().st_mtime_ns == before.st_mtime_ns
     with opened(path) as (log, _, _):
-        assert log.replication_id == own
+        assert log.history.id == own
         log.history.shift(log.offset)
         log.save_history()
         history = log.history
@@ -162,7 +162,7 @@ def test_a_reboot_is_noticed_until_it_is_written_down(path: Path) -> None:
     for _ in range(2):
         with opened(path) as (log, _, _):
             assert log.rebooted
-            assert log.replication_id == A
+            assert log.history.id == A
     with opened(path) as (log, _, _):
         log.save_history()
     with opened(path) as (log, _, _):
@@ -181,7 +181,7 @@ def test_a_directory_from_before_there_was_such_a_file(path: Path) -> None:
     (path / "replication").unlink()
     with opened(path) as (log, ks, _):
         assert log.rebooted, "nobody knows"
-        assert (path / "tidelog.format").read_text().splitlines()[1] == f"id {log.replication_id}"
+        assert (path / "tidelog.format").read_text().splitlines()[1] == f"id {log.history.id}"
         assert log.history.previous == []
         assert append(ks, b"a", 0).length == 3
 
@@ -193,3 +193,12 @@ def test_a_damaged_file_refuses_the_start(path: Path) -> None:
     (path / "replication").write_bytes(golden())
     with opened(path):  # and the lock was let go
         pass
+
+
+def test_an_earlier_id_is_valid_up_to_the_end_of_the_log_at_most() -> None:
+    """The machine went down and the end of the log was lost: what is logged there now is another history."""
+    history = History("a" * 40)
+    history.shift(1000)
+    history.shift(900)
+    assert history.covers("a" * 40, 900, 2000)
+    assert not history.covers("a" * 40, 950, 2000)

@@ -1,4 +1,4 @@
-"""A full copy on its way in: refused where it is not whole, and old data that stays until it is."""
+"""A full copy that arrives: it is refused unless it is complete, and until then the old data stays."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def packed(listed: list[Entry]) -> bytes:
 
 
 def is_old(path: Path) -> None:
-    """Nothing has changed, and nothing is left."""
+    """The old data is unchanged and nothing of the copy is left."""
     with opened(path) as (log, ks, _):
         assert list(ks.keys) == [b"old"]
         assert append(ks, b"old", 0).length == 30
-        assert log.replication_id != OURS.id
+        assert log.history.id != OURS.id
     assert not list(path.glob("incoming*"))
 
 
@@ -66,7 +66,7 @@ def is_new(path: Path, sent: tuple[list[Entry], int, str]) -> None:
         assert ks.digest() == digest
         assert (log.offset, log.store.offset, log.first_offset()) == (offset, offset, offset)
         assert (log.history.id, log.history.previous) == (OURS.id, OURS.previous)
-        assert log.rebooted, "a copy is no leader's: whoever leads with it takes a new ID"
+        assert log.rebooted, "no leader wrote the copy: a server that leads with it takes a new ID"
         assert log.signature() is None
     assert not list(path.glob("incoming*"))
 
@@ -138,7 +138,7 @@ def without(*places: int) -> Callable[[list[Entry]], list[Entry]]:
 
 
 def changed(at: int, where: int) -> Callable[[list[Entry]], list[Entry]]:
-    """A bit of a value is another."""
+    """The entry with one bit of its value flipped."""
 
     def change(listed: list[Entry]) -> list[Entry]:
         db, key, value = listed[at]
@@ -271,7 +271,7 @@ def limited() -> Iterator[Callable[[int], None]]:
 
 
 def broken_off(path: Path, sent: tuple[list[Entry], int, str]) -> Exception | None:
-    """What stood in the way of a copy, which then was abandoned."""
+    """The error that stopped a copy, which was then abandoned."""
     place: Incoming | None = None
     try:
         place = Incoming(path, 8 * RING)

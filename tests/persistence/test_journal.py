@@ -97,7 +97,7 @@ def test_cut_takes_some_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_write_that_failed_and_happened_is_not_written_twice(path: Path) -> None:
-    """A commit can be on disk and be reported as failed: the caller tries again."""
+    """A commit may be on disk although it was reported as failed. The caller then retries it."""
     journal = Journal(path)
     journal.write(frames(10_010, b"five"))
     journal.end = 10_010  # as if it had raised
@@ -173,7 +173,7 @@ def test_a_file_of_an_older_time_under_newer_batches_is_refused(path: Path) -> N
 
 # -- giving room back ----------------------------------------------------------------------------------------
 def large(path: Path) -> Journal:
-    """A journal that was large once: 20 MB, of which the last batch is left."""
+    """A journal that once held 20 MB, of which the last batch is left."""
     journal = Journal(path)
     for number in range(20):
         journal.write(frames(10_010 + number * 1_000_000, bytes([number]) * 1_000_000))

@@ -1,4 +1,4 @@
-"""The look at LMDB's pages: never a word against a healthy file, a clear one against each kind of damage."""
+"""The check of LMDB's pages: it accepts every healthy file and names each kind of damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.booleans())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_word_against_a_healthy_file(
+def test_a_healthy_file_is_accepted(
     tmp_path_factory: pytest.TempPathFactory, transactions: list[list[tuple[str, int, int]]], reading: bool
 ) -> None:
     path = tmp_path_factory.mktemp("env")
@@ -49,7 +49,7 @@ def test_no_word_against_a_healthy_file(
 
 
 def test_pages_that_were_never_written_may_be_missing(tmp_path: Path) -> None:
-    """LMDB counts them in its last page all the same: only pages that are in use must be there."""
+    """LMDB counts them nevertheless: only pages that are in use must be there."""
     with lmdb.open(str(tmp_path), map_size=1 << 28, max_dbs=1) as env:
         one = env.open_db(b"one")
         with env.begin(write=True, db=one) as txn:
@@ -150,7 +150,7 @@ def test_a_page_that_is_both_free_and_in_use(data: Path) -> None:
     used = unpack_from("=Q", damage.raw, damage.big + 9)[0]
     leaf = unpack_from("=Q", damage.raw, damage.free + ROOT)[0] * PAGE
     place = leaf + unpack_from("=H", damage.raw, leaf + 16)[0]
-    pack_into("=QQ", damage.raw, place + 16, 1, used)  # behind a head and a key of 8 bytes: a list of one
+    pack_into("=QQ", damage.raw, place + 16, 1, used)  # after a head and a key of 8 bytes: a list of one page
     pack_into("=H", damage.raw, place, 16)
     damage.refused("both free and in use")
 
@@ -176,13 +176,13 @@ ERRORS = [kind for kind in vars(lmdb).values() if isinstance(kind, type) and iss
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_every_error_of_lmdb_is_one_of_ours(error: type[lmdb.Error]) -> None:
+def test_every_error_of_lmdb_is_translated(error: type[lmdb.Error]) -> None:
     ours = translated(Path("/data/file"), error("mdb_put: No space left on device"))
     assert isinstance(ours, OSError | CorruptError)
     assert "/data/file" in str(ours)
 
 
-def test_the_disks_troubles_keep_their_numbers() -> None:
+def test_errors_of_the_disk_keep_their_numbers() -> None:
     for text, number in (("File too large", errno.EFBIG), ("No space left on device", errno.ENOSPC), ("x", errno.EIO)):
         ours = translated(Path("f"), lmdb.Error(f"mdb_txn_commit: {text}"))
         assert isinstance(ours, OSError)

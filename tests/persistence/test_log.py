@@ -1,4 +1,4 @@
-"""The log as a whole: what was acknowledged comes back, whatever happened; and what is refused while the disk is."""
+"""The log as a whole: what was acknowledged comes back, whatever happened."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_each_batch_is_there_after_a_crash(path: Path, fsync: str) -> None:
         assert again.digest() == digest
         assert (found.streams, found.nodes, found.strings) == (1, 3, 1)
         assert found.journal_batches == 39  # all but the first 21 ticks, which the store has
-        assert found.tail_batches == 0  # a proper end leaves nothing there
+        assert found.wal_batches == 0  # a proper end leaves nothing there
         assert log.offset == log.journal.end
 
 
-def test_start_up_says_what_it_did(path: Path) -> None:
+def test_a_start_reports_what_it_found(path: Path) -> None:
     with opened(path, journal_flush_ms=100_000) as (log, ks, found):
         seconds = f"{found.store_seconds:.3f}"
         assert found.lines() == [f"Recovered from the store: streams=0 nodes=0 strings=0 seconds={seconds}"]
@@ -69,19 +69,19 @@ def test_start_up_says_what_it_did(path: Path) -> None:
         commit(log, ks)
         size = log.offset
         append(ks, b"a", 1, pad=50)
-        torn = log.tail.end
+        torn = log.wal.end
         commit(log, ks)
         copy = crashed(path)
     with (copy / "tail").open("r+b") as file:
         file.seek(BLOCK + torn + 60)
         file.write(b"?")
     with opened(copy) as (_, _, found):
-        assert (found.tail_batches, found.replayed_bytes) == (1, size)
-        assert "batches=0 and from the tail: batches=1" in found.lines()[1]
+        assert (found.wal_batches, found.replayed_bytes) == (1, size)
+        assert "batches=0 and from the WAL: batches=1" in found.lines()[1]
         assert "torn and has been dropped" in found.lines()[2]
 
 
-def test_damage_before_the_end_of_the_tail_is_refused(path: Path) -> None:
+def test_damage_before_the_end_of_the_wal_is_refused(path: Path) -> None:
     with opened(path, journal_flush_ms=100_000) as (log, ks, _):
         for _ in range(3):
             append(ks, b"a", 1)
@@ -113,14 +113,14 @@ def test_everysec_may_lose_only_what_was_not_synced(path: Path) -> None:
             file.write(b"?")
         return other
 
-    with opened(damage(2)) as (_, again, found):  # its block did not reach the disk, the one behind it did
+    with opened(damage(2)) as (_, again, found):  # its block did not reach the disk, the one after it did
         assert append(again, b"a", 0).length == 2
         assert found.torn_bytes
     with pytest.raises(CorruptError), opened(damage(0)):  # that one had been synced
         pass
 
 
-def test_no_leaves_syncing_to_the_system(path: Path) -> None:
+def test_appendfsync_no_leaves_syncing_to_the_system(path: Path) -> None:
     with opened(path, appendfsync="no") as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
@@ -143,7 +143,7 @@ def test_the_store_never_runs_ahead_of_the_journal(path: Path) -> None:
         append(ks, b"a", 5)
         checkpoint(log, ks)
         assert log.store.offset == log.journal.end == log.offset > 0
-        assert log.journal.first() == log.offset  # and the journal is cut behind it
+        assert log.journal.first() == log.offset  # and the journal is cut there
 
 
 # -- the ring ------------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def test_the_ring_may_change_its_size(path: Path, size: int) -> None:
         digest = ks.digest()
         copy = crashed(path)
     with opened(copy, ring_bytes=size) as (log, again, found):
-        assert found.tail_batches == 1
-        assert log.tail.size == -(-size // BLOCK) * BLOCK
+        assert found.wal_batches == 1
+        assert log.wal.size == -(-size // BLOCK) * BLOCK
         assert again.digest() == digest
         append(again, b"a", 1)
         commit(log, again)
@@ -236,7 +236,7 @@ def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pyt
     monkeypatch.setattr(logfile, "create", full)
     with opened(path, ring_bytes=2 * RING) as (log, ks, found):
         assert "no space left" in found.lines()[-1]
-        assert log.tail.size == RING
+        assert log.wal.size == RING
         append(ks, b"a", 5)
         commit(log, ks)
         copy = crashed_while_writing(path, log)
@@ -245,7 +245,7 @@ def test_no_room_for_another_ring_keeps_the_old_one(path: Path, monkeypatch: pyt
 
 
 # -- checkpoints that do not end -----------------------------------------------------------------------------
-POINTS = ["before the journal", "before the store", "behind the store", "between two cuts", "behind all"]
+POINTS = ["before the journal", "before the store", "after the store", "between two cuts", "after all"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -254,12 +254,12 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
     copies: list[Path] = []
 
-    def copying(function: Callable[..., object], name: str, behind: bool) -> Callable[..., object]:
+    def copying(function: Callable[..., object], name: str, after: bool) -> Callable[..., object]:
         def wrapped(*args: object) -> object:
-            if not behind and name == point and not copies:
+            if not after and name == point and not copies:
                 copies.append(crashed(path))
             result = function(*args)
-            if behind and name == point and not copies:
+            if after and name == point and not copies:
                 copies.append(crashed(path))
             return result
 
@@ -281,11 +281,11 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
             commit(log, ks)
         digest = ks.digest()
         monkeypatch.setattr(Log, "_flush", copying(Log._flush, "before the journal", False))
-        write = copying(Store.write, "behind the store", True)
+        write = copying(Store.write, "after the store", True)
         monkeypatch.setattr(Store, "write", copying(write, "before the store", False))
         monkeypatch.setattr(Journal, "cut", copying(Journal.cut, "between two cuts", True))
         checkpoint(log, ks)
-        if point == "behind all":
+        if point == "after all":
             copies.append(crashed(path))
         monkeypatch.undo()
         assert ks.digest() == digest
@@ -318,8 +318,9 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
         running: threading.Thread | None = None
         capture = None
         checkpoints = 0
-        deadline = time.monotonic() + 2
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while checkpoints < 6 or log.offset < 40 * RING:
+            assert time.monotonic() < deadline, "checkpoints don't come to an end"
             append(ks, b"a", rng.choice((1, 5)), pad=rng.choice((10, 3000)))
             if rng.random() < 0.02:
                 ks.set_string(b"big", b"x" * 2 * RING)
@@ -347,7 +348,6 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
         commit(log, ks)
         assert not problems
         assert log.writable() is None
-        assert checkpoints > 3
         digest = ks.digest()
     with opened(path) as (_, again, _):
         assert again.digest() == digest

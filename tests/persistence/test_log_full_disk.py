@@ -40,7 +40,7 @@ def allow():
 def until(true):
     deadline = time.monotonic() + 20
     while not true():
-        assert time.monotonic() < deadline, "it never came to be"
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
 
 def fill(log, ks):

@@ -1,4 +1,4 @@
-"""What the log refuses while the disk does, and that it heals."""
+"""The log refuses writes while the disk does, loses nothing, and recovers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from persistence import log as logfile
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
-from persistence.wal import BLOCK, FRAME, Tail
+from persistence.wal import BLOCK, FRAME, Wal
 from resp.errors import CorruptError
 from tests.persistence.datakit import (
     RING,
@@ -92,25 +92,25 @@ def test_a_close_with_a_full_disk_loses_nothing(path: Path, monkeypatch: pytest.
         commit(log, ks)
     monkeypatch.undo()
     with opened(path) as (_, again, found):
-        assert found.tail_batches == 1
+        assert found.wal_batches == 1
         assert append(again, b"a", 0).length == 7
 
 
 @pytest.mark.interpreted
 def test_a_sync_that_works_after_one_that_failed_proves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What frames say of the ones before them decides whether a later loss is damage: it must not be claimed."""
+    """Frames state what is on disk, and a later loss of that is damage: they must not claim too much."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.sync()
         monkeypatch.undo()
         log.sync()
-        place = log.tail.end
+        place = log.wal.end
         append(ks, b"a", 1)
         commit(log, ks)
-        raw = os.pread(log.tail.fd, FRAME.size, BLOCK + place)
+        raw = os.pread(log.wal.fd, FRAME.size, BLOCK + place)
         assert FRAME.unpack(raw)[3] == 0  # nothing is known to be on disk
 
 
@@ -124,7 +124,7 @@ def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
         commit(log, ks)
         append(ks, b"a", 1)
         batch, offset = ks.take_batch(), log.offset
-        monkeypatch.setattr(Tail, what, full)
+        monkeypatch.setattr(Wal, what, full)
         for _ in range(3):
             with pytest.raises(OSError, match="no space left"):
                 log.append(batch)
@@ -137,12 +137,12 @@ def test_an_append_that_failed_changed_nothing_and_may_be_tried_again(
 
 
 @pytest.mark.interpreted
-def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may have thrown away what it could not write: a later sync that works proves nothing."""
+def test_after_a_failed_sync_of_everysec_the_journal_must_have_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have dropped what it could not write, so a later sync that succeeds proves nothing."""
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.sync()
         monkeypatch.undo()
@@ -161,14 +161,14 @@ def test_a_failed_sync_of_everysec_is_made_good_by_the_journal(path: Path, monke
 
 
 @pytest.mark.interpreted
-def test_a_failed_sync_of_always_casts_doubt_on_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_of_always_covers_what_everysec_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 1)
         commit(log, ks)
         log.configure("always", 1 << 30)
         append(ks, b"a", 1)
         batch = ks.take_batch()
-        monkeypatch.setattr(Tail, "sync", full)
+        monkeypatch.setattr(Wal, "sync", full)
         with pytest.raises(OSError, match="no space left"):
             log.append(batch)
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""The store as a copy: its pieces byte for byte, as of one moment, and the same content at the other end."""
+"""Copies of the store: the bytes of pieces, one moment for all of them, the same content at the other end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pieces(store: Store, size: int = 1 << 18) -> list[bytes]:
 
 
 def transfer(store: Store, directory: Path, size: int = 1 << 18) -> int:
-    """A copy of the store takes the place of what is in the directory, at its next start. Returns its log offset."""
+    """Send a copy of the store to a directory, which uses it from its next start. Returns the copy's log offset."""
     copy = store.copy()
     place = Incoming(directory, RING)
     try:
@@ -101,7 +101,7 @@ def test_pieces_are_whole_entries_of_about_the_size(tmp_path: Path) -> None:
         copy.close()
 
 
-def test_what_is_no_piece() -> None:
+def test_bytes_that_are_not_a_piece_are_refused() -> None:
     borders = [0, 27, 52, len(GOLDEN)]
     for at in range(len(GOLDEN)):
         if at in borders:
@@ -159,7 +159,7 @@ def test_a_copy_stays_as_it_began(tmp_path: Path) -> None:
 
 
 def test_the_offset_is_that_of_the_copys_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint in another thread has committed, and not said so yet."""
+    """A checkpoint in another thread has committed but not yet updated the store's offset."""
     with opened(tmp_path) as (log, ks, _):
         append(ks, b"a", 3)
         checkpoint(log, ks)
@@ -241,6 +241,7 @@ def stream(ks: Keyspace, key: bytes) -> Stream | None:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, min_size=1, max_size=25), st.sampled_from([1, 300, 1 << 18]))
 def test_any_content_arrives(steps: list[tuple[object, ...]], size: int) -> None:
@@ -261,7 +262,7 @@ def test_any_content_arrives(steps: list[tuple[object, ...]], size: int) -> None
         with opened(path / "b") as (log, again, _):
             assert again.digest() == digest
             assert (log.offset, again.next_sid) == (offset, sid)
-            assert log.replication_id == HISTORY
+            assert log.history.id == HISTORY
             append(again, b"more", 30)
             checkpoint(log, again)
             digest = again.digest()

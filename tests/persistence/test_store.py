@@ -21,6 +21,11 @@ from tests.persistence.datakit import append, group, keyspace
 from tests.storage.captures import all_stored, whole_capture
 
 
+def nodes_in(store: Store) -> int:
+    with store.env.begin() as txn:
+        return int(txn.stat(store.nodes)["entries"])
+
+
 def save(store: Store, ks: Keyspace, offset: int) -> None:
     capture = whole_capture(ks)
     store.write(capture, offset)
@@ -58,7 +63,7 @@ def change(path: Path, db: bytes, key: bytes, value: bytes | None) -> None:
 
 # -- the bytes -----------------------------------------------------------------------------------------------
 U64 = "0000000000000007"
-PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # behind the parts of a pending list, see storage.groups.pending
+PEND_CRC = crc32(b"PEND").to_bytes(4, "big")  # after the parts of a pending list, see storage.groups.pending
 
 
 def golden_capture() -> Capture:
@@ -189,13 +194,13 @@ def test_evicted_nodes_leave_the_store(tmp_path: Path) -> None:
     ks = keyspace(store)
     stream, _ = append(ks, b"a", 95), append(ks, b"b", 25)
     save(store, ks, 1)
-    assert store.node_count() == 13
+    assert nodes_in(store) == 13
     ks.evict(b"a", stream, 40, 40 << 64)
     save(store, ks, 2)
-    assert store.node_count() == 9
+    assert nodes_in(store) == 9
     ks.evict(b"a", stream, 95, 95 << 64)
     save(store, ks, 3)
-    assert store.node_count() == 3
+    assert nodes_in(store) == 3
     append(ks, b"a", 1)
     save(store, ks, 4)
     digest = ks.digest()
@@ -332,7 +337,7 @@ def filled(path: Path) -> str:
 
 @pytest.mark.parametrize("db", [b"meta", b"nodes", b"streams"])
 def test_a_lost_entry_is_refused(tmp_path: Path, db: bytes) -> None:
-    """(A group or a string that went together with LMDB's own count of entries could not be known of.)"""
+    """A lost group or string is not noticed if LMDB's own count of entries is consistent."""
     path = tmp_path / "store"
     filled(path)
     for key in raw(path)[db]:
@@ -421,7 +426,7 @@ print("refused", refused, "same", same)
 
 
 def flips(whole: bytes, seed: int) -> list[tuple[int, int]]:
-    """Everywhere in meta pages and in the heads of pages, here and there in the rest; a quarter of it for each seed."""
+    """Bytes to flip: all of meta pages and heads of pages, a sample of the rest; a quarter of them for each seed."""
     found = []
     for page in range(0, len(whole), 4096):
         steps = [*range(24), *range(24, 172, 7), *range(172, 4096, 61)]
@@ -429,9 +434,10 @@ def flips(whole: bytes, seed: int) -> list[tuple[int, int]]:
     return found[seed::4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_no_flip_of_the_file_crashes_or_is_accepted(tmp_path: Path, seed: int) -> None:
-    """In a process of its own: LMDB's answer to damage may be a signal."""
+    """Runs in a process of its own, because LMDB may answer damage with a signal."""
     path = tmp_path / "store"
     digest = filled(path)
     here = Path(__file__).parent

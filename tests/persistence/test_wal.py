@@ -1,4 +1,4 @@
-"""The ring file: its bytes, its turns, and what a reader makes of every kind of end."""
+"""The WAL: its bytes, how it wraps, and what a reader makes of every kind of end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from persistence import wal as tailfile
-from persistence.wal import BLOCK, FRAME, Tail, create
+from persistence import wal as walfile
+from persistence.wal import BLOCK, FRAME, Wal, create
 from resp.errors import CorruptError
 
 RING = 8 * BLOCK
@@ -23,22 +23,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tail"
 
 
-def put(tail: Tail, offset: int, batch: bytes, synced: int | None = None) -> int:
+def put(wal: Wal, offset: int, batch: bytes, synced: int | None = None) -> int:
     """Append a frame as Log does; returns the next log offset."""
-    place = tail.place_for(len(batch))
-    assert place is not None
-    tail.write(place, offset, offset if synced is None else synced, batch)
-    tail.took(place, len(batch))
+    at = wal.find_room(len(batch))
+    assert at is not None
+    wal.write(at, offset, offset if synced is None else synced, batch)
+    wal.add(at, len(batch))
     return offset + len(batch)
 
 
 def reread(path: Path, offset: int) -> tuple[list[bytes], int]:
-    tail = Tail(path)
+    wal = Wal(path)
     try:
-        frames, dropped = tail.read(offset)
+        frames, dropped = wal.read(offset)
         return [batch for _, batch, _, _ in frames], dropped
     finally:
-        tail.close()
+        wal.close()
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:
@@ -55,9 +55,9 @@ FRAME_HEAD = bytes.fromhex("54460000 212e21c2 0700000000000000 0500000000000000 
 def test_golden_bytes_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda n: bytes(range(4, 4 - n, -1)))
     create(tmp_path / "tail", RING - 1)  # whole blocks
-    tail = Tail(tmp_path / "tail")
-    put(tail, 7, b"abc", synced=5)
-    tail.close()
+    wal = Wal(tmp_path / "tail")
+    put(wal, 7, b"abc", synced=5)
+    wal.close()
     raw = (tmp_path / "tail").read_bytes()
     assert len(raw) == BLOCK + RING
     assert raw[: len(HEADER)] == HEADER
@@ -75,49 +75,49 @@ def test_golden_bytes_read(tmp_path: Path) -> None:
 
 # -- writing and reading back --------------------------------------------------------------------------------
 def test_frames_follow_each_other(path: Path) -> None:
-    tail = Tail(path)
-    offset = put(tail, 100, b"one")
-    offset = put(tail, offset, b"two" * 2000)
-    put(tail, offset, b"three")
-    tail.close()
+    wal = Wal(path)
+    offset = put(wal, 100, b"one")
+    offset = put(wal, offset, b"two" * 2000)
+    put(wal, offset, b"three")
+    wal.close()
     assert reread(path, 100) == ([b"one", b"two" * 2000, b"three"], 0)
     assert reread(path, 103)[0] == [b"two" * 2000, b"three"]  # the journal has the first
 
 
 def test_the_ring_wraps_and_a_frame_lies_in_one_piece(path: Path) -> None:
-    tail = Tail(path)
+    wal = Wal(path)
     offset = first = 0
     for turn in range(20):
         batch = bytes([turn]) * 6000  # two blocks
-        first, offset = offset, put(tail, offset, batch)
-        if tail.used > 1:  # the journal takes all but the last
-            tail.freed(tail.used - 1, tail.end - 2 * BLOCK)
-    tail.close()
+        first, offset = offset, put(wal, offset, batch)
+        if wal.used > 1:  # the journal takes all but the last
+            wal.free(wal.used - 1, wal.end - 2 * BLOCK)
+    wal.close()
     batches, dropped = reread(path, first)
     assert (batches, dropped) == ([bytes([19]) * 6000], 0)
 
 
 def test_a_full_ring_says_so_and_takes_no_live_frame(path: Path) -> None:
-    tail = Tail(path)
+    wal = Wal(path)
     offset = 0
-    while tail.place_for(5000) is not None:
-        offset = put(tail, offset, b"x" * 5000)
+    while wal.find_room(5000) is not None:
+        offset = put(wal, offset, b"x" * 5000)
     assert offset == 4 * 5000
-    assert tail.place_for(1) is None
-    assert tail.place_for(RING) is None
-    tail.freed(1, 2 * BLOCK)
-    assert tail.place_for(1) == 0
-    assert tail.place_for(BLOCK) is None  # it would end where the first live frame begins: full would look like empty
-    tail.freed(3, 8 * BLOCK)
-    assert tail.place_for(RING - FRAME.size) == 0
-    tail.close()
+    assert wal.find_room(1) is None
+    assert wal.find_room(RING) is None
+    wal.free(1, 2 * BLOCK)
+    assert wal.find_room(1) == 0
+    assert wal.find_room(BLOCK) is None  # it would end where the first live frame begins: full would look like empty
+    wal.free(3, 8 * BLOCK)
+    assert wal.find_room(RING - FRAME.size) == 0
+    wal.close()
 
 
 class Model:
     """What the ring must hold: the frames that the journal lacks."""
 
     def __init__(self) -> None:
-        self.live: list[tuple[int, int, bytes, int]] = []  # place, log offset, records, place behind
+        self.live: list[tuple[int, int, bytes, int]] = []  # position, log offset, records, position after
         self.offset = 0
 
 
@@ -126,27 +126,27 @@ class Model:
 def test_any_order_of_appending_and_freeing(tmp_path_factory: pytest.TempPathFactory, steps: list[object]) -> None:
     path = tmp_path_factory.mktemp("ring") / "tail"
     create(path, RING)
-    tail, model = Tail(path), Model()
+    wal, model = Wal(path), Model()
     for step in steps:
         if isinstance(step, int):
-            place = tail.place_for(step)
-            if place is None:
+            position = wal.find_room(step)
+            if position is None:
                 assert model.live or FRAME.size + step > RING, "an empty ring refused a frame that fits"
                 continue
-            behind = place + tailfile.blocks(FRAME.size + step)
-            assert behind <= RING
-            assert all(behind <= at or end <= place for at, _, _, end in model.live), "a live frame was overwritten"
+            end = position + walfile.blocks(FRAME.size + step)
+            assert end <= RING
+            assert all(end <= at or stop <= position for at, _, _, stop in model.live), "a live frame was overwritten"
             batch = bytes([model.offset % 251]) * step
-            put(tail, model.offset, batch)
-            model.live.append((place, model.offset, batch, behind))
+            put(wal, model.offset, batch)
+            model.live.append((position, model.offset, batch, end))
             model.offset += step
         else:
             assert isinstance(step, tuple)
             count = min(step[0], len(model.live))
             if count:
-                tail.freed(count, model.live[count - 1][3])
+                wal.free(count, model.live[count - 1][3])
                 del model.live[:count]
-    tail.close()
+    wal.close()
     start = model.live[0][1] if model.live else model.offset
     assert reread(path, start) == ([batch for _, _, batch, _ in model.live], 0)
 
@@ -155,16 +155,16 @@ def test_any_order_of_appending_and_freeing(tmp_path_factory: pytest.TempPathFac
 def three(path: Path) -> list[bytes]:
     """Three frames of two blocks, one and one, from log offset 50; each synced before the next."""
     batches = [b"first" * 1000, b"second", b"third" * 20]
-    tail = Tail(path)
+    wal = Wal(path)
     offset = 50
     for batch in batches:
-        offset = put(tail, offset, batch)
-    tail.close()
+        offset = put(wal, offset, batch)
+    wal.close()
     return batches
 
 
 def places() -> list[tuple[int, int]]:
-    """Where in the file the three frames lie: from, to."""
+    """Where the three frames begin and end in the file."""
     return [(at * BLOCK, at * BLOCK + FRAME.size + size) for at, size in ((1, 5000), (3, 6), (4, 100))]
 
 
@@ -208,12 +208,12 @@ def test_an_earlier_frame_flipped_at_any_byte_is_refused(path: Path, frame: int)
 
 
 def test_frames_that_were_never_synced_may_be_missing(path: Path) -> None:
-    """everysec, and the power goes: the system wrote the third block before the second."""
-    tail = Tail(path)
-    offset = put(tail, 50, b"synced")
-    second = put(tail, offset, b"lost", synced=offset)
-    put(tail, second, b"later", synced=offset)
-    tail.close()
+    """A power cut under everysec: the system had written the third block but not the second."""
+    wal = Wal(path)
+    offset = put(wal, 50, b"synced")
+    second = put(wal, offset, b"lost", synced=offset)
+    put(wal, second, b"later", synced=offset)
+    wal.close()
     flip(path, 2 * BLOCK + FRAME.size)
     found, dropped = reread(path, 50)
     assert found == [b"synced"]
@@ -221,32 +221,32 @@ def test_frames_that_were_never_synced_may_be_missing(path: Path) -> None:
 
 
 def test_what_was_dropped_never_follows_what_is_written_next(path: Path) -> None:
-    """Without the wipe, the old third frame would fit behind a new second one of the same length."""
-    tail = Tail(path)
-    offset = put(tail, 0, b"first", synced=0)
-    second = put(tail, offset, b"AAAA", synced=0)
-    put(tail, second, b"ghost", synced=0)
-    tail.close()
+    """Without the wipe, the old third frame would follow a new second one of the same length."""
+    wal = Wal(path)
+    offset = put(wal, 0, b"first", synced=0)
+    second = put(wal, offset, b"AAAA", synced=0)
+    put(wal, second, b"ghost", synced=0)
+    wal.close()
     flip(path, 2 * BLOCK + FRAME.size)
-    tail = Tail(path)
-    frames, _ = tail.read(0)
+    wal = Wal(path)
+    frames, _ = wal.read(0)
     assert [batch for _, batch, _, _ in frames] == [b"first"]
-    put(tail, offset, b"BBBB", synced=0)
-    tail.close()
+    put(wal, offset, b"BBBB", synced=0)
+    wal.close()
     assert reread(path, 0) == ([b"first", b"BBBB"], 0)
 
 
 def test_wiping_spares_the_frames_of_a_wrapped_ring(path: Path) -> None:
-    tail = Tail(path)
+    wal = Wal(path)
     offset = 0
     for _ in range(3):
-        offset = put(tail, offset, b"x" * 8000)  # two blocks each
-    tail.freed(2, 4 * BLOCK)
+        offset = put(wal, offset, b"x" * 8000)  # two blocks each
+    wal.free(2, 4 * BLOCK)
     start = offset - 8000
-    offset = put(tail, offset, b"y" * 8000)  # the last two blocks
-    offset = put(tail, offset, b"z" * 3)  # the first
-    put(tail, offset, b"torn")
-    tail.close()
+    offset = put(wal, offset, b"y" * 8000)  # the last two blocks
+    offset = put(wal, offset, b"z" * 3)  # the first
+    put(wal, offset, b"torn")
+    wal.close()
     flip(path, 2 * BLOCK + FRAME.size)
     found, dropped = reread(path, start)
     assert dropped
@@ -255,26 +255,26 @@ def test_wiping_spares_the_frames_of_a_wrapped_ring(path: Path) -> None:
 
 
 def test_stale_frames_of_an_earlier_lap_do_not_count(path: Path) -> None:
-    tail = Tail(path)
+    wal = Wal(path)
     offset = 0
     for turn in range(8):
-        offset = put(tail, offset, b"lap1%d" % turn)
-    tail.freed(8, 8 * BLOCK)
-    put(tail, offset, b"lap2")
-    tail.close()
+        offset = put(wal, offset, b"lap1%d" % turn)
+    wal.free(8, 8 * BLOCK)
+    put(wal, offset, b"lap2")
+    wal.close()
     assert reread(path, offset) == ([b"lap2"], 0)
     assert reread(path, offset + 4) == ([], 0)
 
 
 def test_what_a_client_stores_can_not_look_like_a_frame(path: Path) -> None:
-    """A value that holds, where a block begins, a frame with a log offset to come: right but for the salt."""
+    """A value that holds, at a block boundary, a frame with a future log offset. Only the salt is wrong."""
     body = b"evil"
-    rest = tailfile.SIGNED.pack(10_000, 9_999, len(body), crc32(body))
+    rest = walfile.SIGNED.pack(10_000, 9_999, len(body), crc32(body))
     forged = b"TF\0\0" + crc32(rest).to_bytes(4, "little") + rest + body
     batch = bytes(BLOCK - FRAME.size) + forged + bytes(100)
-    tail = Tail(path)
-    put(tail, 0, batch)
-    tail.close()
+    wal = Wal(path)
+    put(wal, 0, batch)
+    wal.close()
     assert reread(path, 0) == ([batch], 0)
 
 
@@ -285,14 +285,14 @@ def test_every_flip_of_the_header_is_refused(path: Path) -> None:
         path.write_bytes(whole)
         flip(path, at, at % 8)
         with pytest.raises(CorruptError, match=str(path)):
-            Tail(path)
+            Wal(path)
 
 
 @pytest.mark.parametrize("size", [0, 10, BLOCK, BLOCK + RING - 1, BLOCK + RING + 1])
 def test_a_file_of_another_length_is_refused(path: Path, size: int) -> None:
     os.truncate(path, size)
     with pytest.raises(CorruptError, match=str(path)):
-        Tail(path)
+        Wal(path)
 
 
 def test_a_newer_version_says_that_it_is_newer(path: Path) -> None:
@@ -300,4 +300,4 @@ def test_a_newer_version_says_that_it_is_newer(path: Path) -> None:
     raw[8] = 2
     path.write_bytes(raw)
     with pytest.raises(CorruptError, match=r"version 2.*start the newer one"):
-        Tail(path)
+        Wal(path)

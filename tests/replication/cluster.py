@@ -53,7 +53,7 @@ _ports = random.Random(os.getpid() ^ time.time_ns())
 
 
 def new_port() -> int:
-    """A port that nobody listens on, from a range out of which the system gives none to others."""
+    """A port that nobody listens on, from a range that the system does not use for other sockets."""
     while True:
         port = _ports.randrange(20_000, 32_000)
         with socket.socket() as probe:
@@ -64,9 +64,9 @@ def new_port() -> int:
 
 
 def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """The first true value of ``condition``. AssertionError, which says ``what`` was waited for, if none comes.
+    """Wait for a true value of ``condition`` and return it. If none comes, AssertionError names ``what``.
 
-    A server that can't be reached just now counts as not yet.
+    While a server can't be reached, the condition counts as not yet true.
     """
     deadline = time.monotonic() + patience
     seen: object = None
@@ -104,7 +104,7 @@ class Node(Server):
         return self.redis.execute_command(*words)
 
     def say(self, *words: Word) -> Any:
-        """The reply to a command as it came, over a connection of its own; an error reply as its text."""
+        """The reply to a command, over a new connection; an error reply is returned as text."""
         with Raw(self.port) as raw:
             return raw(*words)
 
@@ -118,7 +118,7 @@ class Node(Server):
 
     @property
     def offset(self) -> int:
-        """How far its log goes."""
+        """The log offset at which its log ends."""
         facts = self.info()
         return int(facts["slave_repl_offset" if facts["role"] == "slave" else "master_repl_offset"])
 
@@ -129,7 +129,7 @@ class Node(Server):
 
     @property
     def syncs(self) -> tuple[int, int]:
-        """Full copies and continuations that it gave since its start."""
+        """How many full copies and continuations it gave since its start."""
         facts = self.info("stats")
         return int(facts["sync_full"]), int(facts["sync_partial_ok"])
 
@@ -138,17 +138,17 @@ class Node(Server):
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
     def follow(self, port: int) -> None:
-        """REPLICAOF, and so it is after a restart."""
+        """REPLICAOF host port; a restart keeps it."""
         self("REPLICAOF", "127.0.0.1", port)
         self.config["replicaof"] = f"127.0.0.1 {port}"
 
     def lead(self) -> None:
-        """REPLICAOF NO ONE, and so it is after a restart."""
+        """REPLICAOF NO ONE; a restart keeps it."""
         self("REPLICAOF", "NO", "ONE")
         self.config.pop("replicaof", None)
 
     def freeze(self) -> None:
-        """The process stands still (SIGSTOP): connections stay, nothing is answered."""
+        """Stop the process (SIGSTOP): connections stay open, nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -164,7 +164,7 @@ class Node(Server):
 
 
 def in_sync(leader: Node, *replicas: Node) -> bool:
-    """Links up, all logs equally long, and the leader has heard so of those that are connected to it."""
+    """Whether all links are up, all logs equally long, and the leader knows it of the replicas connected to it."""
     end = leader.offset
     if not all(replica.link_up and replica.offset == end for replica in replicas):
         return False
@@ -172,7 +172,7 @@ def in_sync(leader: Node, *replicas: Node) -> bool:
 
 
 def assert_same(leader: Node, *replicas: Node) -> None:
-    """Everyone comes to the same offset and has the same content there."""
+    """Wait until all servers are at the same offset, and check that their content is the same there."""
     deadline = time.monotonic() + PATIENCE
     while True:
         wait_until(lambda: in_sync(leader, *replicas), f"{replicas} in sync with {leader}")
@@ -223,7 +223,7 @@ class Cluster:
         return [sys.executable, "-m", "_tidelog_server", *arguments]
 
     def pair(self, **config: Any) -> tuple[Node, Node]:
-        """A leader and its replica, in sync; something was logged, nothing is there."""
+        """A leader and its replica, in sync. Something was logged, but both are empty."""
         leader = self.node(**config)
         leader("MSET", "k", "v", "w", "v")
         leader("FLUSHALL")
@@ -252,3 +252,12 @@ def cluster(program: str = "tidelog") -> Iterator[Cluster]:
         yield made
     finally:
         made.close()
+
+
+def block_history(node: Node, blocked: bool) -> None:
+    """Let a node fail to save a new replication ID, or succeed again."""
+    place = node.directory / "replication.new"
+    if blocked:
+        place.mkdir()
+    else:
+        place.rmdir()

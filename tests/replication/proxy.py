@@ -3,9 +3,9 @@
     replica --- up ---> proxy ---> leader
             <-- down ---
 
-Rule 1: what is not disturbed is handed on as it came, in order, and both ends see each other's end of file.
-Rule 2: triggers (``after`` bytes) count what passes in that direction from the moment they are set, over all
-connections, and each goes off once.
+Rule 1: without a disturbance, bytes are handed on unchanged and in order, and both ends see each other's end of file.
+Rule 2: a trigger (``after`` bytes) counts the bytes of its direction, over all connections, from the moment it is set.
+It fires once.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Flow:
         self._trigger: tuple[int, str] | None = None
 
     def hold(self) -> None:
-        """From now on nothing passes, and nothing is closed: as if a cable were pulled."""
+        """Hand nothing on and close nothing, as if a cable were pulled."""
         self._gate.clear()
 
     def release(self) -> None:
-        """What was held passes, late."""
+        """Hand on what was held, and what follows."""
         self._gate.set()
 
     def cut(self, after: int) -> None:
-        """Close both ends behind so many bytes."""
+        """Close both ends after so many bytes."""
         self._set(after, "cut")
 
     def swallow(self, after: int) -> None:
-        """Behind so many bytes, drop the rest of that connection while it stays open."""
+        """After so many bytes, drop the rest of that connection while it stays open."""
         self._set(after, "swallow")
 
     def corrupt(self, after: int) -> None:
-        """Turn around one bit of the byte behind so many."""
+        """Flip one bit of the byte after so many."""
         self._set(after, "corrupt")
 
     def calm(self) -> None:
@@ -114,7 +114,7 @@ class Proxy:
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def refuse(self) -> None:
-        """Refuse new connections; those that there are go on."""
+        """Refuse new connections; existing ones stay."""
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
@@ -129,7 +129,7 @@ class Proxy:
             _close(*pair)
 
     def half_close(self, leader: bool) -> None:
-        """Tell the leader, or else the replica, that the other end sends no more, while the other direction goes on."""
+        """Tell the leader, or the replica, that the other end sends no more; the other direction stays open."""
         with self._lock:
             pairs = list(self._pairs)
         for replica_end, leader_end in pairs:
@@ -137,7 +137,7 @@ class Proxy:
                 (leader_end if leader else replica_end).shutdown(socket.SHUT_WR)
 
     def calm(self) -> None:
-        """No more disturbances; connections that there are stay."""
+        """No more disturbances; existing connections stay."""
         self.up.calm()
         self.down.calm()
         self.accept()
@@ -200,5 +200,5 @@ def _send(sink: socket.socket, data: bytes, flow: Flow) -> None:
 def _close(*sockets: socket.socket) -> None:
     for sock in sockets:
         with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads from it
+            sock.shutdown(socket.SHUT_RDWR)  # wakes threads that read from it
         sock.close()

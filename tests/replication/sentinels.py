@@ -30,7 +30,7 @@ sentinel parallel-syncs {service} 2
 
 
 def program() -> list[str]:
-    """What starts a Sentinel; the test is skipped where there is none."""
+    """The command that starts a Sentinel; the test is skipped where there is none."""
     if found := shutil.which("redis-sentinel"):
         return [found]
     if found := shutil.which("redis-server"):
@@ -38,13 +38,13 @@ def program() -> list[str]:
     pytest.skip("no redis-sentinel here (Debian: apt-get install redis-sentinel)")
 
 
-# Sentinels look and tell every second to every ten, and correct a role after eight: for a test that is much waiting.
-# These change how often, not what they do.
+# By default Sentinels poll and publish every one to ten seconds, and correct a role after eight. These settings change
+# how often they do it, not what they do.
 PERIODS = ("info-period", 500, "publish-period", 300, "ask-period", 300, "ping-period", 200)
 
 
 class Watch:
-    """So many Sentinels that watch one leader."""
+    """Some Sentinels that watch one leader."""
 
     def __init__(self, directory: Path, leader_port: int, count: int) -> None:
         self.ports: list[int] = []
@@ -70,7 +70,7 @@ class Watch:
                 client.execute_command("SENTINEL", "DEBUG", *PERIODS)
 
     def client(self) -> Sentinel:
-        """redis-py's way to the leader of the day."""
+        """redis-py's client that asks the Sentinels for the current leader."""
         return Sentinel([("127.0.0.1", port) for port in self.ports], sentinel_kwargs={"socket_timeout": 2})
 
     def facts(self) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ class Watch:
         return found
 
     def wait_until_they_know(self, replicas: int) -> None:
-        """Each has found the others and the replicas, and all are fine."""
+        """Wait until each Sentinel has found the others and the replicas, and sees no problem."""
         others = len(self.ports) - 1
         wait_until(
             lambda: all(

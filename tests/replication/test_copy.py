@@ -1,25 +1,30 @@
-"""Full copies: of everything, cut anywhere, under load; until one is complete a replica serves what it has."""
+"""Full copies: of everything, interrupted anywhere, under load. Until it has one, a replica serves its old data."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
-from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, wait_until
+from persistence.incoming import Incoming
+from respserver.testing import start_in_thread
+from tests.replication.cluster import Cluster, Node, assert_same, cluster, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
 from tests.replication.workloads import Appends, Load
 
-ENTRIES = 200_000
-ROWS = 2000  # entries a command
+ENTRIES = 50_000  # 4 MB
+ROWS = 500  # entries a command
 RNG = random.Random(7)
 
 
 def fill(leader: Node, entries: int) -> None:
-    """Values that compress badly, so that there is something to copy."""
+    """Add entries that compress badly, so that a copy has some size."""
     for _ in range(entries // ROWS):
-        values = [RNG.randbytes(16) for _ in range(ROWS)]
+        values = [RNG.randbytes(80) for _ in range(ROWS)]
         leader("TMAPPEND", "big", "FIELDS", 1, "f", "VALUES", *values)
     leader("SAVE")
 
@@ -65,8 +70,8 @@ def copying(large: Cluster) -> Iterator[Copying]:
     made.replica.kill()
 
 
-def test_cut_at_many_places(copying: Copying) -> None:
-    places = [*sorted(RNG.randrange(2_000_000) for _ in range(5)), 100, 30]
+def test_a_copy_that_is_cut_begins_again(copying: Copying) -> None:
+    places = [*sorted(RNG.randrange(2_000_000) for _ in range(3)), 100, 30]
     copying.proxy.down.cut(after=places.pop())
     copying.begin()
     while places:
@@ -77,8 +82,8 @@ def test_cut_at_many_places(copying: Copying) -> None:
     copying.completes()
 
 
-def test_killed_in_the_middle(copying: Copying) -> None:
-    copying.proxy.down.rate = 4_000_000
+def test_a_replica_killed_during_the_copy_keeps_its_old_data(copying: Copying) -> None:
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     for _ in range(3):
         passed = copying.proxy.down.passed
@@ -93,7 +98,7 @@ def test_killed_in_the_middle(copying: Copying) -> None:
     copying.completes()
 
 
-def test_a_byte_is_damaged(copying: Copying) -> None:
+def test_a_damaged_byte_ends_the_copy(copying: Copying) -> None:
     for after in (5_000, 300_000):
         copying.proxy.down.corrupt(after=after)
         copying.begin()
@@ -102,8 +107,8 @@ def test_a_byte_is_damaged(copying: Copying) -> None:
     assert copying.replica.logged("damaged on the way")
 
 
-def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
-    copying.proxy.down.rate = 6_000_000
+def test_old_data_is_served_during_the_copy(copying: Copying) -> None:
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
     facts = copying.replica.info()
@@ -116,8 +121,8 @@ def test_it_serves_its_old_data_meanwhile(copying: Copying) -> None:
     copying.completes()
 
 
-def test_told_otherwise_in_the_middle(copying: Copying) -> None:
-    copying.proxy.down.rate = 4_000_000
+def test_a_copy_that_is_called_off_changes_nothing(copying: Copying) -> None:
+    copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
     copying.replica.lead()
@@ -130,7 +135,7 @@ def test_told_otherwise_in_the_middle(copying: Copying) -> None:
 
 
 def test_writes_during_the_copy_come_after_it(copying: Copying) -> None:
-    copying.proxy.down.rate = 6_000_000
+    copying.proxy.down.rate = 1_500_000
     workload = Appends()
     with Load(workload, copying.leader, replicas=0) as load:
         copying.begin()
@@ -147,7 +152,7 @@ def test_writes_during_the_copy_come_after_it(copying: Copying) -> None:
 
 def test_the_leader_dies_during_the_copy(servers: Cluster) -> None:
     leader = servers.node()
-    fill(leader, 40_000)
+    fill(leader, 10_000)
     proxy = servers.proxy(leader)
     proxy.down.rate = 1_000_000
     replica = servers.node(of=proxy.port)
@@ -167,7 +172,7 @@ def test_two_copies_at_once(large: Cluster) -> None:
 
 
 # -- what is copied ----------------------------------------------------------------------------------------------
-def test_of_an_empty_server(servers: Cluster) -> None:
+def test_a_copy_of_an_empty_server(servers: Cluster) -> None:
     leader = servers.node()
     replica = servers.node(of=leader.port)
     assert_same(leader, replica)
@@ -178,7 +183,7 @@ def test_of_an_empty_server(servers: Cluster) -> None:
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["from the store", "from the journal"])
-def test_of_everything(servers: Cluster, saved: bool) -> None:
+def test_a_copy_holds_everything(servers: Cluster, saved: bool) -> None:
     leader = servers.node(stream_node_max_entries=10)
     leader("SET", b"bin\0\xff", bytes(range(256)))
     leader("SET", "expires", "v", "EX", 1000)
@@ -211,12 +216,90 @@ def test_of_everything(servers: Cluster, saved: bool) -> None:
     assert leader.syncs == (1, 1)
 
 
-def test_of_the_copy_of_a_copy(servers: Cluster) -> None:
+def test_copies_of_copies(servers: Cluster) -> None:
     leader = servers.node()
-    fill(leader, 4000)
+    fill(leader, 1000)
     first = servers.node(of=leader.port)
     second = servers.node(of=first.port)
     third = servers.node(of=second.port)
     assert_same(leader, first, second, third)
     leader("TAPPEND", "big", "f", "v")
     assert_same(leader, first, second, third)
+
+
+# -- slow copies -------------------------------------------------------------------------------------------------
+def test_a_copy_may_take_longer_than_the_timeout(servers: Cluster) -> None:
+    leader = servers.node(repl_timeout=2)
+    leader("SET", "k", "x" * 250_000)
+    leader("SAVE")
+    proxy = servers.proxy(leader)
+    proxy.down.rate = 100_000
+    replica = servers.node(of=proxy.port, repl_timeout=2)
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 1
+    leader("SET", "k", "y" * 250_000)  # one batch
+    assert_same(leader, replica)
+    assert leader.syncs == (1, 0)
+
+
+def test_a_copy_that_stands_still_is_given_up_by_both(servers: Cluster) -> None:
+    leader = servers.node(repl_timeout=2)
+    leader("SET", "k", "x" * 400_000)
+    leader("SAVE")
+    proxy = servers.proxy(leader)
+    proxy.down.swallow(after=100_000)
+    replica = servers.node(of=proxy.port, repl_timeout=2)
+    wait_until(proxy.down.fired.is_set, "it stands still")
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 2
+
+
+def test_a_copy_waits_for_the_end_of_another(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was called off is still being written when another leader is to be followed."""
+    first, second = servers.node(), servers.node()
+    for node in (first, second):
+        node("SET", "k", node.port)
+        node("SAVE")
+    entered, go_on = threading.Event(), threading.Event()
+    add = Incoming.add
+
+    def slow(self: Incoming, payload: bytes) -> None:
+        if not entered.is_set():
+            entered.set()
+            go_on.wait(2)
+        else:
+            go_on.set()
+            time.sleep(0.3)  # the first one ends, if it hasn't
+        add(self, payload)
+
+    monkeypatch.setattr(Incoming, "add", slow)
+    with start_in_thread() as follower, connect(follower.port) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", first.port)
+        assert entered.wait(20)
+        client.execute_command("REPLICAOF", "127.0.0.1", second.port)
+        wait_until(lambda: client.get("k") == b"%d" % second.port, "the second leader's data")
+        assert second.syncs == (1, 0)
+
+
+def test_no_reload_while_a_copy_arrives(servers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory can't be reopened while a copy is being written into it."""
+    leader = servers.node()
+    leader("SET", "k", "v")
+    leader("SAVE")
+    entered, go_on = threading.Event(), threading.Event()
+    add = Incoming.add
+
+    def slow(self: Incoming, payload: bytes) -> None:
+        entered.set()
+        assert go_on.wait(20)
+        add(self, payload)
+
+    monkeypatch.setattr(Incoming, "add", slow)
+    with start_in_thread(enable_debug_command="yes") as follower, connect(follower.port) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", leader.port)
+        assert entered.wait(20)
+        with pytest.raises(redis.ResponseError, match="copy"):
+            client.execute_command("DEBUG", "RELOAD")
+        go_on.set()
+        wait_until(lambda: client.get("k") == b"v", "the leader's data")
+        assert leader.syncs == (1, 0)

@@ -1,19 +1,21 @@
-"""FAILOVER: roles are swapped, nothing acknowledged is lost, and what can't be done is given up and said."""
+"""FAILOVER: roles are swapped, nothing acknowledged is lost, and a failover that can't succeed is given up."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 import pytest
 import redis
 
-from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
+from replication.handshake import request
+from tests.replication.cluster import Cluster, Node, assert_same, block_history, connect, in_sync, wait_until
 from tests.wire.rawclient import Raw
 
 
 class Writers:
-    """Clients that append to whoever leads, following READONLY and lost connections, and note what was confirmed."""
+    """Clients that append to the current leader. After READONLY or a lost connection they try the next server."""
 
     def __init__(self, *nodes: Node, count: int = 3) -> None:
         self.nodes = nodes
@@ -62,7 +64,7 @@ def assert_all_there(node: Node, confirmed: set[bytes]) -> None:
     assert not missing, f"{len(missing)} of {len(confirmed)} acknowledged writes are gone"
 
 
-def test_with_writers(servers: Cluster) -> None:
+def test_nothing_acknowledged_is_lost(servers: Cluster) -> None:
     leader, replica = servers.pair()
     writers = Writers(leader, replica)
     try:
@@ -122,7 +124,7 @@ def test_a_frozen_target_times_out(servers: Cluster) -> None:
     assert_all_there(leader, confirmed)
 
 
-def test_abort(servers: Cluster) -> None:
+def test_a_failover_can_be_aborted(servers: Cluster) -> None:
     leader, replica = servers.pair()
     replica.freeze()
     try:
@@ -139,14 +141,14 @@ def test_abort(servers: Cluster) -> None:
     assert leader.say("FAILOVER", "ABORT").startswith("ERR No failover in progress")
 
 
-def test_force(servers: Cluster) -> None:
-    """A target that is behind is made leader all the same, when the time is over."""
+def test_a_forced_failover(servers: Cluster) -> None:
+    """When the time is over, a target that lacks something becomes the leader nevertheless."""
     leader = servers.node()
     proxy = servers.proxy(leader)
     replica = servers.node(of=proxy.port)
     wait_until(lambda: in_sync(leader, replica), "in sync")
     proxy.down.hold()
-    leader("SET", "behind", "v")
+    leader("SET", "lacking", "v")
     assert leader.say("FAILOVER", "TO", "127.0.0.1", replica.port, "FORCE", "TIMEOUT", 300) == b"OK"
     wait_until(lambda: replica.role == "master", "it leads")
     proxy.down.release()
@@ -169,7 +171,7 @@ def test_errors(servers: Cluster) -> None:
 
 @pytest.mark.parametrize("how", ["frozen", "killed", "cut off"])
 def test_the_target_is_lost_while_it_takes_over(servers: Cluster, how: str) -> None:
-    """It had everything, so the leader hands over, and nobody answers: the leader leads on."""
+    """It had everything, so the leader hands over, but gets no answer: it goes on as leader."""
     leader = servers.node(repl_timeout=2)
     leader("SET", "k", "v")
     replica = servers.node(of=leader.port, repl_timeout=2)
@@ -208,3 +210,47 @@ def test_group_readers_are_told_and_go_on_at_the_new_leader(servers: Cluster) ->
         assert raw.read()[0][0] == message[0]
         assert raw("TACK", "s", "g", message[0]) == 1
     assert_same(replica, leader)
+
+
+def test_failover_there_and_back_without_a_write(servers: Cluster) -> None:
+    """Nothing was logged under the present ID; nevertheless the replica must be asked by that ID."""
+    first, second = servers.pair()
+    first("FAILOVER")
+    wait_until(lambda: in_sync(second, first), "roles are swapped")
+    second("FAILOVER", "TIMEOUT", 5000)
+    wait_until(lambda: in_sync(first, second), "and swapped again")
+    assert first.role == "master"
+    assert first("SET", "k", "v")
+    assert_same(first, second)
+    assert (first.syncs[0], second.syncs[0]) == (1, 0)
+
+
+def test_a_failover_that_fails_while_the_new_id_can_not_be_saved(servers: Cluster) -> None:
+    """The target refuses, and the old leader can't save a new ID: it keeps trying to follow."""
+    leader, replica = servers.pair()
+    replica("CONFIG", "SET", "requirepass", "secret")
+    block_history(leader, True)
+    leader("FAILOVER")
+    wait_until(lambda: leader.logged("FAILOVER is given up"), "it is given up")
+    block_history(leader, False)
+    leader("CONFIG", "SET", "masterauth", "secret")
+    with replica.redis.client() as client:
+        client.execute_command("AUTH", "secret")
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: leader.link_up, "it follows")
+
+
+def test_failover_ignores_replicas_that_never_said_where_they_listen(servers: Cluster) -> None:
+    """Such as a tool that makes copies."""
+    leader = servers.node()
+    leader("SET", "k", "v")
+    replid, offset = leader.info()["master_replid"], leader.offset
+    with socket.create_connection(("127.0.0.1", leader.port), 10) as tool:
+        tool.sendall(request("REPLCONF", "tidelog", 1))
+        assert tool.recv(100) == b"+OK\r\n"
+        tool.sendall(request("PSYNC", replid, offset))
+        assert tool.recv(1000).startswith(b"+CONTINUE")
+        leader("FAILOVER", "TIMEOUT", 500)
+        tool.sendall(request("REPLCONF", "ACK", offset, "FACK", offset))
+        wait_until(lambda: leader.info()["master_failover_state"] == "no-failover", "it is given up", 5)
+    assert leader.role == "master"

@@ -1,4 +1,4 @@
-"""Frames of the link: golden vectors both ways, in three feeds; and whatever is not a frame is refused."""
+"""Frames of the link: golden vectors both ways, in three feeds; everything that is not a frame is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from replication import frames
 from replication.frames import Frame, FrameDecoder, LinkError, encode
+
+pytestmark = pytest.mark.quick
 
 # kind, log offset, payload, bytes on the wire (drawn in replication/frames.py)
 VECTORS = [

@@ -1,4 +1,4 @@
-"""Full disks: a replica acknowledges nothing and heals, a copy leaves the old data, a leader tells its clients.
+"""Full disks: a replica acknowledges nothing and recovers, a copy leaves the old data, a leader tells its clients.
 
 The disk is "full" for a process whose files may not grow (RLIMIT_FSIZE, set from outside while it runs).
 """
@@ -15,18 +15,18 @@ BODY = "x" * 20_000
 
 
 def limit(node: Node, size: int = resource.RLIM_INFINITY) -> None:
-    """The largest file that the server may write from now on."""
+    """Set the size of the largest file that the server may write."""
     resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def append(node: Node, count: int) -> list[object]:
-    """So many entries, one by one; the replies, errors as text."""
+    """Append entries one by one; returns the replies, errors as text."""
     with Raw(node.port) as raw:
         return [raw("TAPPEND", "s", "pad", BODY) for _ in range(count)]
 
 
-def test_of_a_replica(servers: Cluster) -> None:
-    """Nothing is acknowledged that it has not got, reads go on, and with room it goes on where it was."""
+def test_a_replica_with_a_full_disk(servers: Cluster) -> None:
+    """It acknowledges nothing that it does not have and serves reads. With room again it goes on without a copy."""
     leader, replica = servers.pair(checkpoint_size="1gb")
     limit(replica, 3 * MB)
 
@@ -52,7 +52,7 @@ def test_of_a_replica(servers: Cluster) -> None:
     assert_same(leader, replica)
 
 
-def test_during_a_copy(servers: Cluster) -> None:
+def test_a_copy_to_a_full_disk(servers: Cluster) -> None:
     leader = servers.node()
     for number in range(40):
         leader("SET", f"k{number}", "x" * 200_000)
@@ -71,8 +71,8 @@ def test_during_a_copy(servers: Cluster) -> None:
     assert_same(leader, replica)
 
 
-def test_of_a_leader(servers: Cluster) -> None:
-    """What its clients were not told is durable, its replica doesn't get; what they were told, it has."""
+def test_a_leader_with_a_full_disk(servers: Cluster) -> None:
+    """Its replica gets everything that its clients were told is durable, and nothing else."""
     leader, replica = servers.pair(checkpoint_size="1gb", appendfsync="always")
     limit(leader, 3 * MB)
     said: list[object] = []

@@ -9,6 +9,8 @@ import pytest
 from replication.frames import LinkError
 from replication.handshake import LONGEST_LINE, Answer, Handshake, Introduction, RefusedError, request
 
+pytestmark = pytest.mark.quick
+
 ID = "0123456789abcdef0123456789abcdef01234567"
 
 # request, reply

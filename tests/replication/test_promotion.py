@@ -1,4 +1,4 @@
-"""A replica becomes the leader: what it takes over, who goes on with it without a copy, and what must be copied."""
+"""A replica becomes the leader: what it takes over, which servers go on with it without a copy, which need one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.replication.cluster import Cluster, Node, assert_same, in_sync, wait_until
+from tests.replication.proxy import Proxy
 from tests.wire.rawclient import Raw
 
 RETRY = 300  # ms
@@ -54,7 +55,7 @@ def test_blocked_readers_get_what_falls_due_at_the_new_leader(servers: Cluster) 
 
 
 def test_a_group_gets_a_full_time_to_live(servers: Cluster) -> None:
-    """That the leader was away is not the readers' silence."""
+    """Its readers could not reach the leader while that was away."""
     leader, replica = servers.pair()
     leader("TREAD", "s", "0", 0, "GROUP", "g", 1500)
     wait_until(lambda: in_sync(leader, replica), "in sync")
@@ -126,7 +127,7 @@ def test_the_old_leader_gives_up_what_only_it_has(servers: Cluster) -> None:
 
 
 def test_equally_long_logs_of_two_leaders_are_not_taken_for_one(servers: Cluster) -> None:
-    """Both went on from the same offset, with as many bytes of other records."""
+    """Both went on from the same offset, with different records of the same length."""
     leader, replica = servers.pair()
     replica.lead()
     leader("SET", "k", "a")
@@ -154,34 +155,75 @@ def test_down_and_up_again_without_a_copy(servers: Cluster) -> None:
     assert [node.syncs[0] for node in (first, second, third)] == [1, 1, 0]
 
 
-def test_an_old_directory_is_not_taken_for_a_replica(servers: Cluster) -> None:
-    """A directory restored from a backup, whose log went on differently since."""
+def test_siblings_go_on_at_the_new_leader(servers: Cluster) -> None:
+    """While it was a replica it kept what they may lack, and it keeps that as long as any leader."""
     leader, replica = servers.pair()
+    sibling = servers.node(of=leader.port)
+    assert_same(leader, replica, sibling)
+    sibling.kill()
+    leader("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(100))
+    assert_same(leader, replica)
+    replica("SAVE")
+    replica.lead()
+    replica("SET", "k", "v")
+    time.sleep(0.5)  # time to let go of it
+    sibling.config["replicaof"] = f"127.0.0.1 {replica.port}"
+    sibling.start()
+    assert_same(replica, sibling)
+    assert replica.syncs == (0, 1)
+
+
+def star(servers: Cluster) -> tuple[Node, Node, Proxy, Node, Proxy]:
+    """A leader and two replicas, each behind a proxy."""
+    leader = servers.node()
     leader("SET", "k", "v")
-    assert_same(leader, replica)
-    replica.stop()
-    replica.config.pop("replicaof")
-    replica.start()  # leads, by its configuration: other writes, under a name of its own or not
-    replica("SET", "k", "x")
-    leader("SET", "k", "y")
-    replica.follow(leader.port)
-    assert_same(leader, replica)
-    assert replica("GET", "k") == b"y"
+    made: list[tuple[Node, Proxy]] = []
+    for _ in range(2):
+        proxy = servers.proxy(leader)
+        made.append((servers.node(of=proxy.port), proxy))
+    (b, to_b), (c, to_c) = made
+    wait_until(lambda: in_sync(leader, b, c), "in sync")
+    return leader, b, to_b, c, to_c
 
 
-def test_a_replica_that_is_restarted_as_a_leader_has_other_history(servers: Cluster) -> None:
-    leader, replica = servers.pair()
-    other = servers.node(of=leader.port)
-    assert_same(leader, replica, other)
+def test_an_offset_within_a_batch_of_the_new_leader(servers: Cluster) -> None:
+    """One replica takes ten batches as one and becomes the leader; another has only some of them."""
+    leader, b, to_b, c, to_c = star(servers)
+    to_b.down.hold()
+    for number in range(5):
+        leader("TAPPEND", "s", "n", number)
+    wait_until(lambda: c.offset == leader.offset, "c has five")
+    to_c.down.hold()
+    for number in range(5, 10):
+        leader("TAPPEND", "s", "n", number)
+    to_b.down.release()
+    wait_until(lambda: b.offset == leader.offset, "b has ten")
+    assert c.offset < b.offset
     leader.kill()
-    replica.stop()
-    replica.config.pop("replicaof")
-    replica.start()
-    replica("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(50))
-    other.follow(replica.port)
-    assert_same(replica, other)
-    leader.start()
-    leader("SET", "a", "b")
-    leader.follow(replica.port)
-    assert_same(replica, leader, other)
-    assert leader("EXISTS", "a") == 0
+    b.lead()
+    to_c.cut()
+    c.follow(b.port)
+    assert_same(b, c)
+    assert b.syncs == (0, 1)
+    assert [row[2] for row in c("TRANGE", "s", "-", "+")] == [b"%d" % number for number in range(10)]
+    c.kill()
+    c.start()
+    assert_same(b, c)
+    assert b.syncs == (0, 2)
+
+
+def test_a_replica_that_has_more_than_the_new_leader(servers: Cluster) -> None:
+    leader, b, to_b, c, _ = star(servers)
+    to_b.down.hold()
+    leader("TAPPEND", "s", "n", 1)
+    wait_until(lambda: c.offset == leader.offset, "c has it")
+    leader.kill()
+    to_b.cut()
+    b.lead()
+    c.follow(b.port)
+    assert_same(b, c)
+    assert b.syncs == (1, 0)
+    assert c("EXISTS", "s") == 0
+    for number in range(3):
+        b("TAPPEND", "s", "n", number)
+    assert_same(b, c)

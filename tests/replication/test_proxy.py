@@ -1,4 +1,4 @@
-"""The proxy itself: a test of links is worth as much as what it does to them."""
+"""Tests of the proxy that tests of the link use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replication.proxy import Proxy
 
 
 class Echo:
-    """Says back what it hears; the end of file too."""
+    """Sends back what it receives, end of file included."""
 
     def __init__(self) -> None:
         self.port = new_port()

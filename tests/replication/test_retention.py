@@ -1,4 +1,4 @@
-"""What the journal keeps for replicas that are away, over restarts of the leader, and for how long."""
+"""What the journal keeps for replicas that are away, even across restarts of the leader, and for how long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.replication.cluster import Cluster, Node, in_sync, wait_until
 
 
 def backlog(node: Node) -> tuple[int, int]:
-    """Whether one is kept, and the log offset at which it begins."""
+    """Whether a backlog is kept, and the log offset at which it begins."""
     facts = node.info()
     return int(facts["repl_backlog_active"]), int(facts["repl_backlog_first_byte_offset"])
 
@@ -17,7 +17,7 @@ def fill(node: Node, megabytes: int) -> None:
 
 
 def test_a_leader_that_restarts_keeps_what_its_replica_lacks(servers: Cluster) -> None:
-    """Even where its first act is a checkpoint."""
+    """Even if it takes a checkpoint right after the start."""
     leader, replica = servers.pair(repl_timeout=60)
     replica.freeze()
     fill(leader, 12)  # more than sockets hold
@@ -37,8 +37,8 @@ def test_a_server_without_replicas_keeps_nothing(servers: Cluster) -> None:
     assert int(leader.info("persistence")["log_journal_first_offset"]) == leader.offset
 
 
-def test_what_nobody_asks_for_is_let_go(servers: Cluster) -> None:
-    """After repl-backlog-ttl, without waiting for a checkpoint; and the next start does not begin to keep it anew."""
+def test_a_backlog_that_nobody_asks_for_is_dropped(servers: Cluster) -> None:
+    """After repl-backlog-ttl, without waiting for a checkpoint. The next start does not keep it, either."""
     leader, replica = servers.pair(repl_backlog_ttl=1)
     fill(leader, 1)
     leader("SAVE")

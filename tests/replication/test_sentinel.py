@@ -1,4 +1,4 @@
-"""Sentinel, unmodified, fails over from a leader that died: clients go on, and what WAIT promised is there."""
+"""An unmodified Sentinel fails over from a leader that died: clients go on, and what WAIT promised is there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANGE = {"tidelog": "TRANGE", "redis": "XRANGE"}
 
 
 class Writer:
-    """Appends through the Sentinels' leader of the day, each entry with WAIT 1, whatever happens meanwhile."""
+    """Appends to the leader that the Sentinels name, each entry with WAIT 1, whatever happens meanwhile."""
 
     def __init__(self, watch: Watch) -> None:
         self.acknowledged: list[bytes] = []  # values of entries that the leader and one replica have

@@ -1,4 +1,4 @@
-"""WAIT, WAITAOF and min-replicas-to-write: promises are kept, and what can't be promised is said."""
+"""WAIT, WAITAOF and min-replicas-to-write: what they promise is true."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def second(shared: Cluster) -> Node:
     return shared.nodes[2]
 
 
-def test_both_have_it(leader: Node) -> None:
+def test_wait_counts_replicas(leader: Node) -> None:
     with Raw(leader.port) as raw:
         raw("TAPPEND", "s", "f", "v")
         assert raw("WAIT", 2, 0) == 2
@@ -49,7 +49,7 @@ def test_both_have_it(leader: Node) -> None:
         assert raw("WAIT", 0, 0) in (0, 1, 2)
 
 
-def test_it_is_there_when_wait_returns(leader: Node, first: Node, second: Node) -> None:
+def test_replicas_show_the_write_when_wait_returns(leader: Node, first: Node, second: Node) -> None:
     with Raw(leader.port) as raw:
         for number in range(100):
             raw.send("SET", "n", number)
@@ -83,7 +83,7 @@ def test_wait_ends_when_the_replica_is_there_again(leader: Node, first: Node) ->
         assert raw.read() == 2
 
 
-def test_whoever_wrote_nothing_waits_for_nothing(leader: Node, first: Node, second: Node) -> None:
+def test_a_connection_that_wrote_nothing_does_not_wait(leader: Node, first: Node, second: Node) -> None:
     first.freeze()
     second.freeze()
     leader("TAPPEND", "s", "f", "v")
@@ -101,25 +101,25 @@ def test_in_a_transaction_nothing_waits(leader: Node, first: Node) -> None:
         assert time.monotonic() - began < 2
 
 
-def test_more_than_there_are(leader: Node) -> None:
+def test_wait_for_more_replicas_than_there_are(leader: Node) -> None:
     with Raw(leader.port) as raw:
         raw("TAPPEND", "s", "f", "v")
         assert raw("WAIT", 5, 200) == 2
 
 
-def test_on_a_replica(leader: Node, first: Node) -> None:
+def test_wait_is_refused_on_a_replica(leader: Node, first: Node) -> None:
     assert first.say("WAIT", 1, 0).startswith("ERR WAIT cannot be used with replica instances")
     assert first.say("WAITAOF", 0, 1, 0).startswith("ERR WAITAOF cannot be used with replica instances")
 
 
-def test_on_disk_here_and_there(leader: Node) -> None:
+def test_waitaof_counts_disks(leader: Node) -> None:
     with Raw(leader.port) as raw:
         raw("TAPPEND", "s", "f", "v")
         assert raw("WAITAOF", 1, 2, 0) == [1, 2]
         assert raw("WAITAOF", 0, 1, 0)[1] >= 1
 
 
-def test_on_disk_but_not_at_a_frozen_one(leader: Node, first: Node) -> None:
+def test_waitaof_does_not_count_a_frozen_replica(leader: Node, first: Node) -> None:
     first.freeze()
     with Raw(leader.port) as raw:
         raw("TAPPEND", "s", "f", "v")
@@ -131,7 +131,7 @@ def test_on_disk_but_not_at_a_frozen_one(leader: Node, first: Node) -> None:
         assert raw.read() == [1, 2]
 
 
-def test_its_fsync_policy_counts(servers: Cluster) -> None:
+def test_waitaof_is_quick_where_replicas_sync_always(servers: Cluster) -> None:
     leader = servers.node(appendfsync="always")
     replica = servers.node(of=leader.port, appendfsync="always")
     wait_until(lambda: in_sync(leader, replica), "in sync")
@@ -144,7 +144,7 @@ def test_its_fsync_policy_counts(servers: Cluster) -> None:
 
 
 # -- min-replicas-to-write ---------------------------------------------------------------------------------------
-def test_too_few_replicas(servers: Cluster) -> None:
+def test_writes_are_refused_with_too_few_replicas(servers: Cluster) -> None:
     leader, replica = servers.pair(min_replicas_max_lag=2)
     leader("CONFIG", "SET", "min-replicas-to-write", 1)
     assert leader("SET", "k", "v")
@@ -161,7 +161,7 @@ def test_too_few_replicas(servers: Cluster) -> None:
     assert leader.info()["min_slaves_good_slaves"] == 1
 
 
-def test_a_silent_replica_is_no_good_one(servers: Cluster) -> None:
+def test_a_silent_replica_does_not_count(servers: Cluster) -> None:
     leader, replica = servers.pair(min_replicas_max_lag=1)
     leader("CONFIG", "SET", "min-replicas-to-write", 1)
     replica.freeze()
@@ -170,7 +170,7 @@ def test_a_silent_replica_is_no_good_one(servers: Cluster) -> None:
     wait_until(lambda: leader.say("SET", "k", "z") == b"OK", "writes are taken again")
 
 
-def test_it_can_be_set_at_run_time(servers: Cluster) -> None:
+def test_min_replicas_to_write_can_be_set_at_run_time(servers: Cluster) -> None:
     leader = servers.node()
     assert leader("SET", "k", "v")
     leader("CONFIG", "SET", "min-replicas-to-write", 1)

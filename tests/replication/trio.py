@@ -1,4 +1,4 @@
-"""Three servers that many tests share, arranged anew for each."""
+"""Three servers that many tests share, rearranged for each."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_unti
 
 
 class Trio:
-    """Three servers: ``a`` leads, ``b`` follows it through ``link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
+    """Three servers: ``a`` leads, ``b`` follows it through ``b_link``, ``c`` follows ``b`` (a chain) or ``a`` (a star).
 
-    Who is a, b and c changes with the roles; arrange() makes leader and replicas of them again.
+    The names follow the roles; arrange() restores the roles.
     """
 
     def __init__(self, made: Cluster) -> None:
         self.cluster = made
         nodes = [made.node(checkpoint_size="1mb", stream_node_max_entries=64) for _ in range(3)]
         self.a, self.b, self.c = nodes
-        self.link = made.proxy(self.a)
-        self.tail = made.proxy(self.b)  # between c and whom it follows
+        self.b_link = made.proxy(self.a)
+        self.c_link = made.proxy(self.b)  # between c and the server that it follows
 
     @property
     def nodes(self) -> tuple[Node, Node, Node]:
         return self.a, self.b, self.c
 
     def arrange(self, chain: bool) -> None:
-        """Everyone runs, is empty, and follows whom it should; all in sync."""
+        """Make all three run, empty, in the given arrangement and in sync."""
         for node in self.nodes:
             node.start()
         self.a.lead()
-        for proxy, target in ((self.link, self.a), (self.tail, self.b if chain else self.a)):
+        for proxy, target in ((self.b_link, self.a), (self.c_link, self.b if chain else self.a)):
             proxy.calm()
             if proxy.target != target.port:
                 proxy.target = target.port
                 proxy.cut()
         self.a("CONFIG", "SET", "repl-backlog-size", "64mb")
-        self.b.follow(self.link.port)
-        self.c.follow(self.tail.port)
+        self.b.follow(self.b_link.port)
+        self.c.follow(self.c_link.port)
         self.a("FLUSHALL")
         wait_until(lambda: in_sync(self.a, self.b, self.c), "the trio is in sync")
 
     def promoted(self) -> None:
-        """b leads now, and a is what b was."""
+        """b has become the leader: swap the names a and b."""
         self.a, self.b = self.b, self.a
 
 
 class Trios:
-    """Lends one trio again and again; after a failure the next borrower gets a new one."""
+    """Lends the same trio to one test after another; after a failure the next test gets a new one."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()

@@ -1,8 +1,8 @@
 """What clients do while something happens to the servers, and what must be true of it afterwards.
 
-Rule 1: ``said`` is what the leader's reply confirmed, ``promised`` what WAIT confirmed besides: the replicas have it.
-Rule 2: whatever was sent and not answered may have happened or not: both are right.
-Rule 3: a workload touches its own keys only, and any of its steps may fail half way.
+Rule 1: ``said`` is what the leader's reply confirmed, ``promised`` what WAIT also confirmed: the replicas have it.
+Rule 2: what was sent and not answered may have happened or not; both are right.
+Rule 3: a workload touches only its own keys, and any of its steps may fail half way.
 
 A new workload is a class here and a line in WORKLOADS.
 """
@@ -30,14 +30,14 @@ class Workload:
         self.promised: set[Any] = set()
 
     def step(self, client: redis.Redis) -> None:
-        """A little work; notes what was confirmed in ``said``."""
+        """Do a little work and note in ``said`` what was confirmed."""
         raise NotImplementedError
 
     def glance(self, client: redis.Redis) -> None:
-        """What any replica must show at any moment."""
+        """Check what any replica must show at any moment."""
 
     def check(self, client: redis.Redis, kept: set[Any]) -> None:
-        """What the leader must show at the end, ``kept`` being the facts that nothing may have undone."""
+        """Check what the leader shows at the end. ``kept`` are the facts that must still hold."""
 
 
 class Appends(Workload):
@@ -231,7 +231,7 @@ WORKLOADS = {
 
 
 class Load:
-    """A workload in a thread of its own, against the leader of the moment, until it is stopped."""
+    """Runs a workload in a thread of its own, against the current leader, until it is stopped."""
 
     def __init__(self, workload: Workload, leader: Node, replicas: int) -> None:
         self.workload = workload
@@ -251,16 +251,16 @@ class Load:
         self.stop()
 
     def switch(self, leader: Node) -> None:
-        """From now on, work there."""
+        """Go on with another leader."""
         self._leader = leader
 
     def more(self, steps: int) -> None:
-        """Wait until so many more steps were done."""
+        """Wait for so many more steps."""
         goal = self.steps + steps
         wait_until(lambda: self.steps >= goal or self._failed is not None, f"{steps} more steps of work")
 
     def stop(self) -> None:
-        """End the work; raises what went wrong in it."""
+        """Stop the work; raises the error that ended it, if any."""
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive()
@@ -281,7 +281,7 @@ class Load:
             self._failed = error
 
     def _work(self, client: redis.Redis, leader: Node) -> None:
-        """Until the leader changes, or the connection breaks."""
+        """Work until the leader changes or the connection breaks."""
         try:
             while leader is self._leader and not self._stop.is_set():
                 self.workload.step(client)

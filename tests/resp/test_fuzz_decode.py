@@ -1,6 +1,6 @@
-"""Whatever arrives, however cut: feed() raises nothing, holds no more than its limit, decides as ExactDecoder does.
+"""Any bytes, in any chunks: feed() raises nothing, holds no more than its limit, and decides as ExactDecoder does.
 
-The invariant that lets hiredis near the peer's bytes: both decoders give the same commands and the same error.
+This is the invariant on which the use of hiredis rests: both decoders give the same commands and the same error.
 """
 
 from __future__ import annotations

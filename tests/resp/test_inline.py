@@ -45,7 +45,7 @@ def test_unbalanced(line: bytes) -> None:
 
 # -- as a real redis-server does -----------------------------------------------------------------------------
 def ask(port: int, request: bytes) -> bytes:
-    """All that comes back until the server closes."""
+    """Everything that the server sends until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
         sock.sendall(request)
         answer = b""

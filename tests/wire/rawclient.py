@@ -1,4 +1,4 @@
-"""A client for tests that adds nothing of its own: a socket, commands out, replies in."""
+"""A minimal client for tests: a socket, commands out, replies in."""
 
 from __future__ import annotations
 

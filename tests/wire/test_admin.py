@@ -1,4 +1,4 @@
-"""What the server tells of itself, through the wire: INFO, SLOWLOG, LATENCY, MONITOR, CLIENT on blocked clients."""
+"""What the server says about itself: INFO, SLOWLOG, LATENCY, MONITOR, CLIENT on blocked clients."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_library_name_as_redis_py_sets_it(c: Raw, hand: RunningServer) -> None:
     assert f" lib-ver={redis.__version__}" in line[0]
 
 
-def test_monitor_that_leaves_no_longer_costs(c: Raw, connect: Connect) -> None:
+def test_a_monitor_that_left_costs_nothing(c: Raw, connect: Connect) -> None:
     watcher = connect()
     watcher("MONITOR")
     c("PING", "seen")

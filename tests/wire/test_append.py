@@ -221,7 +221,7 @@ def test_deep_pipeline_of_large_replies(c: Raw) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1460, 1 << 20])
 def test_a_pipeline_appends_what_single_calls_would(c: Raw, chunk: int) -> None:
-    """However it is cut, and whatever stands between the calls, or in their values."""
+    """However the bytes are cut, and whatever comes between the calls or is in their values."""
     values: list[list[bytes | str]] = [["f", b"a\r\nb"], ["f", b""], ["f", b"x" * 300], ["f", b"*6\r\n"], ["f", b"1"]]
     calls: list[list[bytes | str]] = []
     for word in ("TAPPEND", "tappend", "tApPeNd"):
@@ -255,3 +255,15 @@ def test_stream_survives_reload(c: Raw, hand: RunningServer) -> None:
     assert c("DEBUG", "LOADAOF") == b"OK"
     assert c("TLEN", "s") == 701
     assert c("TREAD", "s", ids[-1], 10) == [[ident(NOW, 1200), b"i", b"new"]]
+
+
+def test_a_very_large_entry(hand: RunningServer, c: Raw) -> None:
+    ident = c("TAPPEND", "s", "f", bytes(40 << 20))
+    c("TAPPEND", "s", "f", "small")
+    digest = c("DEBUG", "DIGEST")
+    assert c("DEBUG", "LOADAOF") == b"OK"
+    assert c("DEBUG", "RELOAD") == b"OK"
+    assert c("DEBUG", "DIGEST") == digest
+    [[found, _, value]] = c("TRANGE", "s", ident, ident)
+    assert found == ident
+    assert len(value) == 40 << 20

@@ -16,7 +16,7 @@ COUNT = 300  # entries of it: more than sockets and buffers between the two ends
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Each look is a round trip to the server's loop, so it gets its turns; the test's time limit ends it."""
+    """Wait for a condition. Each look is a round trip to the server's loop; the test's time limit ends it."""
     while not condition():
         pass
 
@@ -42,7 +42,7 @@ def closed(raw: Raw) -> bool:
 
 
 def fill(c: Raw, key: str = "big") -> None:
-    """A stream that takes many turns to send."""
+    """A stream that takes many ticks to send."""
     value = b"x" * (BIG * 1024)
     c.pipeline(*[("TAPPEND", key, "f", value)] * COUNT)
 
@@ -171,7 +171,7 @@ def test_kill_a_blocked_client_in_the_middle_of_a_pipeline(c: Raw, connect: Conn
     assert c("EXISTS", "k") == 0
 
 
-def test_nothing_runs_behind_ones_own_kill_or_quit(c: Raw, connect: Connect) -> None:
+def test_nothing_runs_after_ones_own_kill_or_quit(c: Raw, connect: Connect) -> None:
     for last in (("CLIENT", "KILL", "SKIPME", "no", "MAXAGE", 0), ("QUIT",)):
         other = connect()
         if last[0] == "CLIENT":

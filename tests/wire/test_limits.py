@@ -1,4 +1,4 @@
-"""What the server stands from a peer: too many, too large, too slow, too silent, and no Redis client at all.
+"""Peers that ask too much: too many, too large, too slow, too silent, or no Redis clients at all.
 
 Memory is measured from outside: RssAnon of a tidelog-server process.
 """
@@ -44,7 +44,7 @@ def anonymous(server: Server) -> int:
 
 
 def until_closed(raw: Raw) -> list[Any]:
-    """What the server still says before it closes."""
+    """Replies until the server closes."""
     said = []
     try:
         while True:
@@ -309,7 +309,7 @@ HALF_CLOSED: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("kind", HALF_CLOSED)
 def test_half_closed(process: Server, p: Raw, c: Raw, hand: RunningServer, kind: str) -> None:
-    """On both event loops: all replies, then the end; nobody is left behind waiting."""
+    """On both event loops: all replies arrive, then the end; nobody waits for ever."""
     request, replies = HALF_CLOSED[kind]
     for raw, port in ((p, process.port), (c, hand.port)):
         if "wide" in request.decode("latin-1"):
@@ -327,7 +327,7 @@ def locked() -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("login", [("AUTH", "secret"), ("HELLO", 2, "AUTH", "default", "secret")])
-def test_large_commands_right_behind_the_login(locked: RunningServer, login: tuple[Any, ...]) -> None:
+def test_large_commands_right_after_the_login(locked: RunningServer, login: tuple[Any, ...]) -> None:
     """In one chunk: the limits for strangers hold up to the login and not a byte further."""
     value = b"x" * 100_000
     behind = pack("SET", "k", value) + pack("MSET", *["a", "b"] * 20) + pack("GET", "k")
@@ -439,3 +439,9 @@ def test_renames_that_can_not_be(words: str, text: str) -> None:
 
     with pytest.raises(ConfigError, match=text), start_in_thread(rename_command=words.split()):
         pass
+
+
+def test_entries_of_one_command_are_bounded(c: Raw) -> None:
+    answer = c("TMAPPEND", "s", "FIELDS", 1, b"f" * (1 << 20), "VALUES", *(["v"] * 600))
+    assert answer == "ERR the entries of one command may take 512 MiB together"
+    assert c("EXISTS", "s") == 0

@@ -1,6 +1,6 @@
-"""What a server's role has against commands, and who may wait for replicas: the gates of the dispatcher, WAIT, WAITAOF.
+"""Which commands a server's role refuses, and who may wait for replicas: the dispatcher's gates, WAIT, WAITAOF.
 
-The role is set by hand here, and so is what replicas acknowledged; tests/replication has real ones.
+Role and acknowledgements are set by hand here; tests/replication has real replicas.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from commands.session import LEADER, Session
-from replication.follow import Link as Socket
+from replication.link import Link as Socket
 from respserver.roles.link import LeaderLink, LeaderTransport
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw
@@ -33,7 +33,7 @@ def follow(hand: RunningServer, follower: bool = True) -> None:
 
 
 class Acks:
-    """What replicas have said: the log offset each has, and has on disk."""
+    """What replicas have acknowledged: log offsets, taken as on disk as well."""
 
     def __init__(self, hand: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hand = hand

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from respserver.testing import RunningServer
+from storage.ids import MASK64
 from tests.wire.rawclient import Raw, pack
 from tests.wire.test_tread import blocked
 
 NOW = 1_700_000_000_000
+LONGEST = (1 << 63) - 1  # ms
 Connect = Callable[..., Raw]
 
 
@@ -365,3 +367,57 @@ def test_pipelined_group_reads(c: Raw) -> None:
     c("TREAD", "s", 0, 0, "GROUP", "g", 0)
     c.sock.sendall(b"".join(pack("TREAD", "s", "", 2, "GROUP", "g", 0) for _ in range(5)))
     assert [got(c.read()) for _ in range(5)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_a_message_expires_in_time_after_an_earlier_one_was_acknowledged(hand: RunningServer, c: Raw) -> None:  # [23]
+    first, _ = c.pipeline(("TAPPEND", "s", "f", 1), ("TAPPEND", "s", "f", 2))
+    group = ("GROUP", "g", 0, "RETRY", 60_000)
+    c("TREAD", "s", 0, 1, *group, 500, "DEADLETTER", "dead")
+    c("TREAD", "s", 0, 1, *group, 5000, "DEADLETTER", "dead")
+    assert c("TACK", "s", "g", first) == 1
+    hand.advance(1000)  # the moment of the first: nothing is left to do
+    assert c("TLEN", "dead") == 0
+    hand.advance(5000)
+    assert c("TPENDING", "s", "g")[0] == 0
+    assert c("TLEN", "dead") == 1
+
+
+@pytest.mark.parametrize("why", ["holds a string", "is full"])
+def test_a_dead_letter_that_can_not_be_written_is_retried_without_spinning(
+    hand: RunningServer, connect: Connect, why: str
+) -> None:
+    c, reader = connect(), connect()
+    c.pipeline(*[("TAPPEND", "s", "f", n) for n in range(5)])
+    c("TREAD", "s", 0, 5, "GROUP", "g", 0, "RETRY", 100, 150, "DEADLETTER", "dead")
+    if why == "holds a string":
+        c("SET", "dead", "x")
+    else:
+        ks = hand.server.data.ks
+        hand.call(lambda: ks.append(b"dead", ks.create_stream(b"dead"), MASK64, MASK64, b"*1\r\n$1\r\nx\r\n"))
+    reader.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 0)
+    server = hand.server
+    for _ in range(30):
+        hand.advance(100)
+        wait = hand.call(lambda: server.blocking.next_wake(server.clock.now(), server.clock.mono()))
+        assert wait is None or wait > 0
+        due = hand.call(lambda: server.data.ks.timers.next())
+        assert due is None or due > server.clock.now()
+    c("DEL", "dead")
+    hand.advance(1100)
+    assert c("TPENDING", "s", "g")[0] == 0
+    assert c("TLEN", "dead") > 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("TREAD", "s", 0, 1, "GROUP", "g", LONGEST),
+        ("TREAD", "s", 0, 1, "GROUP", "g", 0, "RETRY", LONGEST, 0),
+        ("TREAD", "s", 0, 1, "GROUP", "g", 0, "RETRY", 1, LONGEST),
+        ("TTOUCH", "s", "g", LONGEST, 1),
+        ("TNACK", "s", "g", "DELAY", LONGEST, 1),
+    ],
+)
+def test_times_that_are_too_long_are_refused(c: Raw, words: tuple[Any, ...]) -> None:
+    c("TAPPEND", "s", "f", "v")
+    assert c(*words) == "ERR value is not an integer or out of range"

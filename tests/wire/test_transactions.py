@@ -9,6 +9,7 @@ import pytest
 
 from commands.declare import TABLE
 from respserver.testing import RunningServer
+from tests.wire.faults import until
 from tests.wire.rawclient import Raw, pack
 
 if TYPE_CHECKING:
@@ -203,3 +204,30 @@ def test_the_queue_of_a_transaction_is_bounded(c: Raw, connect: Connect) -> None
         for _ in range(200):
             other("SET", "k", b"x" * 10_000)
     assert c("PING") == b"PONG"
+
+
+@pytest.mark.parametrize("save", ["BGSAVE", "BGREWRITEAOF"])
+@pytest.mark.interpreted
+def test_a_transaction_is_one_batch_even_around_a_checkpoint(hand: RunningServer, c: Raw, save: str) -> None:
+    disk = hand.server.data.disk
+    batches: list[bytes] = []
+    append = disk.append
+
+    def noted(batch: bytes) -> None:
+        batches.append(batch)
+        append(batch)
+
+    hand.call(lambda: setattr(disk, "append", noted))
+    saves = hand.server.checkpoints.saves
+    answers = c.pipeline(("MULTI",), ("SET", "a", 1), (save,), ("SET", "b", 2), ("EXEC",))
+    assert answers[-1][1].endswith(b"scheduled")
+    assert len(batches) == 1
+    hand.advance(100)
+    until(lambda: saves.count == 1)
+
+
+@pytest.mark.parametrize("words", [("DEBUG", "RELOAD"), ("DEBUG", "LOADAOF")])
+def test_no_reload_inside_a_transaction(c: Raw, words: tuple[str, ...]) -> None:
+    c("MULTI")
+    assert c(*words) == "ERR Command not allowed inside a transaction"
+    assert c("EXEC").startswith("EXECABORT")

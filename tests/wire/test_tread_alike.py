@@ -131,7 +131,7 @@ def test_readers_of_a_group_in_the_same_words(connect: Connect) -> None:
 
 
 def test_a_group_goes_on_where_its_last_read_ended(c: Raw) -> None:
-    """Through eviction, a rewind and the end of the stream, as if each read looked for its place anew."""
+    """Through eviction, a rewind and the end of the stream, as if each read looked its cursor up anew."""
     c.pipeline(*[("TAPPEND", "s", "i", i) for i in range(12)])
     read = ("TREAD", "s", 0, 2, "GROUP", "g", 0)
     assert c(*read) == [row(0), row(1)]

@@ -211,7 +211,7 @@ def check_chunks(part: sortedrows.SortedRows) -> None:
         assert i + 1 == len(part._chunks) or chunk[-part._width :] < part._mins[i + 1]
 
 
-TestModel = Model.TestCase
+TestModel = pytest.mark.slow(Model.TestCase)
 TestModel.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -434,6 +434,7 @@ def test_a_damaged_dump_is_refused() -> None:
 
 
 # -- memory --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["sequential", "after random acks", "mixed retry times"])
 def test_150_bytes_a_message(how: str) -> None:
     """The same as benchmarks/pending_memory.py, which asks the operating system too, with fewer messages."""

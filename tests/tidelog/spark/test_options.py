@@ -19,6 +19,8 @@ from tidelog.spark.options import (
     for_source,
 )
 
+pytestmark = pytest.mark.quick
+
 SUB = {"subscribe": "a"}
 
 

@@ -11,6 +11,8 @@ pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelo
 
 from tidelog.spark.values import convert  # noqa: E402 - needs pyarrow
 
+pytestmark = pytest.mark.quick
+
 CASES: list[tuple[Any, dict[bytes, Any]]] = [
     (pa.int8(), {b"127": 127, b"-128": -128, b"128": None}),
     (pa.int16(), {b"32767": 32767, b"32768": None}),

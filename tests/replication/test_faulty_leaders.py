@@ -1,4 +1,4 @@
-"""A leader that is none, or sends what it must not: the replica says why, keeps what it has, and tries again."""
+"""A leader that is not one, or breaks the protocol: the replica logs why, keeps its data, and tries again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import hiredis
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, COPY_BODY, DONE, DONE_BODY, HEAD, PIECE, encode
+from storage import records
 from tests.replication.cluster import Cluster, Node, cluster, new_port, wait_until
 
 ID = "f" * 40
@@ -19,7 +20,7 @@ RECORDS = b"\x01\x02\x03\x04 these are no records at all"
 
 
 class FakeLeader:
-    """Shakes hands as a leader does, then sends ``data`` and closes, or waits for the replica to do so."""
+    """Answers the handshake as a leader does, sends what ``script`` returns, and closes or waits for the replica."""
 
     def __init__(self, script: Callable[[int], bytes], close: bool) -> None:
         self.script = script  # from the replica's offset to what follows its PSYNC
@@ -73,7 +74,7 @@ def turned(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-# What comes behind the handshake, from the replica's offset, and a word of the reason that the replica gives.
+# What comes after the handshake, from the replica's offset, and a word of the reason that the replica gives.
 CASES: dict[str, tuple[Callable[[int], bytes], str]] = {
     "no answer to PSYNC": (lambda _: b"-ERR no\r\n", "answered PSYNC with"),
     "an answer that is none": (lambda _: b"+WHAT\r\n", "answered PSYNC with"),
@@ -121,7 +122,7 @@ def shared() -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_refused(name: str, shared: Node) -> None:
+def test_the_link_is_refused(name: str, shared: Node) -> None:
     script, reason = CASES[name]
     before, offset, lines = shared.digest(), shared.offset, len(shared.output)
     fake = FakeLeader(script, close="connection was lost" in reason)
@@ -142,8 +143,8 @@ def test_it_is_refused(name: str, shared: Node) -> None:
     shared("TAPPEND", "s", "f", "v")
 
 
-def test_a_silent_one(servers: Cluster) -> None:
-    """It says nothing after the handshake: given up after repl-timeout, and asked again."""
+def test_a_silent_leader(servers: Cluster) -> None:
+    """It sends nothing after the handshake. The replica gives up after repl-timeout, and tries again."""
     node = servers.node(repl_timeout=2)
     node("SET", "k", "v")
     fake = FakeLeader(lambda _: going_on(), close=False)
@@ -183,3 +184,23 @@ def test_a_redis_server_can_not_follow(redis_node: Node, servers: Cluster) -> No
     assert node.info()["connected_slaves"] == 0
     assert node("TAPPEND", "s", "f", "v")
     assert redis_node.running
+
+
+def test_a_batch_without_effect_here_is_not_taken_for_the_end_of_the_log(servers: Cluster) -> None:
+    """A sound leader never logs such a record, so the replica asks for a copy."""
+    node = servers.node()
+    node("SET", "k", "v")
+    asked: list[int] = []
+
+    def script(offset: int) -> bytes:
+        asked.append(offset)
+        return going_on(encode(BATCH, offset, records.expire(b"k", 0))) if len(asked) == 1 else b"-ERR no\r\n"
+
+    fake = FakeLeader(script, close=False)
+    try:
+        node.follow(fake.port)
+        wait_until(lambda: len(asked) >= 2, "it asks again")
+    finally:
+        fake.close()
+    assert asked[1] == -1
+    assert node("GET", "k") == b"v"

@@ -1,8 +1,8 @@
 """Each event during each workload: afterwards all servers are equal, and nothing is lost that must not be.
 
-Which facts survive (see workloads) depends on the event: what the leader said where no leader is lost, what WAIT
-promised where one is. Events check how replicas came back: a full copy only where the journal no longer holds what they
-lack.
+Which facts must survive (see workloads) depends on the event: everything that the leader confirmed if no leader is
+lost, otherwise what WAIT promised. Events also check how replicas came back: with a full copy only where the journal
+no longer holds what they lack.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def link_cut(trio: Trio, load: Load) -> None:
     full, partial = trio.a.syncs
     for _ in range(3):
         load.more(FEW)
-        connections = trio.link.connections
-        trio.link.cut()
-        wait_until(lambda before=connections: trio.link.connections > before, "it comes again")  # type: ignore[misc]
+        connections = trio.b_link.connections
+        trio.b_link.cut()
+        wait_until(lambda before=connections: trio.b_link.connections > before, "it comes again")  # type: ignore[misc]
     load.more(FEW)
     wait_until(lambda: trio.b.link_up, "the link is up again")
     assert trio.a.syncs[0] == full
@@ -36,11 +36,11 @@ def link_cut(trio: Trio, load: Load) -> None:
 
 
 def link_silent(trio: Trio, load: Load) -> None:
-    """Nothing comes through for a moment, then all of it."""
+    """The link stands still for a moment; then everything arrives."""
     full, _ = trio.a.syncs
-    trio.link.down.hold()
+    trio.b_link.down.hold()
     load.more(FEW * 2)
-    trio.link.down.release()
+    trio.b_link.down.release()
     load.more(FEW)
     assert trio.a.syncs[0] == full
 
@@ -54,7 +54,7 @@ def replica_killed(trio: Trio, load: Load) -> None:
     load.more(FEW)
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.a.syncs == (full, partial + 1)
-    assert trio.b.syncs == (0, 1)  # the one behind it
+    assert trio.b.syncs == (0, 1)  # its own replica
 
 
 def leader_killed(trio: Trio, load: Load) -> None:
@@ -69,21 +69,21 @@ def leader_killed(trio: Trio, load: Load) -> None:
 def journal_cut(trio: Trio, load: Load) -> None:
     """The replica was away too long: the journal no longer holds what it lacks."""
     full, _ = trio.a.syncs
-    trio.link.refuse()
-    trio.link.cut()
+    trio.b_link.refuse()
+    trio.b_link.cut()
     trio.a("CONFIG", "SET", "repl-backlog-size", 16 << 10)
-    behind = trio.b.offset
+    end = trio.b.offset
 
     def gone() -> bool:
         trio.a("SET", "filler", "x" * 30_000)
         with contextlib.suppress(redis.ResponseError):  # a checkpoint is under way
             trio.a("SAVE")
-        return int(trio.a.info()["repl_backlog_first_byte_offset"]) > behind
+        return int(trio.a.info()["repl_backlog_first_byte_offset"]) > end
 
     wait_until(gone, "the journal is cut")
     trio.a("DEL", "filler")
     load.more(FEW)
-    trio.link.accept()
+    trio.b_link.accept()
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.a.syncs[0] == full + 1
 
@@ -96,9 +96,11 @@ def chain_cut(trio: Trio, load: Load) -> None:
     trio.c.start()
     wait_until(lambda: trio.c.link_up, "the link is up again")
     load.more(FEW)
-    trio.tail.cut()
-    trio.link.cut()
+    connections = trio.c_link.connections
+    trio.c_link.cut()
+    trio.b_link.cut()
     load.more(FEW)
+    wait_until(lambda: trio.c_link.connections > connections, "it comes again")
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "the links are up again")
     assert trio.b.syncs[0] == full
     assert trio.b.syncs[1] >= partial + 2
@@ -134,8 +136,8 @@ def switched_back(trio: Trio, load: Load) -> None:
     wait_until(lambda: trio.a.link_up and trio.c.link_up, "both follow")
     trio.a.lead()
     load.switch(trio.a)
-    trio.b.follow(trio.link.port)
-    trio.c.follow(trio.tail.port)
+    trio.b.follow(trio.b_link.port)
+    trio.c.follow(trio.c_link.port)
     load.more(FEW)
     wait_until(lambda: trio.b.link_up and trio.c.link_up, "both follow the first one again")
 
@@ -147,7 +149,7 @@ EVENTS: tuple[Callable[[Trio, Load], None], ...] = LEADER_STAYS + LEADER_CHANGES
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_afterwards_all_are_equal(event: Callable[[Trio, Load], None], name: str, trios: Trios) -> None:
+def test_servers_are_equal_after(event: Callable[[Trio, Load], None], name: str, trios: Trios) -> None:
     workload = WORKLOADS[name]()
     changes = event in LEADER_CHANGES
     with trios.lend(chain=not changes) as trio:
@@ -164,7 +166,7 @@ def test_afterwards_all_are_equal(event: Callable[[Trio, Load], None], name: str
 
 
 def glance(node: Node, look: Callable[[redis.Redis], None]) -> None:
-    """A few looks at a replica while the work goes on."""
+    """Look at a replica a few times while the work goes on."""
     if not node.running:
         return
     with connect(node.port) as client:

@@ -1,13 +1,17 @@
-"""What a leader answers to replicas, and to whoever pretends to be one: raw sockets."""
+"""What a leader answers to replicas, and to clients that pretend to be one, over raw sockets."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, FrameDecoder
+from replication.handshake import request
+from respserver.clients.connection import connection_of
+from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
 from tests.wire.rawclient import Raw, pack
 
@@ -30,7 +34,7 @@ def leader(shared: Cluster) -> Node:
 
 
 class Replica:
-    """A replica's end by hand."""
+    """A replica's end of the link, by hand."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -44,7 +48,7 @@ class Replica:
         self.sock.close()
 
     def ask(self, *words: Word) -> bytes:
-        """A command and the line that answers it; frames behind it are kept."""
+        """Send a command; returns the line that answers it. Frames after it are kept."""
         self.sock.sendall(pack(*words))
         data = b""
         while b"\r\n" not in data:
@@ -107,7 +111,7 @@ def test_errors(words: tuple[Word, ...], start: bytes, leader: Node) -> None:
     assert leader.info()["connected_slaves"] == 0
 
 
-def test_nobody_but_a_replica_hands_over(servers: Cluster) -> None:
+def test_only_a_replica_can_be_handed_over_to(servers: Cluster) -> None:
     leader, replica = servers.pair()
     with Replica(replica.port) as client:
         replid = leader.info()["master_replid"]
@@ -139,7 +143,7 @@ def test_a_full_copy(leader: Node) -> None:
         assert batch.offset == int(offset)
 
 
-def test_going_on(leader: Node) -> None:
+def test_a_continuation(leader: Node) -> None:
     replid, offset = leader.info()["master_replid"], leader.offset
     with Replica(leader.port) as replica:
         replica.introduce()
@@ -152,7 +156,7 @@ def test_going_on(leader: Node) -> None:
 
 
 @pytest.mark.parametrize("what", ["another history", "from the future"])
-def test_not_going_on(what: str, leader: Node) -> None:
+def test_no_continuation(what: str, leader: Node) -> None:
     replid, offset = leader.info()["master_replid"], leader.offset
     before = leader.info("stats")["sync_partial_err"]
     with Replica(leader.port) as replica:
@@ -162,21 +166,18 @@ def test_not_going_on(what: str, leader: Node) -> None:
     assert leader.info("stats")["sync_partial_err"] == before + 1
 
 
-def test_an_offset_within_a_record_is_none(leader: Node) -> None:
-    """Nobody has such an offset by right: copy, or refuse, but don't send what can't be applied."""
+def test_an_offset_within_a_record_gets_a_copy(leader: Node) -> None:
+    """No replica should have such an offset. It gets a copy, not a link that breaks again and again."""
     leader("SET", "k", "a long enough value")
     with Replica(leader.port) as replica:
         replica.introduce()
         line = replica.ask("PSYNC", leader.info()["master_replid"], leader.offset - 3)
-        if line.startswith(b"+CONTINUE"):
-            assert replica.closed()
-        else:
-            assert line.startswith(b"+FULLRESYNC")
+        assert line.startswith(b"+FULLRESYNC")
     assert leader("SET", "k", "v")
 
 
-def test_another_log_of_the_same_name(leader: Node) -> None:
-    """It says what its last bytes are like, and they are not what this leader has there."""
+def test_another_log_under_the_same_id_gets_a_copy(leader: Node) -> None:
+    """The crc of its log's end is not that of this leader's log at the same offset."""
     end = leader.offset
     leader("SET", "k", "v")
     with Replica(leader.port) as replica:
@@ -186,7 +187,7 @@ def test_another_log_of_the_same_name(leader: Node) -> None:
 
 
 @pytest.mark.parametrize("offset", [-5, 1 << 62, "x"])
-def test_an_acknowledgement_of_what_can_not_be(offset: int | str, leader: Node) -> None:
+def test_an_impossible_acknowledgement_ends_the_link(offset: int | str, leader: Node) -> None:
     with Replica(leader.port) as replica:
         replica.introduce()
         replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
@@ -196,7 +197,7 @@ def test_an_acknowledgement_of_what_can_not_be(offset: int | str, leader: Node) 
         assert replica.closed()
 
 
-def test_a_replica_that_sends_junk(leader: Node) -> None:
+def test_junk_from_a_replica_ends_the_link(leader: Node) -> None:
     with Replica(leader.port) as replica:
         replica.introduce()
         replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
@@ -205,7 +206,7 @@ def test_a_replica_that_sends_junk(leader: Node) -> None:
     assert leader("SET", "k", "v")
 
 
-def test_within_a_transaction(leader: Node) -> None:
+def test_psync_is_refused_in_a_transaction(leader: Node) -> None:
     with Raw(leader.port) as raw:
         raw("MULTI")
         assert raw("PSYNC", "?", -1).startswith("ERR")
@@ -219,3 +220,30 @@ def test_many_come_and_go(leader: Node) -> None:
             replica.ask("PSYNC", "?", -1)
     wait_until(lambda: leader.info()["connected_slaves"] == 0, "all are gone")
     assert leader("SET", "k", "v")
+
+
+def test_a_replica_that_asks_while_the_role_changes(servers: Cluster) -> None:
+    """It asks in the tick in which the server becomes a leader: the connection is closed, not left unanswered."""
+    leader = servers.node()
+    with (
+        start_in_thread(replicaof=["127.0.0.1", str(leader.port)]) as running,
+        socket.create_connection(("127.0.0.1", running.port), 10) as asks,
+    ):
+        server = running.server
+        wait_until(lambda: server.link.up, "it follows")
+        asks.sendall(request("REPLCONF", "tidelog", 1))
+        assert asks.recv(100) == b"+OK\r\n"
+
+        def both() -> None:
+            (session,) = [session for session in server.clients if session.replica is None]
+            conn = connection_of(session)
+            assert conn is not None
+            conn.data_received(request("PSYNC", "?", -1))
+            assert server.replicas.feeds
+            server.roles.lead()
+
+        running.call(both)
+        asks.settimeout(5)
+        with suppress(ConnectionResetError):
+            assert asks.recv(100) == b""
+        assert not server.replicas.feeds

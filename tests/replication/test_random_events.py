@@ -1,7 +1,7 @@
-"""Anything, in any order: random events among four servers under random work; afterwards all are equal.
+"""Random events among four servers under random work, in any order; afterwards all servers are equal.
 
-Invariant: after each round every server has the leader's content at the leader's offset, what WAIT promised of all
-replicas is there, also when read anew from disk, and no log shows a bug.
+Invariant: after each round every server has the leader's content at the leader's offset. What WAIT promised of all
+replicas is there, even when read back from disk, and no log file shows a bug.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Storm:
         return self.random.choice([node for node in self.nodes if node is not self.leader])
 
     def moment(self) -> None:
-        time.sleep(self.random.random() * 0.3)  # when something happens is a part of the chance
+        time.sleep(self.random.random() * 0.3)  # when something happens is random, too
 
     def follow(self, node: Node, parent: Node) -> None:
         node.follow(self.before[parent].port)
@@ -64,7 +64,7 @@ class Storm:
         return found
 
     def crown(self, node: Node) -> None:
-        """It leads, whoever did; clients go there."""
+        """Make a node the leader and send clients there."""
         self.leader = node
         self.parents.pop(node, None)
         node.config.pop("replicaof", None)
@@ -177,7 +177,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_afterwards_all_are_equal(servers: Cluster, number: int) -> None:
+def test_servers_are_equal_after_random_events(servers: Cluster, number: int) -> None:
     seed = number if os.environ.get("CI") else random.SystemRandom().randrange(1 << 30)
     storm = Storm(servers, random.Random(seed))
     try:

@@ -63,7 +63,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 def test_tls(servers: Cluster, certificates: Certificates) -> None:
-    """Both ends show certificates of one authority."""
+    """Both ends present certificates of one authority."""
     settings = certificates.settings()
     leader = servers.node(**settings)
     leader("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(1000))
@@ -80,7 +80,7 @@ def test_tls(servers: Cluster, certificates: Certificates) -> None:
     assert leader.syncs == (1, 2)
 
 
-def test_tls_with_somebody_else(servers: Cluster, certificates: Certificates) -> None:
+def test_tls_with_an_unknown_authority(servers: Cluster, certificates: Certificates) -> None:
     settings = certificates.settings()
     leader = servers.node(**settings)
     replica = servers.node(of=int(settings["tls_port"]), tls_replication="yes", tls_ca_cert_file=certificates.other_ca)

@@ -1,0 +1,135 @@
+"""One connection of a replica to its leader: first the handshake, then frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from replication.frames import Frame, FrameDecoder, LinkError
+from replication.handshake import Answer, Handshake, Introduction
+
+QUEUED_AT_ONCE = 4 << 20  # bytes of frames that may wait to be taken before the socket is no longer read
+
+
+class Link(asyncio.Protocol):
+    """Once the link has failed, everything that waits for it raises the reason. ``heard`` is given sizes in bytes."""
+
+    def __init__(self, heard: Callable[[int], None]) -> None:
+        self.transport: asyncio.Transport
+        self._heard = heard
+        self._handshake: Handshake | None = None  # the one that is running
+        self._answer: Answer | None = None
+        self._decoder = FrameDecoder()
+        self._frames: deque[Frame] = deque()
+        self._queued = 0  # bytes in ``_frames``
+        self._news = asyncio.Event()  # there is an answer, a frame or a failure
+        self._failed: Exception | None = None
+        self._direct: Callable[[Frame], None] | None = None  # takes frames as they come; None: they are queued
+
+    # -- asyncio's callbacks ---------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(LinkError(f"the connection was lost{f' ({exc})' if exc is not None else ''}"))
+
+    def eof_received(self) -> bool:
+        self.fail(LinkError("the leader closed the connection"))
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        if self._failed is not None:
+            return
+        self._heard(len(data))
+        try:
+            if self._handshake is not None:
+                request = self._handshake.feed(data)
+                if request:
+                    self.transport.write(request)
+                if self._handshake.answer is None:
+                    return
+                data = self._handshake.rest
+                self._answer, self._handshake = self._handshake.answer, None
+                self._news.set()
+            for frame in self._decoder.feed(data):
+                if self._direct is not None:
+                    self._direct(frame)
+                else:
+                    self._frames.append(frame)
+                    self._queued += len(frame.payload)
+                    self._news.set()
+            if self._queued > QUEUED_AT_ONCE:
+                self.transport.pause_reading()
+        except Exception as error:  # noqa: BLE001 - whatever it is: the follower reports it and connects again
+            self.fail(error)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+    def kill(self) -> None:
+        """CLIENT KILL TYPE master."""
+        self.fail(LinkError("closed by CLIENT KILL"))
+
+    def fail(self, error: Exception) -> None:
+        """End the link for this reason."""
+        if self._failed is None:
+            self._failed = error
+            self._news.set()
+            self.transport.abort()
+
+    async def ended(self) -> None:
+        """Never returns; raises what ended the link."""
+        while True:
+            await self._wait()
+
+    # -- what the follower does with it --------------------------------------------------------------------------
+    def send(self, data: bytes) -> None:
+        """Send it, if the connection is still open."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def introduce(self, who: Introduction) -> Answer:
+        """Run the handshake. Raises what ended the link."""
+        self._handshake = Handshake(who)
+        self.transport.write(self._handshake.start())
+        while self._answer is None:
+            await self._wait()
+        return self._answer
+
+    async def frame(self) -> Frame:
+        """The next frame. Raises what ended the link."""
+        while not self._frames:
+            await self._wait()
+        frame = self._frames.popleft()
+        self._queued -= len(frame.payload)
+        if self._queued <= QUEUED_AT_ONCE // 2:
+            self.read(True)
+        return frame
+
+    def take_directly(self, take: Callable[[Frame], None]) -> None:
+        """Give all frames to ``take``: first those that are queued, then each one as it comes."""
+        while self._frames:
+            take(self._frames.popleft())
+        self._queued = 0
+        self._direct = take
+        self.read(True)
+
+    def read(self, go_on: bool) -> None:
+        """Read from the socket, or stop reading."""
+        if not self.transport.is_closing():
+            if go_on:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    async def _wait(self) -> None:
+        """Wait for news. Raises what ended the link, but only after all queued frames were taken."""
+        self._raise_failed()
+        self._news.clear()
+        await self._news.wait()
+        if not self._frames:
+            self._raise_failed()
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed

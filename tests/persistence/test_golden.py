@@ -1,0 +1,99 @@
+"""Data directories of earlier versions open, with everything that is in them.
+
+They were made by golden/make.py, which says what is in them and how to make more. The clock stands where the old
+server's stood, so what was due then is due now, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistence.history import History
+from respserver.testing import HandClock, start_in_thread
+from tests.persistence.golden.make import answer, comparable, plain
+from tests.wire.rawclient import Raw
+
+HERE = Path(__file__).parent / "golden"
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz"))
+
+
+class Golden:
+    """A directory that an earlier version left, and what that version said about it."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        with tarfile.open(HERE / f"{name}.tar.xz") as packed:
+            packed.extractall(place, filter="data")
+        self.path = place / "data"
+        self.said: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
+
+    @contextmanager
+    def opened(self) -> Iterator[Raw]:
+        """A connection to a server over it."""
+        clock = HandClock(self.said["now"])
+        with start_in_thread(self.path, clock, enable_debug_command="yes") as server, Raw(server.port) as raw:
+            yield raw
+
+
+@pytest.fixture(params=NAMES)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
+    return Golden(request.param, tmp_path)
+
+
+def words_of(words: list[str | int]) -> tuple[bytes | str | int, ...]:
+    """A command from JSON: arguments as bytes, its name as text."""
+    return str(words[0]), *[word.encode("latin-1") if isinstance(word, str) else word for word in words[1:]]
+
+
+def test_there_are_some() -> None:
+    assert {"format1-store", "format1-killed"} <= set(NAMES)
+
+
+def test_all_of_its_content_is_there(golden: Golden) -> None:
+    for _ in range(2):  # as it came, and as today's server left it
+        with golden.opened() as raw:
+            for line in golden.said["reads"]:
+                words = words_of(line[0])
+                assert plain(comparable(words, raw(*words))) == line[1], words
+
+
+def test_it_works_on(golden: Golden) -> None:
+    """Due messages, groups that eviction overtook, stages, fences: commands answer as the old server's did."""
+    with golden.opened() as raw:
+        for line in golden.said["then"]:
+            words = words_of(line[0])
+            assert plain(comparable(words, answer(raw, words))) == line[1], words
+        assert raw("SAVE") == b"OK"
+        digest = raw("DEBUG", "DIGEST")
+    with golden.opened() as raw:
+        assert raw("DEBUG", "DIGEST") == digest
+
+
+def test_its_replicas_may_go_on(golden: Golden) -> None:
+    """Its replication ID and log offset are those of before, or the ID is the previous one: the machine is another."""
+    info = golden.said["info"]
+    identity = (golden.path / "tidelog.format").read_text().split()[-1]
+    history = History.load(golden.path, identity)
+    assert history.id == info["master_replid"]
+    if int(info["second_repl_offset"]) >= 0:
+        assert history.previous[0] == (info["master_replid2"], int(info["second_repl_offset"]))
+    else:
+        assert history.previous == []
+    with golden.opened() as raw:
+        facts = dict(line.split(b":", 1) for line in raw("INFO", "replication").splitlines() if b":" in line)
+        assert facts[b"master_repl_offset"] == info["log_offset"].encode()
+        assert info["master_replid"].encode() in (facts[b"master_replid"], facts[b"master_replid2"])
+
+
+def test_what_was_killed_left_something_in_each_file() -> None:
+    """Or else these directories show too little."""
+    info = json.loads((HERE / "format1-killed.json").read_text())["info"]
+    assert 0 < int(info["log_store_offset"]) < int(info["log_journal_offset"]) < int(info["log_offset"])
+    info = json.loads((HERE / "format1-store.json").read_text())["info"]
+    assert int(info["second_repl_offset"]) > 0

@@ -1,0 +1,161 @@
+"""The link under stress: silence, half-closed connections, slow and many replicas, huge batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication import frames
+from replication.feed import AT_ONCE, Feed
+from respserver.testing import start_in_thread
+from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
+from tests.replication.proxy import Proxy
+from tests.wire.rawclient import Raw
+
+
+def through_proxy(servers: Cluster, **config: Any) -> tuple[Node, Node, Proxy]:
+    """A leader with something in its log, its replica, and the proxy between them."""
+    leader = servers.node(**config)
+    leader("SET", "k", "v")
+    proxy = servers.proxy(leader)
+    replica = servers.node(of=proxy.port, **config)
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    return leader, replica, proxy
+
+
+def test_a_silent_link_is_noticed_by_both(servers: Cluster) -> None:
+    leader, replica, proxy = through_proxy(servers, repl_timeout=2)
+    proxy.down.hold()
+    proxy.up.hold()
+    began = time.monotonic()
+    wait_until(lambda: not replica.link_up, "the replica gives up")
+    wait_until(lambda: leader.info()["connected_slaves"] == 0, "the leader gives up")
+    assert time.monotonic() - began < 8
+    leader("SET", "k", "v")
+    proxy.cut()
+    proxy.calm()
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 1
+
+
+@pytest.mark.parametrize("by_leader", [True, False], ids=["by the leader", "by the replica"])
+def test_a_half_closed_link_is_replaced(servers: Cluster, by_leader: bool) -> None:
+    leader, replica, proxy = through_proxy(servers)
+    made = proxy.connections
+    proxy.half_close(leader=not by_leader)
+    wait_until(lambda: proxy.connections > made and in_sync(leader, replica), "a new link")
+    assert leader.syncs == (1, 1)
+
+
+def test_a_slow_replica_costs_disk_and_not_memory(servers: Cluster) -> None:
+    """What it has not taken is sent from the journal later; the leader goes on."""
+    leader, replica, proxy = through_proxy(servers)
+    proxy.down.hold()
+    before = leader.info("memory")["mem_clients_slaves"]
+    for _ in range(30):
+        leader("TAPPEND", "s", "f", "x" * 1_000_000)
+    assert leader.info("memory")["mem_clients_slaves"] - before < 10_000_000
+    proxy.down.release()
+    wait_until(lambda: in_sync(leader, replica), "in sync again")
+    assert leader.syncs[0] == 1
+    assert_same(leader, replica)
+
+
+def test_a_replica_that_the_journal_outran_gets_a_copy(servers: Cluster) -> None:
+    """A replica whose link stands still does not hold the journal for ever."""
+    leader, replica, proxy = through_proxy(servers, repl_backlog_size="100kb", checkpoint_size="1mb")
+    proxy.refuse()
+    proxy.cut()
+
+    def gone() -> bool:
+        leader("TAPPEND", "s", "f", "x" * 200_000)
+        leader("SAVE")
+        return int(leader.info()["repl_backlog_first_byte_offset"]) > replica.offset
+
+    wait_until(gone, "the journal is cut")
+    proxy.accept()
+    assert_same(leader, replica)
+    assert leader.syncs[0] == 2
+
+
+@pytest.mark.timeout(110)
+def test_a_huge_transaction(servers: Cluster) -> None:
+    leader, replica = servers.pair(repl_timeout=20)
+    with Raw(leader.port) as raw:
+        raw.sock.settimeout(60)
+        raw.pipeline(("MULTI",), *[("SET", f"k{number}", "x" * 16_000_000) for number in range(3)])
+        assert raw("EXEC") == [b"OK"] * 3
+        assert raw("WAIT", 1, 60_000) == 1
+    assert replica("STRLEN", "k2") == 16_000_000
+    assert_same(leader, replica)
+    assert leader.syncs == (1, 0)
+
+
+def test_many_replicas(servers: Cluster) -> None:
+    leader = servers.node()
+    replicas = [servers.node(of=leader.port) for _ in range(6)]
+    for number in range(50):
+        leader("TAPPEND", "s", "n", number)
+    assert_same(leader, *replicas)
+    with Raw(leader.port) as raw:
+        raw("TAPPEND", "s", "n", "last")
+        assert raw("WAIT", 6, 5000) == 6
+    assert leader.info()["connected_slaves"] == 6
+
+
+class Reluctant:
+    """A transport whose buffer is full after ``room`` bytes. It then calls pause_writing(), as asyncio's do."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.got = b""
+        self.feed: Feed
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high == AT_ONCE
+
+    def set_protocol(self, feed: Feed) -> None:
+        self.feed = feed
+
+    def resume_reading(self) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.got += data
+        if 0 <= self.room < len(self.got):
+            self.room = -1
+            self.feed.pause_writing()
+
+    def abort(self) -> None:
+        pass
+
+
+def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: Path) -> None:
+    """A feed that has to pause just when it becomes live goes on when there is room again."""
+    with start_in_thread(tmp_path) as running, connect(running.port) as client:
+        client.set("k", "v")
+        server = running.server
+        length = len(b"+CONTINUE %b\r\n" % server.data.disk.history.id.encode())
+
+        async def run() -> bool:
+            feed = Feed(server.replicas, "", 0, server.data.disk.offset, 0)
+            transport = Reluctant(length)
+            feed.wanted = True
+            feed.begin(transport, delay=False)  # type: ignore[arg-type]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert transport.got[length] == frames.ALIVE
+            assert not feed.live
+            feed.resume_writing()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return feed.live
+
+        assert asyncio.run_coroutine_threadsafe(run(), running._loop).result(10)

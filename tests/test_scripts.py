@@ -1,0 +1,167 @@
+"""What scripts/ do by themselves: find circles of imports, make .venv, choose tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+# -- scripts/acyclic.py -------------------------------------------------------------------------------------------
+def acyclic(root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "acyclic.py"), "--root", str(root)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of one package in two folders, without circles."""
+    (tmp_path / "pyproject.toml").write_text('[tool.importlinter]\nroot_packages = ["parts"]\n')
+    for package in ("_tidelog_server", "benchmarks", "parts", "parts/inner"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "parts" / "top.py").write_text("from parts.inner import low\nfrom parts import other\n")
+    (tmp_path / "parts" / "other.py").write_text("from parts.inner.low import name\n")
+    (tmp_path / "parts" / "inner" / "low.py").write_text("name = 1\n")
+    return tmp_path
+
+
+def test_imports_without_circles_pass(project: Path) -> None:
+    done = acyclic(project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "7 modules, 0 circles of imports\n"
+
+
+def test_folders_may_import_each_other_where_modules_form_no_circle(project: Path) -> None:
+    (project / "parts" / "inner" / "high.py").write_text("import parts.top\n")
+    assert acyclic(project).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from parts import top\n",
+        "import parts.top\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from parts.top import Top\n",
+        "def later():\n    import parts.top\n",
+    ],
+)
+def test_each_circle_is_shown_with_its_imports(project: Path, code: str) -> None:
+    low = project / "parts" / "inner" / "low.py"
+    low.write_text(code)
+    done = acyclic(project)
+    assert done.returncode == 1
+    assert "Circle of 2: parts.inner.low -> parts.top -> parts.inner.low\n" in done.stdout
+    assert f"    parts.inner.low:{code.count(chr(10))}: {code.splitlines()[-1].strip()}\n" in done.stdout
+    assert "    parts.top:1: from parts.inner import low\n" in done.stdout
+    assert "Circle of 3: parts.inner.low -> parts.top -> parts.other -> parts.inner.low\n" in done.stdout
+    assert done.stdout.endswith("7 modules, 2 circles of imports\n")
+
+
+# -- scripts/venv.sh ----------------------------------------------------------------------------------------------
+PIP = """\
+#!/bin/sh
+echo "$*" >>.venv/calls
+echo 'Collecting click<9,>=8.5 (from tidelog==0.1.0)'
+echo '  Downloading click-8.5.1-py3-none-any.whl (126 kB)'
+echo '  Downloading pyspark-4.3.0.tar.gz (434.1 MB)'
+echo '  Building wheel for pyspark (pyproject.toml): started'
+echo '  Building wheel for pyspark (pyproject.toml): still running...'
+echo 'ERROR: what went wrong' >&2
+exit $(cat .venv/status)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As much of a checkout as scripts/venv.sh looks at, with a pip that only says what it is told to do."""
+    for name in ("scripts/venv.sh", "pyproject.toml", "setup.py", "tidelog/spark/_rows.c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    pip = tmp_path / ".venv" / "bin" / "pip"
+    pip.write_text(PIP)
+    pip.chmod(0o755)
+    (tmp_path / ".venv" / "status").write_text("0")
+    return tmp_path
+
+
+def venv(checkout: Path, extras: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", f"set -eu; . scripts/venv.sh; venv {extras}; echo made"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+
+
+def calls(checkout: Path) -> list[str]:
+    path = checkout / ".venv" / "calls"
+    return [line.split(" off ")[1] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_the_checkout_is_installed_once_and_says_what_takes_long(checkout: Path) -> None:
+    done = venv(checkout, "test,spark")
+    assert done.stdout == "made\n"
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("Installing tidelog's needs for test,spark into .venv: some 600 MB")
+    assert lines[1] == "+ .venv/bin/pip install --editable .[test,spark]"
+    assert [line.strip() for line in lines[2:]] == [
+        "Downloading pyspark-4.3.0.tar.gz (434.1 MB)",
+        "Building wheel for pyspark (pyproject.toml): started",
+        "Building wheel for pyspark (pyproject.toml): still running...",
+    ]
+    assert venv(checkout, "test,spark").stderr == ""
+    assert calls(checkout) == ["--editable .[test,spark]"]
+
+
+def test_new_requirements_are_installed(checkout: Path) -> None:
+    venv(checkout, "test")
+    os.utime(checkout / ".venv" / "made-for-test", (0, 0))
+    venv(checkout, "test")
+    assert calls(checkout) == ["--editable .[test]"] * 2
+
+
+def test_an_ordinary_installation_stays_what_it_is(checkout: Path) -> None:
+    (checkout / ".venv/lib/python3.11/site-packages/_tidelog_server/respserver").mkdir(parents=True)
+    assert venv(checkout, "demo").stdout == "made\n"
+    assert calls(checkout) == ["tidelog[demo]"]
+
+
+def test_an_installation_that_fails_shows_everything(checkout: Path) -> None:
+    (checkout / ".venv" / "status").write_text("1")
+    done = venv(checkout, "test")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Collecting click" in done.stderr
+    assert "ERROR: what went wrong" in done.stderr
+    assert not (checkout / ".venv" / "made-for-test").exists()
+
+
+# -- scripts/test -------------------------------------------------------------------------------------------------
+REDIS = ("cli", "server", "sentinel")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        ([], "-n 2"),
+        (["tests/x", "-k", "y"], "-n 2 tests/x -k y"),
+        (["quick"], "-n 2 -m not slow --durations=5 --durations-min=3"),
+        (["quick", "-k", "y"], "-n 2 -m not slow --durations=5 --durations-min=3 -k y"),
+    ],
+)
+def test_arguments_go_to_pytest(checkout: Path, arguments: list[str], passed: str) -> None:
+    shutil.copy(ROOT / "scripts" / "test", checkout / "scripts")
+    programs = checkout / "programs"  # or scripts/test would install them
+    programs.mkdir()
+    for program in (checkout / ".venv/bin/python", *(programs / f"redis-{which}" for which in REDIS)):
+        program.write_text('#!/bin/sh\necho "$*"\n')
+        program.chmod(0o755)
+    env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable}
+    done = subprocess.run(
+        [checkout / "scripts" / "test", *arguments], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.stdout == f"-m pytest {passed}\n", done.stderr

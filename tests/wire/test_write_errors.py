@@ -1,0 +1,124 @@
+"""A disk that refuses: what is not durable is not answered, later writes are refused, and everything heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from resp.errors import CorruptError
+from respserver.testing import RunningServer
+from tests.wire.faults import Fault, until
+from tests.wire.rawclient import Raw, pack
+
+Connect = Callable[..., Raw]
+
+
+@pytest.fixture
+def disk(hand: RunningServer) -> Fault:
+    """The log takes no batches while this breaks."""
+    return Fault(hand, lambda: hand.server.data.disk, "append")
+
+
+@pytest.mark.interpreted
+def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
+    hand: RunningServer, connect: Connect, disk: Fault
+) -> None:
+    c, writer = connect(), connect()
+    c("SET", "before", 1)
+    disk.breaks()
+    writer.send("SET", "k", "v")
+    until(lambda: hand.server.ticks.stalled)
+    assert c("GET", "before") == b"1"  # reads go on
+    assert c("SET", "other", 1).startswith("MISCONF")
+    for command in (["SAVE"], ["BGSAVE"], ["DEBUG", "RELOAD"], ["DEBUG", "LOADAOF"]):
+        assert isinstance(c(*command), str), command
+    assert hand.server.data.disk.store.offset == 0
+    assert writer.nothing_yet()
+    disk.heals()
+    hand.advance(100)
+    assert writer.read() == b"OK"
+    digest = c("DEBUG", "DIGEST")
+    assert c("DEBUG", "LOADAOF") == b"OK"
+    assert c("DEBUG", "DIGEST") == digest
+    assert c("DEBUG", "RELOAD") == b"OK"
+    assert c("DEBUG", "DIGEST") == digest
+
+
+@pytest.mark.interpreted
+def test_a_checkpoint_that_meets_the_error_does_not_release_replies(
+    hand: RunningServer, connect: Connect, disk: Fault
+) -> None:
+    c, writer = connect(), connect()
+    disk.breaks()
+    writer.sock.sendall(pack("SET", "k", "v") + pack("SAVE") + pack("GET", "k"))
+    until(lambda: hand.server.ticks.stalled)
+    assert c("PING") == b"PONG"
+    assert writer.nothing_yet()
+    disk.heals()
+    hand.advance(100)
+    assert writer.read() == b"OK"
+    assert isinstance(writer.read(), str)
+    assert writer.read() == b"v"
+
+
+@pytest.mark.interpreted
+def test_a_write_that_meets_damage_waits_too(hand: RunningServer, connect: Connect) -> None:
+    def damaged(*_: Any) -> None:
+        raise CorruptError("the journal is damaged, says the test")
+
+    c, writer = connect(), connect()
+    disk = hand.server.data.disk
+    hand.call(lambda: setattr(disk, "append", damaged))
+    writer.send("SET", "k", "v")
+    until(lambda: hand.server.ticks.stalled)
+    assert writer.nothing_yet()
+    assert c("SET", "k", 2).startswith("MISCONF")
+    hand.call(lambda: delattr(disk, "append"))
+    hand.advance(100)
+    assert writer.read() == b"OK"
+
+
+@pytest.mark.interpreted
+def test_a_shutdown_retries_the_write(hand: RunningServer, connect: Connect, disk: Fault) -> None:
+    writer = connect()
+    disk.breaks()
+    writer.send("SET", "k", "v")
+    until(lambda: hand.server.ticks.stalled)
+    disk.heals()
+    hand._loop.call_soon_threadsafe(hand.server.stop)
+    assert writer.read() == b"OK"
+
+
+def test_a_failed_save_is_retried_without_further_changes(hand: RunningServer, c: Raw) -> None:
+    store = Fault(hand, lambda: hand.server.data.disk.store, "write")
+    c("SET", "k", "v")
+    store.breaks()
+    assert "no space left" in c("SAVE")
+    assert c("SET", "k", 2).startswith("MISCONF")
+    hand.call(lambda: setattr(hand.server.data.ks.changes, "count", 0))  # as if all that changed had been counted
+    store.heals()
+    hand.advance(6000)
+    until(lambda: c("SET", "k", 3) == b"OK")
+
+
+def test_a_failed_save_is_retried_when_the_clock_was_set_back(hand: RunningServer, c: Raw) -> None:
+    store = Fault(hand, lambda: hand.server.data.disk.store, "write")
+    c("SET", "k", "v")
+    store.breaks()
+    c("SAVE")
+    store.heals()
+    hand.advance(-3_600_000)
+    hand.advance(6000)
+    until(lambda: c("SET", "k", 3) == b"OK")
+
+
+def test_the_first_write_after_healing_succeeds(hand: RunningServer, c: Raw) -> None:
+    disk = hand.server.data.disk
+    hand.call(lambda: setattr(disk, "_problem", "says the test"))
+    c("PING")
+    assert c("SET", "k", 1).startswith("MISCONF")
+    hand.call(lambda: setattr(disk, "_problem", None))
+    hand.call(hand.server.on_time)
+    assert c("SET", "k", 2) == b"OK"
