@@ -111,7 +111,7 @@ class PendingTable:
         else:
             if high > self._highest:
                 self._highest = high
-            self.remove(raws)
+            self._remove(raws)
             after = self._rows.above(low)
             if not after or after > high:
                 self._rows.insert_many(b"".join(raws))
@@ -159,7 +159,10 @@ class PendingTable:
 
     def remove(self, raws: list[bytes]) -> int:
         """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
-        raws = _ascending(raws)
+        return self._remove(_ascending(raws))
+
+    def _remove(self, raws: list[bytes]) -> int:
+        """``raws``: IDs, ascending."""
         gone = self._rows.delete_many(raws) if self._rows.count else []
         at, count = 0, len(gone)
         while at < count:
