@@ -103,7 +103,6 @@ def memory_figures(f: Figures) -> dict[str, int]:
         else:
             replicas += size
     keys = len(f.keyspace.keys)
-    # as Keyspace.memory_bytes()
     dataset = totals.memory + f.keyspace.string_bytes + f.keyspace.stages.bytes + 200 * keys
     return {
         "used": process.anonymous,

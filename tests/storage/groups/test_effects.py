@@ -77,7 +77,7 @@ def wire(seq: int) -> bytes:
 def facts(ks: Keyspace) -> list[tuple[object, ...]]:
     """Everything of all groups that a checkpoint keeps."""
     return [
-        (key, name, group.meta(), group.pending.dump())
+        (key, name, group.meta(), group.pending.parts())
         for key, value in sorted(ks.keys.items()) if isinstance(value, Stream)
         for name, group in sorted(value.groups.items())
     ]  # fmt: skip
