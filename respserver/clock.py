@@ -1,4 +1,4 @@
-"""The server's clocks: the one that clients see, and one that is never set. Tests hand in another."""
+"""The server's clocks: wall-clock time, and monotonic time. Tests replace them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Both in ms as integers; ``now`` since the epoch, ``mono`` since some moment."""
+    """``now`` is ms since the epoch. ``mono`` is ms since an unknown moment, and never goes back."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -19,5 +19,5 @@ class Clock:
         return time.time_ns() // 1_000
 
     def sleep(self, seconds: float) -> None:
-        """Stop everything for so long (DEBUG SLEEP)."""
+        """Block the whole server for a time (DEBUG SLEEP)."""
         time.sleep(seconds)

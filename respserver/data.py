@@ -1,7 +1,7 @@
-"""The data directory that is open, and the keyspace built from it.
+"""The open data directory, and the keyspace built from it.
 
-Both are replaced together: by a copy of a leader's data, or when everything is read back from disk (DEBUG RELOAD).
-Whoever needs them asks ``data.disk`` and ``data.ks`` each time and keeps neither.
+Both are replaced together: by a copy of a leader's data, or when DEBUG RELOAD reads everything back from disk. So other
+parts read ``data.disk`` and ``data.ks`` each time, and keep neither.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Data:
         self._config = config
         self._clock = clock
         self._logger = logger
-        self.follower = False  # a replica's: it logs what its leader logged, and expires nothing
-        self.startup_memory = 0  # bytes of memory before there was data
+        self.follower = False  # the data is a replica's: it logs what its leader logged, and expires nothing
+        self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
-        self.last_stats: dict[str, int | float | str] | None = None  # of the log, while other data is being opened
+        self.last_stats: dict[str, int | float | str] | None = None  # of the log, while the data is being replaced
         self.disk: Log
         self.ks: Keyspace
         self.use(*self.load())
 
     def load(self) -> Opened:
-        """Any thread: what is in the data directory. Raises CorruptError, OSError."""
+        """Open the data directory and read it, on any thread. Raises CorruptError, OSError."""
         config = self._config
         options = LogOptions(
             appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
@@ -52,7 +52,7 @@ class Data:
             raise
 
     def use(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
-        """This is the data from now on."""
+        """Make this the data of the server."""
         self.disk, self.ks = disk, ks
         self.last_stats = None
         ks.log.clear()
@@ -66,21 +66,21 @@ class Data:
         self._logger.notice(f"DB loaded from disk: {seconds:.3f} seconds")
 
     def close(self) -> None:
-        """Before other data takes its place, or at the end."""
+        """Close the data directory: before other data takes its place, or at the end."""
         self.ks.pool.cache.clear()
         self.last_stats = self.disk.stats()
         self.disk.close()
 
     def follow(self, follower: bool) -> None:
-        """Whether this is a replica's data."""
+        """Set whether the data is a replica's."""
         self.follower = self.ks.follower = follower
 
     def log_stats(self) -> dict[str, int | float | str]:
-        """Those of the log; the last ones while other data is being opened."""
+        """Stats of the log; while the data is being replaced, those before that."""
         return self.disk.stats() if self.last_stats is None else self.last_stats
 
     def configure(self) -> None:
-        """Directives have changed."""
+        """Apply directives that have changed."""
         config = self._config
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)

@@ -1,14 +1,14 @@
-"""What stands against commands at the moment. The parts that know set it; the dispatcher only reads.
+"""Gates: the reasons to refuse commands or to hold them back, as they are now.
 
-Rule 1: each part sets its own fields, through the method named for it. Rule 2: ``closed`` and ``reads_pass`` follow
-from the others; they are what the dispatcher's short way looks at.
+Rule 1: each gate is set by the part that knows its state, with the method for it. The dispatcher only reads.
+Rule 2: ``closed`` and ``reads_pass`` are computed from the gates. The dispatcher's fast path looks only at these two.
 """
 
 from __future__ import annotations
 
 
 class Gates:
-    """One for the server."""
+    """The gates of one server. All open at first."""
 
     __slots__ = (
         "closed", "held", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only", "reads_pass",
@@ -16,21 +16,21 @@ class Gates:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.closed = False  # something stands against some commands
-        self.reads_pass = True  # ... and against none that doesn't write: a replica's usual case
-        self.unwritable = ""  # error line for commands that write, from the disk; empty: it takes writes
-        self.out_of_memory = False  # maxmemory is reached: commands that may grow are refused
-        self.readonly = False  # this is a replica
-        self.stale = False  # a replica that does not hear its leader, and is not to show what it has
+        self.closed = False  # at least one gate is closed
+        self.reads_pass = True  # no closed gate concerns commands that don't write; on a replica this is usual
+        self.unwritable = ""  # error line for commands that write, while the disk takes no writes; else empty
+        self.out_of_memory = False  # maxmemory is reached: commands that add data are refused
+        self.readonly = False  # this server is a replica
+        self.stale = False  # a replica without a link to its leader, and with replica-serve-stale-data no
         self.loading = False  # the data is being replaced
-        self.too_few = False  # fewer replicas are well than min-replicas-to-write
-        self.held = False  # a FAILOVER is under way, or the end: what writes waits
-        self.pause_until = 0  # ms since epoch: CLIENT PAUSE; 0: none
+        self.too_few = False  # fewer good replicas than min-replicas-to-write
+        self.held = False  # commands that write wait: for a FAILOVER, or for replicas before the server's end
+        self.pause_until = 0  # ms since epoch: the end of a CLIENT PAUSE; 0: none
         self.pause_writes_only = False
-        self.monitored = False  # somebody MONITORs
+        self.monitored = False  # a client has sent MONITOR
 
     def disk(self, error: str) -> None:
-        """``error``: the error line for commands that write; empty: the disk takes writes."""
+        """``error``: the error line for commands that write; empty if the disk takes writes."""
         self.unwritable = error
         self._update()
 
@@ -55,7 +55,7 @@ class Gates:
         self._update()
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
-        """``until_ms`` 0: there is no pause."""
+        """``until_ms``: ms since epoch; 0 for no pause."""
         self.pause_until, self.pause_writes_only = until_ms, writes_only
         self._update()
 

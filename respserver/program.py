@@ -1,15 +1,15 @@
-"""The ``tidelog-server`` program: from the command line to a server that listens, and back out again.
+"""The ``tidelog-server`` program: command line, start, signals and exit codes.
 
-The order of a start, as tools that start redis-server expect it on standard output::
+A start logs these lines, in the order that tools for redis-server expect::
 
     ... * tidelog 0.1.0 is starting, 64 bit, port 6379, PID: 4711
     ... * Server initialized                     (modules loaded; then the data is recovered)
     ... * Ready to accept connections            (listening; the pid file is there)
 
-Rule 1: what keeps the server from starting is one clear line and exit code 1; a traceback means a bug.
-Rule 2: nothing is imported before it is needed: an empty directory is up in the time that Python takes to load
-asyncio and uvloop. That is why arguments are read by hand and not by click (30 ms), apart from the fact that click
-can't read redis-server's language: ``--name value value``, where the names are those of a file's directives.
+Rule 1: if the server can't start, one line says why, and the exit code is 1. A traceback means a bug.
+Rule 2: nothing is imported before it is needed, so that a server with an empty directory starts as fast as Python loads
+asyncio and uvloop. Therefore click (30 ms) does not parse the arguments. It could not, either: redis-server's syntax is
+``--name value value``, and the names are those of the directives.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from respserver.server import Server
 
-# Objects that survived two collections are not looked at again. Nothing in the server makes garbage in cycles, and to
-# look for some takes 150 ms where there are 100,000 streams.
+# Objects that survived two collections are never examined again: a full collection takes 150 ms with 100,000 streams,
+# and the server makes no reference cycles.
 GENERATIONS = 700, 10, 1 << 30
 SPARE_FILES = 64  # open files that are not clients: listeners, data files, the event loop
 
@@ -40,26 +40,26 @@ tidelog-server: a durable log server that speaks the Redis protocol.
 
 Usage: tidelog-server [conf-file] [--name value ...] [-]
        tidelog-server -v | --version
-       tidelog-server -h | --help [name]        what it takes; with a name: what that directive means
+       tidelog-server -h | --help [name]        show this text; with a name: explain that directive
        tidelog-server [...] --test-config       check the configuration, don't start
 
-Every directive of the configuration file can be given as a flag; flags win. A last "-" reads directives from standard
-input. Without anything it listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
+Every directive of the configuration file is also a flag, and flags win. With a last "-", directives are read from
+standard input. Without arguments the server listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
 
 Examples:
   tidelog-server                                        start with the defaults
-  tidelog-server --port 7777 --dir /var/lib/tidelog     another port, another place for the data
-  tidelog-server /etc/tidelog.conf --loglevel verbose   a file, and one thing different
+  tidelog-server --port 7777 --dir /var/lib/tidelog     another port and another data directory
+  tidelog-server /etc/tidelog.conf --loglevel verbose   a file, and a flag that overrides it
   tidelog-server --appendfsync everysec --save ""       sync once a second, no save points
   tidelog-server --bind '*' --requirepass secret        open to other machines, with a password
   tidelog-server --port 0 --tls-port 6379 --tls-cert-file server.crt --tls-key-file server.key --tls-auth-clients no
   echo 'maxmemory 512mb' | tidelog-server -             directives from standard input
-  tidelog-server --help appendfsync                     what a directive means
+  tidelog-server --help appendfsync                     explain a directive
 
 Then, from another terminal:
-  redis-cli TAPPEND weather city Oslo temp 4            append an entry; answers its ID
-  redis-cli TRANGE weather - +                          read everything back
-  redis-cli TREAD weather '' 10 BLOCK 0                 wait for what comes next
+  redis-cli TAPPEND weather city Oslo temp 4            append an entry; the reply is its ID
+  redis-cli TRANGE weather - +                          read all entries
+  redis-cli TREAD weather '' 10 BLOCK 0                 wait for new entries
 """
 
 
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: Config) -> int:
     """Serve until stopped; returns the exit code."""
-    gc.disable()  # until the server is up: what a start makes stays
+    gc.disable()  # until the server is ready: the objects of a start stay anyway
     logger = Logger(config.logfile, config.loglevel)
     try:
         logger.check()
@@ -114,7 +114,7 @@ def run(config: Config) -> int:
             return loop.run_until_complete(_serve(config, logger))
         finally:
             loop.close()
-    except KeyboardInterrupt:  # only between the lines above: later SIGINT has its own handler
+    except KeyboardInterrupt:  # before the server is ready; then SIGINT has its own handler
         return _fail(logger, "Interrupted")
 
 
@@ -130,12 +130,12 @@ async def _serve(config: Config, logger: Logger) -> int:
         return _fail(logger, str(exc))
     except OSError as exc:
         return _fail(logger, _explain(exc, config))
-    except Exception as exc:  # noqa: BLE001 - a bug of ours must be in the log, not only on a lost terminal
+    except Exception as exc:  # noqa: BLE001 - a bug must be in the log, not only on the terminal
         logger.trace("Can't start: this is a bug", exc)
         return 1
     try:
         _write_pidfile(config)
-    except OSError as exc:  # as redis-server: a nuisance, not a reason to stay down
+    except OSError as exc:  # as in redis-server this does not end the server
         logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
     _stop_on_signals(server, config, logger)
     gc.enable()
@@ -153,7 +153,7 @@ async def _serve(config: Config, logger: Logger) -> int:
 
 
 def fit_maxclients(config: Config, logger: Logger) -> None:
-    """Ask the system for enough open files; lower ``maxclients`` to what it grants."""
+    """Raise the limit of open files. Lower ``maxclients`` if the system does not allow enough."""
     granted = _clients_granted(config.maxclients)
     if granted < config.maxclients:
         config.maxclients = granted
@@ -164,7 +164,7 @@ def fit_maxclients(config: Config, logger: Logger) -> None:
 
 
 def _clients_granted(wanted: int) -> int:
-    """How many of ``wanted`` clients the system has open files for, once its soft limit is raised."""
+    """The number of clients, at most ``wanted``, that the limit of open files allows once it is raised."""
     import resource
 
     need = wanted + SPARE_FILES
@@ -180,14 +180,14 @@ def _clients_granted(wanted: int) -> int:
 
 
 def _watch_config(config: Config, logger: Logger) -> None:
-    """CONFIG SET of what belongs to the process; the rest is the server's."""
+    """Apply CONFIG SET of the directives that concern the process; Server has the others."""
 
     def loglevel() -> None:
         logger.set_level(config.loglevel)
 
     def maxclients() -> None:
         granted = _clients_granted(config.maxclients)
-        if granted < config.maxclients:  # Redis's words
+        if granted < config.maxclients:  # with Redis's text
             raise ValueError(
                 "The operating system is not able to handle the specified number of clients, "
                 f"try with {granted}"
@@ -212,7 +212,7 @@ def _new_loop(logger: Logger) -> AbstractEventLoop:
 
 
 def _exit_while_starting(logger: Logger) -> None:
-    """Until the server is up there is nothing to finish: recovery may be broken off at any moment, like by a kill."""
+    """Exit at once on SIGTERM and SIGINT until the server is ready. Recovery can be interrupted at any point."""
 
     def leave(number: int, _frame: object) -> None:
         logger.warning(f"Received {signal.Signals(number).name} while starting, exiting...")
@@ -250,14 +250,14 @@ def _stop_on_signals(server: Server, config: Config, logger: Logger) -> None:
 
 
 def _write_pidfile(config: Config) -> None:
-    """Written when the data directory is ours: a second server on it must not take the first one's file away."""
+    """Write it once the data directory is locked, so that a second server on it does not replace the first one's."""
     if config.pidfile:
         with open(config.pidfile, "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
 
 
 def _remove_pidfile(config: Config) -> None:
-    """Remove our pid file, unless another process has put its own there."""
+    """Remove the PID file, unless another process has written its own there."""
     if not config.pidfile:
         return
     try:
@@ -270,7 +270,7 @@ def _remove_pidfile(config: Config) -> None:
 
 
 def _tell_systemd(config: Config, logger: Logger, message: str) -> None:
-    """One datagram to ``$NOTIFY_SOCKET``, if we are supervised (``Type=notify``)."""
+    """Send one datagram to ``$NOTIFY_SOCKET`` if ``supervised`` says so (``Type=notify`` in systemd)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if config.supervised not in ("systemd", "auto") or not address:
         if config.supervised == "systemd":
@@ -287,25 +287,25 @@ def _tell_systemd(config: Config, logger: Logger, message: str) -> None:
         logger.warning(f"Can't tell systemd: {exc.strerror}")
 
 
-# -- what people read --------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------
 
 
 def _fail(logger: Logger, text: str) -> int:
-    """The one line that says why there is no server."""
+    """Log the line that says why the server did not start; returns the exit code."""
     logger.warning(text)
-    if logger.path:  # whoever started it by hand does not look into the log
+    if logger.path:  # also where a person who started it by hand looks
         sys.stderr.write(f"tidelog-server: {text}\n")
     return 1
 
 
 def _explain(exc: OSError, config: Config) -> str:
-    """What an OSError at the start means, with what to do about it."""
+    """The line for an OSError at the start, with a hint on what to do."""
     import errno
 
     text = exc.strerror or str(exc)
     if exc.filename:
         text = f"{exc.filename}: {text}"
-    cause = exc.__cause__ if isinstance(exc.__cause__, OSError) else exc  # Server says which address it was
+    cause = exc.__cause__ if isinstance(exc.__cause__, OSError) else exc  # the text of Listeners names the address
     hints = {
         errno.EADDRINUSE: "is another server running there?",
         errno.EADDRNOTAVAIL: "bind names an address that this machine does not have",

@@ -1,6 +1,6 @@
-"""What the server tells of itself in INFO and MEMORY, gathered from its parts.
+"""INFO and MEMORY, gathered from the parts of the server.
 
-Gathering costs O(clients), and one walk over the streams that is reused while it is expensive and fresh.
+The cost is O(clients) and a walk over the streams. A walk that took long is reused for a while (streamtotals).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reporting:
         return info.render(self._stats(), sections)
 
     def memory(self) -> dict[str, int]:
-        """Bytes by what they are for, see ``info.memory_stats``."""
+        """Bytes by purpose, see ``info.memory_stats``."""
         return info.memory_stats(self._stats())
 
     def _stats(self) -> ServerStats:

@@ -1,10 +1,10 @@
-"""The server inside the test's process: real sockets and files, and a clock that the test moves by hand.
+"""A server in a thread of the test's process: real sockets and files, and a clock that the test moves.
 
     with start_in_thread() as server:            # wall clock
         redis.Redis(port=server.port)
 
     with start_in_thread(clock=HandClock()) as server:
-        server.advance(5000)                     # five seconds pass: what falls due by then happens, in order
+        server.advance(5000)                     # five seconds pass, and everything that is due by then happens
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from respserver.observe.logs import Logger
 from respserver.server import Server
 
 T = TypeVar("T")
-STEP_MS = 100  # what the server does ten times a second, it does as often when time is moved
+STEP_MS = 100  # advance() moves the clock in steps as long as the time between two runs of Server.on_time()
 
 
 class HandClock(Clock):
-    """Stands still until it is moved. Starts at 1,700,000,000,000 ms."""
+    """Does not move by itself. Starts at 1,700,000,000,000 ms."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
@@ -43,13 +43,13 @@ class HandClock(Clock):
         return self._now * 1000
 
     def move(self, ms: int) -> None:
-        """Time passes; a negative ``ms`` sets the wall clock back, which the monotonic one doesn't feel."""
+        """Move both clocks. A negative ``ms`` sets only the wall clock back."""
         self._now += ms
         self._mono += max(0, ms)
 
 
 class RunningServer:
-    """Handle on a server that runs in a thread of its own."""
+    """A server that runs in a thread of its own."""
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.server = server
@@ -57,7 +57,7 @@ class RunningServer:
         self._loop = loop
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function on the server's loop and return what it returns."""
+        """Run a function on the server's event loop, and return its result."""
 
         async def run() -> T:
             return function()
@@ -65,7 +65,7 @@ class RunningServer:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
     def advance(self, ms: int) -> None:
-        """Move the hand clock, in steps; what the passing of time causes has happened when this returns."""
+        """Move the clock in steps. When this returns, the server has done everything that fell due meanwhile."""
         clock = self.server.clock
         if not isinstance(clock, HandClock):
             raise TypeError("only a server started with a HandClock can be advanced")
@@ -88,14 +88,14 @@ class RunningServer:
 def start_in_thread(
     directory: Path | str | None = None, clock: Clock | None = None, **options: str | list[str]
 ) -> Iterator[RunningServer]:
-    """A server on a free port of the loopback interface. ``options`` are directives, with ``_`` for ``-``;
-    a list is several words.
+    """A server on a free port of the loopback interface.
 
-    Without ``directory`` it lives in a temporary one. Raises what Server.start() raises.
+    ``options`` are directives, with ``_`` for ``-``; a list is several words. Without ``directory`` the data is in a
+    temporary one. Raises what Server.start() raises.
     """
     with tempfile.TemporaryDirectory() as temporary:
         argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
-        for name, value in {"tail_size": "1mb", **options}.items():  # a small ring: it is written out for every server
+        for name, value in {"tail_size": "1mb", **options}.items():  # small: each server writes the whole file
             argv += ["--" + name.replace("_", "-"), *([value] if isinstance(value, str) else value)]
         config = Config.load(argv)
         ready: list[RunningServer] = []
@@ -108,7 +108,7 @@ def start_in_thread(
                 await server.start()
                 port = await server.listeners.tcp("127.0.0.1", 0)
                 ready.append(RunningServer(server, asyncio.get_running_loop(), port))
-            except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            except BaseException as error:  # noqa: BLE001 - raised in the test's thread
                 failed.append(error)
                 return
             finally:

@@ -1,12 +1,12 @@
-"""Clients: how they come in, what is read from and written to them, when they have to leave.
+"""Clients: their connections, and what concerns connected clients.
 
-    admission   which clients may come in, and which have to leave
-    clients     who is connected
+    admission   accepts and refuses new clients; closes idle and stalled ones
+    clients     the registry of connected clients
     connection  one client's connection: bytes in, replies out, flow control both ways
-    flow        how much may wait for a client
-    listen      where the server listens: TCP, TLS, a unix socket
-    monitor     MONITOR: who watches, and the line that it gets
-    pauses      CLIENT PAUSE, and a FAILOVER's hold on what writes
-    pubsub      who listens to which channel
-    tls         the TLS context
+    flow        limits for the commands and replies that wait
+    listen      listening sockets: TCP, TLS and unix
+    monitor     MONITOR
+    pauses      CLIENT PAUSE; holding writes back for FAILOVER
+    pubsub      subscriptions and messages
+    tls         TLS contexts
 """

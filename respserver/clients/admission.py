@@ -1,4 +1,4 @@
-"""Which clients may come in, and which have to leave."""
+"""Accepts and refuses new clients, and closes idle and stalled ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.stats import Counters
 
-AT_ONCE = 100  # clients that are looked after at least
-STALL_MS = 60_000  # a streamed reply of which the client takes nothing for so long is given up
+AT_ONCE = 100  # clients that on_time() examines, at least
+STALL_MS = 60_000  # a client that takes nothing of a streamed reply for this time is closed
 
 PROTECTED = (
     b"-DENIED tidelog is running in protected mode because protected mode is enabled and no password is set for the"
@@ -24,7 +24,7 @@ PROTECTED = (
 
 
 class Admission:
-    """Gives connections their sessions, or turns them away; later has an eye on them."""
+    """Gives new connections a session, or refuses them. Later it closes those that exceed a time limit."""
 
     def __init__(self, config: Config, clock: Clock, clients: Clients, counters: Counters) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class Admission:
         self._counters = counters
 
     def admit(self, conn: Connection) -> None:
-        """A new connection: give it a session, or turn it away."""
+        """Give a new connection its session and decoder, or refuse it."""
         transport, config = conn.transport, self._config
         sock: socket.socket | None = transport.get_extra_info("socket")
         unix = sock is not None and sock.family == socket.AF_UNIX
@@ -62,7 +62,7 @@ class Admission:
         self._clients.add(session)
 
     def _refusal(self, session: Session) -> bytes:
-        """What a client is told that may not come in; empty: it may."""
+        """The error reply for a client that is refused; empty if it is accepted."""
         config = self._config
         if len(self._clients) >= config.maxclients:
             return b"-ERR max number of clients reached\r\n"
@@ -71,14 +71,15 @@ class Admission:
         return b""
 
     def configure(self) -> None:
-        """Directives have changed: limits of what a client may send."""
+        """Apply changed limits for what clients may send."""
         for conn in self._clients.connections():
             conn.decoder.limit(self._config.proto_max_bulk_len, self._config.client_query_buffer_limit)
 
     def on_time(self, now: int, mono: int) -> None:
-        """Some ten times a second: cut who takes no replies, or has nothing to say for too long.
+        """Called ``hz`` times a second: close clients that don't take their replies, and idle ones (``timeout``).
 
-        Each client is looked at once a second or oftener: to look at 10,000 at once takes some milliseconds.
+        Each client is examined at least once a second. To examine 10,000 at once would take milliseconds.
+        ``now``: ms since epoch. ``mono``: ms, monotonic.
         """
         idle = self._config.timeout * 1000
         for session in self._clients.some(max(AT_ONCE, len(self._clients) // self._config.hz + 1)):
@@ -95,7 +96,7 @@ class Admission:
 
 
 def _may_idle(session: Session, conn: Connection) -> bool:
-    """Whether the client has a reason to say nothing."""
+    """Whether ``timeout`` does not apply to the client."""
     return bool(
         session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
         or session.replica is not None

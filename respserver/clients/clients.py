@@ -1,7 +1,7 @@
-"""The clients that are connected: by ID and in order of arrival.
+"""The registry of connected clients, by ID and in order of arrival.
 
-Rule 1: a client ID is never used twice in a server's life.
-Rule 2: whoever remembers sessions is told when one leaves (``on_leave``).
+Rule 1: a server never uses a client ID twice.
+Rule 2: parts that keep sessions are told when one leaves (``on_leave``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Clients:
     def __init__(self) -> None:
         self.on_leave: list[Callable[[Session], None]] = []
         self._by_id: dict[int, Session] = {}
-        self._in_turn: list[Session] = []  # for some(), the next one last
+        self._in_turn: list[Session] = []  # the rest of the current round of some(), in reverse order
         self._last_id = 0
 
     def next_id(self) -> int:
@@ -32,11 +32,11 @@ class Clients:
         self._by_id[session.id] = session
 
     def remove(self, session: Session) -> None:
-        """Take it off the list; nobody is told."""
+        """Remove it without calling ``on_leave``."""
         self._by_id.pop(session.id, None)
 
     def leave(self, session: Session) -> None:
-        """The client is gone."""
+        """Remove the session of a closed connection, and call ``on_leave``."""
         self.remove(session)
         for tell in self.on_leave:
             tell(session)
@@ -45,16 +45,19 @@ class Clients:
         return self._by_id.get(client_id)
 
     def all(self) -> list[Session]:
-        """Every client, oldest connection first; a copy, so the caller may close some while it walks."""
+        """All sessions, oldest first. A copy: the caller may close clients while it iterates."""
         return list(self._by_id.values())
 
     def connections(self) -> list[Connection]:
-        """Those of all clients, oldest first; a copy. Links to a leader are not among them."""
+        """The connections of all clients, oldest first; a copy. The link to a leader is not among them."""
         found = [connection_of(session) for session in self._by_id.values()]
         return [conn for conn in found if conn is not None]
 
     def some(self, count: int) -> list[Session]:
-        """At most ``count``, the next ones in turn: each once before the first comes again. Some may be gone since."""
+        """The next ``count`` sessions of a round, or fewer. A round has each session once, in order of arrival.
+
+        Some may have left meanwhile. Sessions that come during a round are in the next one.
+        """
         if not self._in_turn:
             self._in_turn = list(self._by_id.values())
             self._in_turn.reverse()

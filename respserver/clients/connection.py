@@ -1,15 +1,15 @@
-"""One client's connection: bytes in to commands, replies out, and flow control both ways.
+"""One client's connection: bytes in, replies out, and flow control both ways.
 
-Rule 1: a reply leaves only with flush(), which the server calls when the tick's batch is durable.
-Rule 2: at most one reason keeps a connection from running commands; what arrives meanwhile waits in ``backlog``:
+Rule 1: replies leave only with flush(), which ticks call when the batch of the tick is durable.
+Rule 2: commands that arrive while a connection can't run them wait in ``backlog``. The reasons:
 
-    blocked    a blocking read is parked            until it is served or times out
-    streaming  a range is being sent piece by piece  until its last piece has gone to the socket
-    throttled  the socket, or a tick's output, is full     until there is room
-    paused     CLIENT PAUSE                                until it ends
+    blocked    a blocking command waits               until it is served or times out
+    streaming  a reply is being sent in pieces        until its last piece is with the socket
+    throttled  the socket's buffer is full            until it has room
+    paused     CLIENT PAUSE, or a FAILOVER            until it ends
 
-Rule 3: whoever does not read gets no more replies made; whoever does not drain what is there is cut at the output
-limit.
+Rule 3: while a client does not read, its commands don't run. If its waiting replies exceed the output limit, it is
+closed.
 """
 
 from __future__ import annotations
@@ -33,50 +33,49 @@ NO_ENDS: Final[list[int]] = []
 
 
 class Executor:
-    """What runs a connection's commands: the dispatcher."""
+    """Runs a connection's commands: the dispatcher."""
 
     def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
-        """Run the commands in order, until one has to wait or the client has to read first; the rest is held.
+        """Run the commands in order until one has to wait, or the client has to read first. The others are held.
 
-        ``raw``, ``ends``: as RequestDecoder has them, for the first len(ends) commands.
+        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) commands.
         """
         raise NotImplementedError
 
 
 class Wait:
-    """What a blocked client waits for."""
+    """The wait of a blocked client."""
 
     def forget(self) -> None:
-        """The client waits no more."""
+        """End the wait without a reply."""
         raise NotImplementedError
 
     def end(self, error: bool) -> None:
-        """CLIENT UNBLOCK: reply as if the wait had timed out, or with an error."""
+        """CLIENT UNBLOCK: end it with the reply of a timeout, or with an error."""
         raise NotImplementedError
 
 
 class Host:
-    """What connections need of their server."""
+    """The parts of the server that connections use."""
 
     def __init__(
         self, clock: Clock, ticks: Ticks, executor: Executor, limits: OutputLimits, counters: Counters, logger: Logger,
         accept: Callable[[Connection], None], left: Callable[[Session], None],
     ) -> None:  # fmt: skip
         self.now_ms = clock.now  # ms since epoch
-        self.mono_ms = clock.mono  # ms of a clock that is never set
+        self.mono_ms = clock.mono  # ms, monotonic
         self.ticks = ticks
         self.executor = executor
         self.limits = limits
         self.counters = counters
         self.logger = logger
-        self.accept = accept  # a connection was made: it gets its session and its decoder, or is turned away
-        self.left = left  # a connection is gone
+        self.accept = accept  # called with a new connection: gives it its session and decoder, or refuses it
+        self.left = left  # called when a connection is closed
 
 
 class Connection(Client):
-    """Server's side of one socket: an asyncio.Protocol in all but its base class, and a ``commands.session.Transport``.
-
-    Loops ask for the methods. Without a base class that is not compiled, the attributes are a struct's once this is.
+    """The server's side of one socket. Implements ``commands.session.Transport``, and asyncio.Protocol without deriving
+    from it: event loops need only the methods, and a compiled class can't derive from an interpreted one.
     """
 
     __slots__ = (
@@ -94,17 +93,17 @@ class Connection(Client):
         self.out: list[bytes | Chunks] = []
         self.out_bytes = 0  # bytes in ``out``
         self.backlog: deque[list[bytes]] = deque()
-        self._backlog_bytes = 0  # received since commands began to wait
-        self.multi_bytes = 0  # bytes of the commands that wait for EXEC
-        self.wait: Wait | None = None  # a blocking command is parked
+        self._backlog_bytes = 0  # bytes received since commands began to wait
+        self.multi_bytes = 0  # memory of the commands that wait for EXEC
+        self.wait: Wait | None = None  # of a blocking command
         self.throttled = False
         self.paused = False
         self.reading = True
         self.eof = False
-        self.soft_since = 0  # ms (monotonic) since when the soft output limit is exceeded; 0: it is not
-        self.progress = 0  # ms (monotonic) of the last byte that the socket took while a stream was under way
-        self._chunks: Chunks | None = None  # the one under way
-        self._streams = 0  # Chunks in ``out``, and the one under way
+        self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: it is not
+        self.progress = 0  # ms (monotonic) when a streamed reply began, or the socket last had room again
+        self._chunks: Chunks | None = None  # the streamed reply that is being sent
+        self._streams = 0  # streamed replies in ``out``, and the one that is being sent
         self._cut = False
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ class Connection(Client):
 
     def data_received(self, data: bytes) -> None:
         session, decoder = self.session, self.decoder
-        if session.close_after_reply:  # it said QUIT, was killed or broke the protocol: nothing after that counts
+        if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error nothing is read
             return
         session.total_in += len(data)
         if not session.authenticated:
@@ -128,7 +127,7 @@ class Connection(Client):
             self._broken()
 
     def _take(self, commands: list[list[bytes]], size: int) -> None:
-        """Run commands that arrived as ``size`` bytes, or let them wait for their turn."""
+        """Run commands that arrived as ``size`` bytes, or add them to the backlog."""
         if self.busy or self.backlog:
             self.backlog.extend(commands)
             self._backlog_bytes += size
@@ -140,7 +139,7 @@ class Connection(Client):
             self.session.last_active = self._host.now_ms()
 
     def _before_login(self, data: bytes) -> bytes:
-        """Take commands one at a time: AUTH lifts the decoder's limits for what comes after it. Returns the rest."""
+        """Run commands one at a time until AUTH, which lifts the decoder's limits. Returns the bytes after it."""
         session, decoder = self.session, self.decoder
         decoder.authenticated = False
         for at in range(0, len(data), LOGIN_AT_ONCE):
@@ -155,12 +154,12 @@ class Connection(Client):
         return b""
 
     def eof_received(self) -> bool:
-        """The peer sends no more; what it asked for is still answered, unless that would mean to wait (see flush())."""
+        """The peer has shut down its side. Its commands are still answered, but not waited for (see flush())."""
         self.eof = True
         self._ticks.queue_flush(self)
         if not self.session.tls:
             return True
-        self._ticks.run()  # TLS ends both ways at once: what there is must leave now
+        self._ticks.run()  # TLS can't close one side only: replies must leave now
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
@@ -186,24 +185,24 @@ class Connection(Client):
         self.throttled = False
         self.progress = self._host.mono_ms()
         self.session.last_active = self._host.now_ms()
-        self._ticks.queue_flush(self)  # with the tick, as all replies: what waits may not be durable yet
+        self._ticks.queue_flush(self)  # not at once: the replies may belong to a batch that is not durable yet
         self._ticks.queue_resume(self)
 
     # -- commands --------------------------------------------------------------------------------------------
     @property
     def busy(self) -> bool:
-        """Commands must wait in the backlog."""
+        """Whether commands must wait in the backlog."""
         return self.wait is not None or self.throttled or self.paused or self._chunks is not None
 
     def hold(self, commands: list[list[bytes]], start: int) -> None:
-        """Commands from ``start`` on can't run now."""
+        """Put the commands from ``start`` on at the front of the backlog."""
         self.backlog.extendleft(reversed(commands[start:]))
 
     def run_backlog(self) -> None:
-        """Go on with what waited, if nothing holds it any more."""
+        """Run the commands of the backlog, unless there still is a reason to wait."""
         if self.busy or self._cut or self.transport.is_closing():
             return
-        if self.out_bytes > OUTPUT_AT_ONCE:  # the disk holds the replies up: flush() comes back
+        if self.out_bytes > OUTPUT_AT_ONCE:  # held back until the disk takes writes: flush() queues this again
             return
         if self.backlog:
             commands = list(self.backlog)
@@ -216,11 +215,11 @@ class Connection(Client):
             return
         self._backlog_bytes = sum(sum(map(len, argv)) for argv in self.backlog) if self.backlog else 0
         room = len(self.backlog) <= BACKLOG_AT_ONCE and self._backlog_bytes <= BACKLOG_BYTES
-        if room and not self.throttled and self._chunks is None:  # also while blocked: else its end would go unseen
+        if room and not self.throttled and self._chunks is None:  # also while blocked, to notice the end of the connection
             self._go_on_reading()
 
     def _broken(self) -> None:
-        """The peer broke the protocol: answer what came before, say so, close."""
+        """After a protocol error: once the commands before it are answered, send the error and close."""
         if self.busy or self.backlog or self.session.close_after_reply:
             return
         self._host.counters.note_error("ERR")
@@ -240,10 +239,10 @@ class Connection(Client):
 
     # -- replies ---------------------------------------------------------------------------------------------
     def answer(self, data: bytes | Chunks) -> None:
-        """Queue the reply to a command as CLIENT REPLY wants it. It leaves once somebody queues the flush."""
+        """Queue the reply to a command, unless CLIENT REPLY leaves it out. The caller queues the flush."""
         session = self.session
         mode = session.reply_mode
-        if mode == 3:  # SKIP: this reply is the one to leave out
+        if mode == 3:  # SKIP, for this reply
             session.reply_mode = 0
             session.refresh()
         elif mode == 2:
@@ -258,7 +257,7 @@ class Connection(Client):
             self.out_bytes += len(data)
 
     def send(self, data: bytes | Chunks) -> None:
-        """Queue a reply; it leaves with the tick."""
+        """Queue a reply and the flush; it leaves at the end of the tick."""
         self.out.append(data)
         if isinstance(data, bytes):
             self.out_bytes += len(data)
@@ -267,7 +266,7 @@ class Connection(Client):
         self._ticks.queue_flush(self)
 
     def flush(self) -> None:
-        """Hand queued replies to the socket (or as much as it takes of a streamed one)."""
+        """Write queued replies to the socket; of streamed ones as much as its buffer takes."""
         if self._cut:
             self._drop_output()
             return
@@ -283,9 +282,9 @@ class Connection(Client):
             self._ticks.queue_resume(self)
 
     def _pump(self) -> None:
-        """Write until everything is out or the socket's buffer is full."""
+        """Write until ``out`` is empty or the socket's buffer is full."""
         out = self.out
-        if self._chunks is None and not self._streams:  # nearly always
+        if self._chunks is None and not self._streams:  # the usual case
             data = out[0] if len(out) == 1 else b"".join(out)  # type: ignore[arg-type]
             out.clear()
             self.out_bytes = 0
@@ -297,7 +296,7 @@ class Connection(Client):
                     return
                 try:
                     piece = next(self._chunks.pieces, None)
-                except Exception as error:  # noqa: BLE001 - a damaged node or a bug; too late for an error reply
+                except Exception as error:  # noqa: BLE001 - damage or a bug; the reply has begun
                     self._host.logger.trace("A streamed reply can't be finished", error)
                     self.cut("its reply can't be finished")
                     return
@@ -326,7 +325,7 @@ class Connection(Client):
 
     @property
     def streams(self) -> int:
-        """Replies that are being sent piece by piece, or will be."""
+        """The number of streamed replies that are not finished."""
         return self._streams
 
     @property
@@ -334,11 +333,11 @@ class Connection(Client):
         return self._chunks is not None
 
     def buffered_output(self) -> int:
-        """Bytes of replies that the peer has not taken yet."""
+        """Bytes of replies that wait here and in the socket's buffer."""
         return self.out_bytes + self.transport.get_write_buffer_size()
 
     def check_output_limit(self) -> None:
-        """Cut a client whose output exceeds its class's limit (client-output-buffer-limit)."""
+        """Close the client if its output exceeds the limit of its class (client-output-buffer-limit)."""
         waiting = self.buffered_output()
         if waiting <= self._host.limits.lowest and not self.soft_since:
             return
@@ -358,13 +357,13 @@ class Connection(Client):
             self.soft_since = 0
 
     def cut(self, why: str) -> None:
-        """Close at once, losing what is queued."""
+        """Close at once and log why. Queued replies are lost."""
         if not self._cut:
             self._host.logger.warning(f"Client id={self.session.id} addr={self.session.addr} closed: {why}")
             self.kill()
 
     def kill(self) -> None:
-        """The same without a word: CLIENT KILL, idle timeout. A peer that reads nothing can't put it off."""
+        """Close at once without a log line (CLIENT KILL, ``timeout``), also if the peer reads nothing."""
         self._cut = True
         self.session.close_after_reply = True
         self._stop_waiting()
@@ -372,12 +371,12 @@ class Connection(Client):
         self.transport.abort()
 
     def close(self) -> None:
-        """Close after what is already with the socket."""
+        """Close when the socket has sent what it has."""
         if not self.transport.is_closing():
             self.transport.close()
 
     def hand_over(self) -> None:
-        """The socket is gone, or somebody else's from now on (a replica's feed): nothing is read or written here."""
+        """Stop reading and writing: the socket is closed, or belongs to a replica's feed from now on."""
         self._cut = True
         self._stop_waiting()
         self._drop_output()
@@ -387,7 +386,7 @@ class Connection(Client):
         if self.wait is not None:
             self.wait.forget()
 
-    # -- what commands ask of a client (commands.session.Transport) ----------------------------------------------
+    # -- for commands (commands.session.Transport) ---------------------------------------------------------------
     def unblock(self, error: bool) -> bool:
         if self.wait is None:
             return False
@@ -411,6 +410,6 @@ class Connection(Client):
 
 
 def connection_of(session: Session) -> Connection | None:
-    """The client's connection; None for one that is gone, and for the link to a leader."""
+    """The client's connection; None if it is closed, and for the link to a leader."""
     transport: object = session.transport
     return transport if isinstance(transport, Connection) else None

@@ -1,7 +1,7 @@
-"""How much may wait for a client: bytes and commands before the server stops reading, replies before it cuts.
+"""Flow control: how many commands of a client, and how many bytes of replies to it, may wait.
 
-Rule 1: a client that does not read gets no more replies made. Rule 2: one that does not take the replies that are
-there is cut at the limit of its class (client-output-buffer-limit).
+Rule 1: while a client does not read, its commands don't run. Rule 2: a client is closed when its waiting replies exceed
+the limit of its class (client-output-buffer-limit).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 from commands.session import Session
 from respserver.config.config import Config
 
-OUTPUT_AT_ONCE: Final = 1024 * 1024  # bytes of replies made before the client must read some
-BACKLOG_AT_ONCE: Final = 4096  # commands decoded and waiting, before reading stops
-BACKLOG_BYTES: Final = 1024 * 1024  # bytes received while commands wait, before reading stops
-LOGIN_AT_ONCE: Final = 4096  # bytes looked at in one piece before the peer has logged in
+OUTPUT_AT_ONCE: Final = 1024 * 1024  # bytes of replies after which commands wait until the client has read
+BACKLOG_AT_ONCE: Final = 4096  # waiting commands after which the server stops reading
+BACKLOG_BYTES: Final = 1024 * 1024  # bytes received while commands wait, after which it stops reading
+LOGIN_AT_ONCE: Final = 4096  # bytes decoded in one piece before the client has logged in
 NO_LIMIT: Final = 1 << 62
 
 
@@ -23,17 +23,17 @@ class OutputLimits:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.lowest = NO_LIMIT  # bytes of output below which no limit can be exceeded
+        self.lowest = NO_LIMIT  # the smallest limit of all, in bytes
         self.configure()
 
     def configure(self) -> None:
-        """The directive has changed."""
+        """Apply a change of the directive."""
         limits = self._config.client_output_buffer_limit.values()
         self.lowest = min([n for limit in limits for n in (limit.hard, limit.soft) if n], default=NO_LIMIT)
 
     def of(self, session: Session) -> tuple[int, int, int]:
         """(hard bytes, soft bytes, seconds) for the client's class; 0 bytes: no limit."""
-        # a monitor gets what it did not ask for piece by piece, as a subscriber does
+        # a monitor counts as a subscriber: what it gets is pushed, too
         kind = "pubsub" if session.channels or session.patterns or session.monitoring else "normal"
         limits = self._config.client_output_buffer_limit[kind]
         return limits.hard, limits.soft, limits.seconds

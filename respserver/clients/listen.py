@@ -1,4 +1,4 @@
-"""Where the server listens: TCP, TLS and a unix socket; and what an address looks like to clients."""
+"""Listening sockets (TCP, TLS, unix), and the form in which clients see addresses."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ class Listeners:
 
     def __init__(self, config: Config, factory: Factory) -> None:
         self._config = config
-        self._factory = factory
+        self.factory = factory  # makes the protocol of each accepted socket
         self._servers: list[asyncio.AbstractServer] = []
-        self._made = ""  # path of the unix socket, once it is ours
-        self.port = 0  # the TCP port that was listened on last
+        self._made = ""  # path of the unix socket that this server has created
+        self.port = 0  # the TCP port of the last listening socket
 
     async def open(self) -> None:
-        """Listen wherever the configuration says. Raises OSError, ConfigError."""
+        """Open the sockets that the configuration names. Raises OSError, ConfigError."""
         config = self._config
         if config.port:
             await self._everywhere(config.port, None)
         if config.tls_port:
-            from respserver.clients.tls import (
-                build_context,  # ssl takes its time to load, and most servers don't need it
-            )
+            from respserver.clients.tls import build_context  # here, because ssl is slow to import
 
             await self._everywhere(config.tls_port, build_context(config))
         if config.unixsocket:
             await self._unix(config.unixsocket, config.unixsocketperm)
 
     async def _everywhere(self, port: int, context: SSLContext | None) -> None:
-        """On each address of ``bind``; one with a leading dash may be missing on this machine."""
+        """Listen on each address of ``bind``. One with a leading dash may be missing on this machine."""
         for address in self._config.bind:
             host = address.removeprefix("-")
             try:
@@ -54,9 +52,9 @@ class Listeners:
                 raise OSError(error.errno, text) from error
 
     async def tcp(self, host: str | None, port: int, context: SSLContext | None = None) -> int:
-        """Listen on one address; returns the port (a free one for 0). Raises OSError."""
+        """Listen on one address; returns the port, for 0 a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
+        server = await loop.create_server(self.factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
         self._servers.append(server)
         found = int(server.sockets[0].getsockname()[1])
         if context is None:
@@ -64,20 +62,20 @@ class Listeners:
         return found
 
     async def _unix(self, path: str, mode: int) -> None:
-        """A socket that an earlier server left behind is replaced; anything else in its place is not touched."""
+        """Listen on a unix socket. One that an earlier server left is replaced; another kind of file is not."""
         try:
             left = stat.S_ISSOCK(os.stat(path).st_mode)
         except FileNotFoundError:
             left = False
         if left:
             os.unlink(path)
-        self._servers.append(await asyncio.get_running_loop().create_unix_server(self._factory, path))
+        self._servers.append(await asyncio.get_running_loop().create_unix_server(self.factory, path))
         self._made = path
         if mode:
             os.chmod(path, mode)
 
     def close(self) -> None:
-        """Accept no more; connections that are open stay."""
+        """Stop listening. Open connections stay open."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -90,7 +88,7 @@ class Listeners:
 
 
 def shown(name: object, unixsocket: str) -> str:
-    """A socket's name as CLIENT LIST prints it: ``ip:port``, ``[ip6]:port``, or ``path:0``."""
+    """An address as CLIENT LIST prints it: ``ip:port``, ``[ip6]:port``, or ``path:0``."""
     if isinstance(name, tuple) and len(name) >= 2:
         host, port = name[0], name[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -98,12 +96,12 @@ def shown(name: object, unixsocket: str) -> str:
 
 
 def is_loopback(addr: str) -> bool:
-    """``addr`` as of shown()."""
+    """``addr``: as shown() returns it."""
     return addr.startswith(("127.", "[::1]", "[::ffff:127."))
 
 
 def keep_alive(sock: socket.socket, seconds: int) -> None:
-    """tcp-keepalive: first probe after that time, given up after about twice as long."""
+    """tcp-keepalive: the first probe comes after this time. A dead connection is closed after about twice as long."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)

@@ -1,4 +1,4 @@
-"""MONITOR: who watches, and the line that it gets for a command, as Redis prints it."""
+"""MONITOR: the clients that have sent it, and the lines that they get, in Redis's format."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _QUOTED = [_NAMED.get(code) or (chr(code) if 0x20 <= code < 0x7F else f"\\x{code
 
 
 def quote(raw: bytes) -> str:
-    """``"..."`` with everything that isn't printable ASCII escaped, so that it can be typed again."""
+    """The bytes in double quotes, with escapes for everything that is not printable ASCII."""
     return '"' + "".join([_QUOTED[code] for code in raw]) + '"'
 
 
 def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
-    """A simple-string reply ``+<seconds>.<microseconds> [0 <addr>] "cmd" "arg"...``, encoded.
+    """The line for a command, encoded: ``+<seconds>.<microseconds> [0 <addr>] "cmd" "arg"...``.
 
-    The caller leaves out administrative commands and passes the rest through ``redacted``.
+    ``clock_us``: microseconds since epoch. ``argv``: without passwords, see ``redacted``.
     """
     words = " ".join([quote(arg) for arg in argv])
     return f"+{clock_us // 1_000_000}.{clock_us % 1_000_000:06d} [0 {addr}] {words}\r\n".encode()
 
 
 def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
-    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a secret.
+    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a password.
 
-    ``called``: the command's own name, where it was renamed.
+    ``called``: the name of the command as declared; it differs from ``argv[0]`` if the command was renamed.
     """
     name = called.split("|")[0].upper().encode() if called else argv[0].upper()
-    if name[:1] not in b"AHC":  # most commands carry none
+    if name[:1] not in b"AHC":  # most commands have no passwords
         return argv
     if name == b"AUTH":
         return [argv[0], *[b"(redacted)"] * (len(argv) - 1)]
@@ -51,7 +51,7 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
 
 
 class Monitors:
-    """The clients that MONITOR, in the order in which they came. Implements ``MonitorsPart``."""
+    """The clients that have sent MONITOR, in that order. Implements ``MonitorsPart``."""
 
     def __init__(self, gates: Gates, clock: Clock) -> None:
         self._gates = gates
@@ -71,7 +71,7 @@ class Monitors:
             self._gates.monitors(bool(self._sessions))
 
     def show(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Let monitors see a command that ran: a queued one when EXEC runs it, an administrative one never."""
+        """Send a command that ran to the monitors. Queued commands are shown when EXEC runs them, admin ones never."""
         if not self._sessions or not command.flags.isdisjoint(("admin", "skip_monitor")):
             return
         line = monitor_line(self._clock.micros(), session.addr, redacted(argv, command.name))

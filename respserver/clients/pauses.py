@@ -1,4 +1,4 @@
-"""Clients held back: CLIENT PAUSE, and a FAILOVER's hold on what writes."""
+"""Holding commands back: CLIENT PAUSE, and for a FAILOVER or the server's end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Pauses:
         self._clients = clients
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
-        """CLIENT PAUSE. A pause is never shortened by another, and holding everything wins over holding writes."""
+        """CLIENT PAUSE until ``until_ms`` (ms since epoch). Two pauses at once last as long as the longer one, and hold
+        all commands if one of them does."""
         gates = self._gates
         if gates.pause_until:
             until_ms = max(until_ms, gates.pause_until)
@@ -24,23 +25,23 @@ class Pauses:
         gates.pause(until_ms, writes_only)
 
     def unpause(self) -> None:
-        """CLIENT UNPAUSE, or the pause's end."""
+        """CLIENT UNPAUSE, or the end of a pause."""
         self._gates.pause(0, False)
         self._go_on()
 
     def hold_writes(self, hold: bool) -> None:
-        """What writes waits, whatever CLIENT PAUSE and UNPAUSE say: for a failover, or the server's end."""
+        """Hold back commands that write, or end that. Independent of CLIENT PAUSE and UNPAUSE."""
         self._gates.hold(hold)
         if not hold:
             self._go_on()
 
     def on_time(self, now: int) -> None:
-        """End a pause whose time is over. ``now``: ms since epoch."""
+        """End a pause that is over. ``now``: ms since epoch."""
         if self._gates.pause_until and self._gates.pause_until <= now:
             self.unpause()
 
     def _go_on(self) -> None:
-        """Let clients that were held try again."""
+        """Let clients that were held back try their commands again."""
         for conn in self._clients.connections():
             if conn.paused:
                 conn.paused = False

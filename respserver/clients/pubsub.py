@@ -1,7 +1,7 @@
-"""Who listens to which channel, here and at replicas.
+"""Subscriptions, and the delivery of messages to subscribers of this server and of its replicas.
 
-Rule 1: ``session.channels`` and ``session.patterns`` change here only, together with the registry.
-Rule 2: a message is encoded once per protocol version, however many listen.
+Rule 1: ``session.channels`` and ``session.patterns`` change only here, together with the registry.
+Rule 2: a message is encoded once for each protocol version.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from resp import reply
 
 
 class PubSub:
-    """Registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message)`` hands messages to replicas.
+    """The registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message)`` sends messages to replicas.
 
-    Subscribers are kept in the order in which they came (dicts used as ordered sets), and are served in it.
+    Subscribers get messages in the order in which they subscribed: the dicts are ordered sets.
     """
 
     __slots__ = ("_channels", "_globs", "_patterns", "_relay")
@@ -48,7 +48,7 @@ class PubSub:
                     del self._globs[channel]
 
     def drop(self, session: Session) -> None:
-        """The client is gone."""
+        """End all subscriptions of a client that has left."""
         for channel in list(session.channels):
             self.unsubscribe(session, channel, pattern=False)
         for pattern in list(session.patterns):
@@ -60,7 +60,8 @@ class PubSub:
         return self.deliver(channel, message)
 
     def deliver(self, channel: bytes, message: bytes) -> int:
-        """To the channel's subscribers here, then to those of each pattern that fits; the number of deliveries."""
+        """Deliver to the channel's subscribers here, then to those of matching patterns; returns the number of
+        deliveries."""
         delivered = 0
         subscribers = self._channels.get(channel)
         if subscribers:
@@ -83,7 +84,7 @@ class PubSub:
         return len(receivers)
 
     def channels(self, pattern: bytes | None) -> list[bytes]:
-        """Channels with at least one subscriber (patterns are not channels)."""
+        """Channels that have subscribers; with a glob pattern, those that match it."""
         return [name for name in self._channels if pattern is None or glob_match(pattern, name)]
 
     def channel_subscribers(self, channel: bytes) -> int:
@@ -93,5 +94,5 @@ class PubSub:
         return len(self._channels)
 
     def pattern_count(self) -> int:
-        """Distinct patterns, not subscriptions to them."""
+        """The number of different patterns with subscribers."""
         return len(self._patterns)

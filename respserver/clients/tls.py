@@ -1,7 +1,7 @@
-"""The server's TLS context, from the ``tls-`` directives.
+"""TLS contexts from the ``tls-`` directives.
 
-Whatever is wrong becomes a ``ConfigError`` that names the directive and the file: OpenSSL's own texts name neither.
-Only a server with ``tls-port`` imports this module.
+Errors become a ``ConfigError`` that names the directive and the file, because OpenSSL's own texts name neither. Without
+TLS this module is not imported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OFF = {
     "tlsv1.2": ssl.OP_NO_TLSv1_2,
     "tlsv1.3": ssl.OP_NO_TLSv1_3,
 }
-_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d+")  # how OpenSSL looks certificates up in a directory
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d+")  # file names by which OpenSSL finds certificates in a directory
 
 
 def build_context(config: Config) -> ssl.SSLContext:
-    """A server context; the files are read now. Raises ConfigError.
+    """The context for ``tls-port``; reads the files. Raises ConfigError.
 
-    The context stays tied to ``config``: CONFIG SET of certificate or key (the same path, too) gives it the new ones
-    for the connections to come, so that a renewed certificate needs no restart.
+    CONFIG SET of the certificate or the key, also to the same path, loads the files again for new connections. So a
+    renewed certificate needs no restart.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, config.tls_protocols)
@@ -60,7 +60,7 @@ def build_context(config: Config) -> ssl.SSLContext:
         context.num_tickets = 0
 
     def renew() -> None:
-        _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), config)  # whatever is wrong: the old ones stay
+        _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), config)  # if this fails, the old files stay loaded
         _load_certificate(context, config)
 
     for name in ("tls-cert-file", "tls-key-file", "tls-key-file-pass"):
@@ -69,9 +69,9 @@ def build_context(config: Config) -> ssl.SSLContext:
 
 
 def build_client_context(config: Config) -> ssl.SSLContext:
-    """For the link to a leader (tls-replication): its certificate must come from our authorities. Raises ConfigError.
+    """The context for the link to a leader (tls-replication). Raises ConfigError.
 
-    Names in certificates are not compared, as in Redis: replicas are told addresses.
+    The leader's certificate is verified, but not the name in it: as in Redis, replicas know their leader by address.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -115,7 +115,7 @@ def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name
     cert = _readable(cert_name, config.value(cert_name))
     key = _readable(key_name, config.value(key_name))
     try:
-        # load_cert_chain doesn't say which of the two files it could not read: try the certificate alone first
+        # load_cert_chain does not say which of the two files is wrong: check the certificate alone first
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=cert)
     except ssl.SSLError as exc:
         raise ConfigError(f"{cert_name}: {cert} holds no certificate in PEM form{_reason(exc)}") from None
@@ -123,7 +123,7 @@ def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name
 
     def password() -> str:
         nonlocal asked
-        asked = True  # OpenSSL asks only if the key is encrypted; without this it would ask the terminal
+        asked = True  # OpenSSL calls this only for an encrypted key; without it, it would ask on the terminal
         return config.value(pass_name)
 
     try:
@@ -161,7 +161,7 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
-    """Whose signatures count. Raises ConfigError."""
+    """The authorities that sign the peers' certificates. Raises ConfigError."""
     if config.tls_ca_cert_file:
         path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)
         try:

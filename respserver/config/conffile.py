@@ -1,17 +1,18 @@
 r"""The syntax of redis.conf: lines, words, quotes, include, units.
 
-Rule 1: this file knows words, not directives; what a directive takes stands in ``directives``.
-Rule 2: whatever is wrong is a ``ConfigError`` that knows the file, the line and the text of that line.
+Rule 1: this module splits lines into words. ``directives`` knows which words a directive takes.
+Rule 2: every error is a ``ConfigError`` with the file, the number and the text of the line.
 
 A line is a directive's name and its words::
 
-    maxmemory 64mb                         # comments start a line, they don't end one
+    # a comment is a line of its own
+    maxmemory 64mb
     requirepass "a \x41 b"                 double quotes: \n \r \t \b \a \" \\ \xHH
     requirepass 'it\'s'                    single quotes: only \' is special
-    include /etc/tidelog/conf.d/*.conf     a pattern without a match is no error, a missing file is one
+    include /etc/tidelog/conf.d/*.conf     a missing file is an error, a pattern without a match is not
 
-Values are kept as text; bytes that are not UTF-8 survive as surrogates (``surrogateescape``), so that a password of
-any bytes is compared and rewritten as it was given.
+Values are kept as text. Bytes that are not UTF-8 become surrogates (``surrogateescape``), so that a password of any
+bytes is compared and rewritten as it was given.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-MAX_INCLUDE_DEPTH = 16  # files within files; more is a circle
+MAX_INCLUDE_DEPTH = 16  # of files that include files; more is taken for a circle
 
 _ESCAPES = {"n": 0x0A, "r": 0x0D, "t": 0x09, "b": 0x08, "a": 0x07}
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -35,7 +36,7 @@ _UNITS = {
 class ConfigError(Exception):
     """A configuration that can't be used.
 
-    ``text`` says what is wrong in one sentence; ``line`` says where, and is None where no single line is to blame.
+    ``text`` says what is wrong in one sentence. ``line`` is the wrong line, or None if it is not a single line.
     """
 
     def __init__(self, text: str, line: Line | None = None) -> None:
@@ -44,7 +45,7 @@ class ConfigError(Exception):
         self.line = line
 
     def report(self, version: str) -> str:
-        """The lines that redis-server prints before it gives up, ready for standard error."""
+        """The lines that redis-server prints before it exits, for standard error."""
         lines = ["", f"*** FATAL CONFIG FILE ERROR (tidelog {version}) ***"]
         if self.line is not None:
             lines += [self.line.where(), f">>> '{self.line.text}'"]
@@ -53,13 +54,13 @@ class ConfigError(Exception):
 
 
 class Line:
-    """One directive as it was written: in a file, on standard input or on the command line."""
+    """One directive as it was written in a file, on standard input or on the command line."""
 
     __slots__ = ("number", "source", "text", "words")
 
     def __init__(self, source: str, number: int, text: str, words: list[str]) -> None:
-        self.source = source  # path as it was named; "-" standard input; "" the command line
-        self.number = number  # 1 is the first line; 0 on the command line
+        self.source = source  # path as it was given; "-": standard input; "": the command line
+        self.number = number  # the first line is 1; 0 on the command line
         self.text = text  # as written, without surrounding blanks
         self.words = words  # the name, then the values, unquoted; never empty
 
@@ -120,7 +121,7 @@ def split_words(text: str) -> list[str]:
 
 
 def quote(value: str) -> str:
-    """The word as a line can hold it: plain where that is unambiguous, else in double quotes."""
+    """The word as it is written in a line: plain if that is unambiguous, else in double quotes."""
     if value and value.isprintable() and not any(c in " \"'\\" for c in value) and not value.startswith("#"):
         return value
     out = []
@@ -135,7 +136,7 @@ def quote(value: str) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of ``1024``, ``64mb``, ``1gb``, ``1k`` (1000) or ``1kb`` (1024), in any case; else ValueError."""
+    """Bytes of ``1024``, ``64mb``, ``1gb``, ``1k`` (1000) or ``1kb`` (1024), in any case. Raises ValueError."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = _UNITS.get(text[len(digits) :].lower())
     number = digits[1:] if digits[:1] == "-" else digits
@@ -152,20 +153,20 @@ def parse_yes_no(text: str) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like ``word``, or None where nothing does."""
-    import difflib  # only on the way to an error
+    """The known name that is most similar to ``word``; None if none is similar."""
+    import difflib  # slow to import, and used for errors only
 
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def read_file(path: str) -> Iterator[Line]:
-    """The lines of a file, with those of the files it includes in their place. Raises ConfigError."""
+    """The lines of a file; an include is replaced by the lines of the included files. Raises ConfigError."""
     return read_text(_contents(path, None), path, 0)
 
 
 def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
-    """The lines of a text that came from ``source``; blank lines and comments are left out."""
+    """The lines of a text that came from ``source``, without blank lines and comments. Raises ConfigError."""
     for number, raw in enumerate(text.split("\n"), 1):
         stripped = raw.strip(_SPACE)
         if not stripped or stripped[0] == "#":
@@ -184,9 +185,9 @@ def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
 
 
 def read_flags(args: list[str]) -> list[Line]:
-    """``--name value ...`` words of a command line as lines: each ``--name`` starts one.
+    """The words ``--name value ...`` of a command line as lines. Each ``--name`` starts a line. Raises ConfigError.
 
-    A value can't start with ``--`` unless it is quoted in a file; a single dash is fine (``--repl-timeout -1``).
+    A value can't start with ``--``; in a file it can. A single dash is allowed (``--slowlog-log-slower-than -1``).
     """
     lines: list[Line] = []
     for word in args:

@@ -1,7 +1,7 @@
-"""The configuration of a running server: CONFIG GET, SET and REWRITE over its values.
+"""The configuration of a running server: CONFIG GET, SET and REWRITE.
 
 Rule 1: CONFIG SET is all or nothing, callbacks included: if one refuses, every value is as before.
-Rule 2: what a change means is up to the part of the server that it concerns: it sets ``on_change``.
+Rule 2: the part that a directive concerns applies its changes: it sets a callback in ``on_change``.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from respserver.config.values import Values
 
 
 class Config(Values):
-    """One for the server. Implements ``ConfigPart``."""
+    """The configuration of one server. Implements ``ConfigPart``."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Called without arguments once CONFIG SET has changed the directive; raises ValueError, OSError or ConfigError
-        # to refuse, and is then called again with the old values back in place.
+        # Called without arguments after CONFIG SET has changed the directive. Raises ValueError, OSError or ConfigError
+        # to refuse the change. Then it is called again with the old values restored.
         self.on_change: dict[str, Callable[[], None]] = {}
 
     def check_password(self, user: bytes, password: bytes) -> bool:
-        """Whether the user may come in with it; compared in constant time."""
+        """Whether user and password are right. The password is compared in constant time."""
         wanted = self.password()
         right = hmac.compare_digest(password, wanted)
         return user == b"default" and (right or not wanted)
 
     # -- CONFIG GET and SET ----------------------------------------------------------------------------------
     def value(self, name: str) -> str:
-        """The text that CONFIG GET answers; KeyError for a name that nobody has."""
+        """The text that CONFIG GET returns. Raises KeyError for an unknown name."""
         name = ALIASES.get(name, name)
         directive = DIRECTIVES.get(name)
         if directive is not None:
@@ -43,7 +43,10 @@ class Config(Values):
         return IGNORED[name][0] if given is None else given
 
     def get(self, patterns: Iterable[bytes]) -> list[tuple[str, str]]:
-        """Names and texts that match a glob pattern, each once; case is ignored. Encode with surrogateescape."""
+        """CONFIG GET: names that match one of the glob patterns, in any case, and their texts; each name once.
+
+        Texts have surrogateescapes for bytes that are not UTF-8.
+        """
         found: dict[str, str] = {}
         for raw in patterns:
             pattern = raw.decode("utf-8", "surrogateescape").lower()

@@ -1,12 +1,12 @@
-"""Every directive that tidelog has, declared once.
+"""All directives, each declared once.
 
-CONFIG GET and SET, the configuration file, the command line, CONFIG REWRITE, ``--help <name>`` and
-docs/configuration.md derive from ``DIRECTIVES``. Names that Redis has and tidelog has no use for stand in ``ignored``.
+The configuration file, the command line, CONFIG GET, SET and REWRITE, ``--help <name>`` and docs/configuration.md
+derive from ``DIRECTIVES``. Directives of Redis that have no effect in tidelog are in ``ignored``.
 
-To add one: a ``Directive`` below, an attribute of the same name (dashes become underscores) in ``config.Config``, and
-``scripts/config_reference.py``. Tests hold the three together.
+To add one: add a ``Directive`` below and an attribute of the same name (with underscores for dashes) to
+``values.Values``, and run ``scripts/config_reference.py``. Tests check that the three agree.
 
-Texts of wrong values are Redis's: clients and people know them.
+The error texts for wrong values are Redis's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_
 
 
 class Limits(NamedTuple):
-    """How much may wait for a client that reads slowly; 0 means no limit."""
+    """Limits for the replies that wait for a slow client; 0 means no limit."""
 
     hard: int  # bytes
-    soft: int  # bytes, for ``seconds`` on end
+    soft: int  # bytes, exceeded for more than ``seconds``
     seconds: int
 
 
@@ -35,15 +35,15 @@ _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica",
 
 
 class Directive:
-    """One directive: how its words become a value, how a value is shown, and what it is for.
+    """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, words, save, limits, renames, leader. ``default`` is
-    text, as a file would have it.
+    text, as in a file.
 
-    ``fixed`` is for what Redis lets one choose and tidelog has decided: ``""`` a choice; ``"warn"`` any valid value is
-    taken with a warning and the default stays; ``"no-set"`` the same, but CONFIG SET refuses, since a client would
-    build on it; ``"refuse"`` refused everywhere, since to start without it would be dangerous. ``why`` is the reason,
-    told to whoever asks for another value.
+    ``fixed`` is not empty if tidelog supports one value only. What happens with another value: ``"warn"``: a warning,
+    and the default stays. ``"no-set"``: the same, but CONFIG SET refuses, because clients would rely on the new value.
+    ``"refuse"``: an error everywhere, because it would be dangerous to start without it. ``why`` is the reason given in
+    the warning or error.
     """
 
     __slots__ = ("name", "attr", "kind", "default", "doc", "mutable", "low", "high", "choices", "fixed", "why",
@@ -78,11 +78,11 @@ class Directive:
         self.hidden = hidden  # not in CONFIG GET, as in Redis
 
     def split(self, text: str) -> list[str]:
-        """The words of a value that came as one text (CONFIG SET, a quoted list). Raises ValueError."""
+        """The words of a value that is given as one text (CONFIG SET, a quoted list). Raises ValueError."""
         return split_words(text) if self.kind in ("words", "save", "limits", "leader") else [text]
 
     def parse(self, words: list[str], before: Value) -> Value:
-        """The value that ``words`` give; repeated lines add to ``before``. Raises ValueError with Redis's text."""
+        """The value of ``words``. Kinds whose lines add up add to ``before``. Raises ValueError with Redis's text."""
         kind = self.kind
         if kind in ("words", "save", "limits"):
             if len(words) == 1:
@@ -108,7 +108,7 @@ class Directive:
         return self._number(word)
 
     def show(self, value: Value) -> str:
-        """The value as CONFIG GET answers it; ``parse(split(show(v)))`` gives v back."""
+        """The value as CONFIG GET returns it; ``parse(split(show(v)))`` is v."""
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, int):
@@ -132,7 +132,7 @@ class Directive:
         return [f"{self.name} {quote(self.show(value))}"]
 
     def takes(self) -> str:
-        """What values it takes, for people."""
+        """The values that it takes, in words."""
         kind = self.kind
         if kind == "enum":
             return " or ".join(f"`{c}`" for c in self.choices)
@@ -178,7 +178,7 @@ class Directive:
 
 
 def parse_save(words: list[str], before: Value) -> list[SavePoint]:
-    """``900 1 300 10`` as pairs, added to those before; no words at all clear the list."""
+    """``900 1 300 10`` as pairs, added to those before; no words clear the list. Raises ValueError."""
     if not words:
         return []
     numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
@@ -190,7 +190,7 @@ def parse_save(words: list[str], before: Value) -> list[SavePoint]:
 
 
 def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
-    """``normal 0 0 0 pubsub 32mb 8mb 60`` over the limits before."""
+    """The limits before, with those of ``normal 0 0 0 pubsub 32mb 8mb 60`` in their place. Raises ValueError."""
     limits: dict[str, Limits] = {}
     if isinstance(before, dict):
         limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
@@ -211,7 +211,7 @@ def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
 
 
 def parse_leader(words: list[str]) -> list[str]:
-    """``10.0.0.1 6379`` as host and port; no words for ``no one``, and for no words. Raises ValueError."""
+    """``10.0.0.1 6379`` as [host, port]; ``no one`` and no words as []. Raises ValueError."""
     if not words:
         return []
     if len(words) != 2:
@@ -232,67 +232,69 @@ def _parse_rename(words: list[str], before: Value) -> dict[str, str]:
 
 
 def _shown_class(name: str) -> str:
-    return "slave" if name == "replica" else name  # Redis still answers with the old word
+    return "slave" if name == "replica" else name  # as Redis still prints it
 
 
 def _shown_limits(limits: Limits | str) -> str:
     return limits if isinstance(limits, str) else " ".join(map(str, limits))
 
 
-# fmt: off  -- one directive, few lines: read as a table
+# fmt: off  -- to be read as a table
 _NETWORK = (
     Directive(
         "bind", "words", "127.0.0.1 -::1",
-        "Addresses to listen on; `*` is all of IPv4, `::*` all of IPv6. A leading dash: no error if the machine has no "
-        "such address. Loopback only unless you say otherwise.", mutable=False,
+        "Addresses to listen on; `*` is all of IPv4, `::*` all of IPv6. With a leading dash, it is no error if the "
+        "machine does not have the address. The default is the loopback interface only.", mutable=False,
     ),
-    Directive("port", "integer", "6379", "TCP port; 0 listens on none.", mutable=False, high=65535),
+    Directive("port", "integer", "6379", "TCP port; 0: none.", mutable=False, high=65535),
     Directive(
         "protected-mode", "yesno", "yes",
-        "While no password is set, clients from other machines are refused, whatever `bind` says.",
+        "As long as no password is set, refuse clients from other machines, even if `bind` lets them connect.",
     ),
-    Directive("tcp-backlog", "integer", "511", "Connections the system queues before they are accepted.",
+    Directive("tcp-backlog", "integer", "511",
+              "The number of connections that the system queues until the server accepts them.",
               mutable=False, high=MAX_INT),
-    Directive("unixsocket", "string", "", "Path of a unix socket to listen on as well; empty for none.", mutable=False),
-    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0 leaves it to the umask.",
+    Directive("unixsocket", "string", "", "Path of a unix socket to listen on as well; empty: none.", mutable=False),
+    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0: as the umask says.",
               mutable=False, high=0o777),
     Directive("timeout", "integer", "0",
-              "Seconds after which an idle client is closed (blocked and subscribed ones are not); 0 never.",
+              "Seconds after which an idle client is closed; blocked and subscribed clients are not closed; 0: never.",
               high=MAX_INT),
-    Directive("tcp-keepalive", "integer", "300", "Seconds between TCP keepalive probes; 0 none.", high=MAX_INT),
+    Directive("tcp-keepalive", "integer", "300", "Seconds between TCP keepalive probes; 0: no probes.", high=MAX_INT),
     Directive("maxclients", "integer", "10000",
-              "Clients at the same time; lowered at the start if the system grants fewer open files.",
+              "The most clients at the same time. Lowered at the start if the system allows fewer open files.",
               low=1, high=2**32 - 1),
 )
 
 _TLS = (
-    Directive("tls-port", "integer", "0", "TCP port for TLS; 0 none. `port 0` with it serves TLS only.",
+    Directive("tls-port", "integer", "0", "TCP port for TLS; 0: none. With `port 0` the server accepts TLS only.",
               mutable=False, high=65535),
     Directive("tls-cert-file", "string", "",
-              "The server's certificate (PEM), with its chain. To renew it: write the file, CONFIG SET the same path."),
+              "The server's certificate (PEM), with its chain. To renew it, replace the file and CONFIG SET the same "
+              "path."),
     Directive("tls-key-file", "string", "", "The private key of `tls-cert-file` (PEM)."),
     Directive("tls-key-file-pass", "string", "", "The password of `tls-key-file`, if it is encrypted."),
     Directive("tls-ca-cert-file", "string", "",
-              "The authorities that clients' certificates must come from (PEM).", mutable=False),
+              "The certificates of the authorities that sign clients' certificates (PEM).", mutable=False),
     Directive("tls-ca-cert-dir", "string", "",
-              "The same as a directory of hashed names (`openssl rehash`).", mutable=False),
+              "The same, as a directory of files with hashed names (`openssl rehash`).", mutable=False),
     Directive("tls-auth-clients", "enum", "yes",
-              "Whether clients must show a certificate: `optional` checks one if it is shown.",
+              "Whether clients need a certificate; with `optional` one is checked if the client has one.",
               choices=("no", "yes", "optional"), mutable=False),
     Directive("tls-protocols", "words", "",
-              "Versions to allow, e.g. `TLSv1.2 TLSv1.3`, which is the default.", mutable=False),
+              "Allowed versions, for example `TLSv1.2 TLSv1.3`, which is the default.", mutable=False),
     Directive("tls-ciphers", "string", "",
-              "Ciphers for TLS 1.2 in OpenSSL's notation; empty for OpenSSL's choice.", mutable=False),
+              "Ciphers for TLS 1.2 in OpenSSL's notation; empty: OpenSSL's default.", mutable=False),
     Directive("tls-ciphersuites", "string", "",
-              "Ciphersuites for TLS 1.3; needs Python 3.15 or newer and is refused on an older one.", mutable=False),
+              "Ciphersuites for TLS 1.3. Needs Python 3.15 or newer; with an older one it is an error.", mutable=False),
     Directive("tls-prefer-server-ciphers", "yesno", "no",
-              "The server's order of ciphers counts, not the client's.", mutable=False),
+              "Choose the cipher by the server's order of preference instead of the client's.", mutable=False),
     Directive("tls-dh-params-file", "string", "", "Diffie-Hellman parameters (PEM) for TLS 1.2.", mutable=False),
     Directive("tls-session-caching", "yesno", "yes", "Let clients resume TLS sessions.", mutable=False),
     Directive("tls-replication", "yesno", "no",
-              "As a replica, speak TLS with the leader: `replicaof` names the leader's `tls-port` then."),
+              "As a replica, connect to the leader with TLS; the port in `replicaof` is then the leader's `tls-port`."),
     Directive("tls-client-cert-file", "string", "",
-              "The certificate that a replica shows its leader (PEM); empty: that of `tls-cert-file`."),
+              "The certificate with which a replica connects to its leader (PEM); empty: that of `tls-cert-file`."),
     Directive("tls-client-key-file", "string", "", "The private key of `tls-client-cert-file` (PEM)."),
     Directive("tls-client-key-file-pass", "string", "", "The password of `tls-client-key-file`, if it is encrypted."),
 )
@@ -301,70 +303,80 @@ _GENERAL = (
     Directive("daemonize", "yesno", "no", "tidelog-server stays in the foreground.", mutable=False, fixed="warn",
               why="tidelog-server stays in the foreground: let systemd, a container or nohup keep it"),
     Directive("supervised", "enum", "no",
-              "`systemd` or `auto`: tell systemd (`Type=notify`) when the server is ready and when it stops.",
+              "With `systemd` or `auto`, systemd (`Type=notify`) is notified when the server is ready and when it "
+              "stops.",
               mutable=False, choices=("no", "systemd", "auto", "upstart")),
-    Directive("pidfile", "string", "", "Where to write the process ID once the server is ready; removed at the end.",
+    Directive("pidfile", "string", "",
+              "The file for the process ID. Written when the server is ready, removed at the end; empty: none.",
               mutable=False),
-    Directive("loglevel", "enum", "notice", "The least that is logged.",
+    Directive("loglevel", "enum", "notice", "The lowest level that is logged.",
               choices=("debug", "verbose", "notice", "warning", "nothing")),
     Directive("logfile", "string", "",
-              "Where to log; empty for standard output. Opened for each line, so it may be renamed at any time.",
+              "The log file; empty: standard output. It is opened for each line, so it can be renamed at any time.",
               mutable=False),
     Directive("syslog-enabled", "yesno", "no", "Logs go to standard output or to a file.", mutable=False,
               fixed="warn", why="logs go to standard output or to logfile"),
-    Directive("databases", "integer", "1", "There is one key space, number 0.", mutable=False, low=1, high=MAX_INT,
+    Directive("databases", "integer", "1", "There is one database, number 0.", mutable=False, low=1, high=MAX_INT,
               fixed="warn", why="there is one database, number 0"),
-    Directive("hz", "integer", "10", "Times a second for housekeeping: idle clients, expired keys, save points.",
+    Directive("hz", "integer", "10",
+              "How many times a second the server looks for idle clients, expired keys and due save points.",
               low=1, high=500),
     Directive("shutdown-timeout", "integer", "10",
-              "Seconds that a leader's end waits for replicas to have everything; 0 doesn't wait.", high=MAX_INT),
+              "Seconds that a leader waits at its end until its replicas have everything; 0: it "
+              "does not wait.", high=MAX_INT),
     Directive("shutdown-on-sigterm", "words", "default",
-              "`default` and `save` checkpoint before the end, `nosave` does not (nothing is lost either way: the "
-              "next start reads the journal); `now` does not wait for replicas (`shutdown-timeout`), `force` changes "
-              "nothing.",
+              "With `default` and `save` the server writes a checkpoint before it ends, with `nosave` it does not. "
+              "Nothing is lost either way: the next start reads the journal. With `now` it does not wait for replicas "
+              "(`shutdown-timeout`); `force` has no effect.",
               choices=("default", "save", "nosave", "now", "force")),
     Directive("shutdown-on-sigint", "words", "default", "The same for SIGINT (Ctrl-C).",
               choices=("default", "save", "nosave", "now", "force")),
 )
 
 _PERSISTENCE = (
-    Directive("dir", "string", "./data", "The data directory; made if it is missing. One server at a time.",
+    Directive("dir", "string", "./data",
+              "The data directory. Created if it is missing; only one server at a time can use it.",
               mutable=False),
-    Directive("appendonly", "yesno", "yes", "Every write is logged; there is no other mode.", fixed="warn",
+    Directive("appendonly", "yesno", "yes", "Every write is logged; this can't be switched off.", fixed="warn",
               why="every write is on disk anyway"),
     Directive("appendfsync", "enum", "always",
-              "When writes are synced: `always` before any client sees a reply; `everysec` and `no` (as the system "
-              "likes) lose nothing if the process dies, but may if the machine does.",
+              "When writes are synced to disk. `always`: before any client sees a reply; `everysec`: once a second; "
+              "`no`: when the system does it. The last two lose nothing if the process dies, but can lose writes if "
+              "the machine does.",
               choices=("everysec", "always", "no")),
     Directive("save", "save", "3600 1 300 100 60 10000",
-              "Save points: a checkpoint after so many seconds if so many changes were made. Repeated lines add up, "
-              '`save ""` clears. Durability does not depend on them: they bound memory and start-up time.'),
-    Directive("checkpoint-size", "memory", "64mb", "A checkpoint also when the journal has grown by this much.",
+              "Save points, as pairs of seconds and changes: a checkpoint is written if both are reached. Repeated "
+              'lines add up, `save ""` clears the list. They limit memory and start-up time; durability does not '
+              "depend on them."),
+    Directive("checkpoint-size", "memory", "64mb",
+              "A checkpoint is also written when the journal has grown by this much.",
               low=MB),
     Directive("tail-size", "memory", "16mb",
-              "Size of the ring file in front of the journal; writers wait when it is full. A new size holds from the "
-              "next start.", mutable=False, low=MB, high=64 * 1024 * MB),
+              "Size of the WAL, a ring file that takes each write before the journal does. Writers wait when it is "
+              "full. A new size applies from the next start.", mutable=False, low=MB, high=64 * 1024 * MB),
 )
 
 _STREAMS = (
     Directive("stream-node-max-entries", "integer", "512",
-              "Entries in a macro node before it is sealed; 100 to 1000 are sensible.", low=1, high=65536),
+              "The number of entries at which a macro node is sealed; 100 to 1000 are reasonable.", low=1, high=65536),
     Directive("stream-node-max-bytes", "memory", "64kb",
-              "Bytes (uncompressed) in a macro node before it is sealed; also the step in which ranges are streamed.",
+              "The uncompressed size at which a macro node is sealed. Also the size of the pieces of streamed ranges.",
               low=1024, high=1024 * MB),
     Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 
 _LIMITS = (
     Directive("proto-max-bulk-len", "memory", "512mb", "The longest single argument a client may send.", low=MB),
-    Directive("client-query-buffer-limit", "memory", "1gb", "The most that one client may have waiting to be run.",
+    Directive("client-query-buffer-limit", "memory", "1gb",
+              "The most bytes of commands that one client may have waiting.",
               low=MB),
     Directive("client-output-buffer-limit", "limits", "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60",
-              "A client that reads too slowly is closed when its waiting replies pass the hard limit, or the soft one "
-              "for so many seconds; 0 is no limit. Nothing waits in memory for a replica: a slow one is served from "
-              "the journal, so what is set for `replica` is kept and has no effect."),
+              "A client that reads too slowly is closed when its waiting replies exceed the hard limit, or exceed the "
+              "soft limit for this many seconds; 0: no limit. The class `replica` has no effect: a slow replica is "
+              "served from the journal, and nothing waits for it in memory."),
     Directive("maxmemory", "memory", "0",
-              "Data in memory above which commands that add data answer `-OOM`; 0 is no limit. Nothing is evicted."),
+              "If the process uses more memory than this, commands that add data fail with `-OOM`; 0: no limit. "
+              "Nothing is evicted."),
     Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
               why="tidelog evicts nothing to make room: writes answer -OOM instead",
               choices=("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu",
@@ -372,11 +384,12 @@ _LIMITS = (
 )
 
 _SECURITY = (
-    Directive("requirepass", "string", "", "Password that clients must give (AUTH, HELLO); empty for none."),
-    Directive("enable-debug-command", "enum", "no", "Allow DEBUG: to all (`yes`) or over loopback (`local`).",
+    Directive("requirepass", "string", "", "The password for clients (AUTH, HELLO); empty: none."),
+    Directive("enable-debug-command", "enum", "no",
+              "Whether DEBUG is allowed: for all clients (`yes`), or for clients on the loopback interface (`local`).",
               mutable=False, choices=("no", "yes", "local")),
     Directive("rename-command", "renames", "",
-              "`rename-command FLUSHALL \"\"` takes a command away, a name instead of the empty text hides it.",
+              "`rename-command FLUSHALL \"\"` removes a command; a new name in place of the empty text renames it.",
               mutable=False, hidden=True),
     Directive("user", "words", "", "Not supported: there is one user, `default`.", mutable=False, fixed="refuse",
               why="tidelog has no ACL users; to ignore this line would leave the server open: use requirepass",
@@ -387,48 +400,53 @@ _SECURITY = (
 
 _OBSERVATION = (
     Directive("slowlog-log-slower-than", "integer", "10000",
-              "Microseconds from which a command enters the slow log; 0 all, -1 none.", low=-1),
-    Directive("slowlog-max-len", "integer", "128", "Entries the slow log keeps."),
-    Directive("latency-tracking", "yesno", "no", "Keep a histogram of each command's time, for INFO latencystats."),
-    Directive("latency-monitor-threshold", "integer", "0", "Milliseconds from which LATENCY notes an event; 0 none."),
+              "Commands that take at least this many microseconds enter the slow log; 0: all, -1: none.", low=-1),
+    Directive("slowlog-max-len", "integer", "128", "The number of entries that the slow log keeps."),
+    Directive("latency-tracking", "yesno", "no",
+              "Keep a histogram of the time that each command takes, for INFO latencystats."),
+    Directive("latency-monitor-threshold", "integer", "0",
+              "Events that take at least this many milliseconds are recorded for LATENCY; 0: none."),
     Directive("notify-keyspace-events", "string", "", "Keyspace notifications are not sent.", fixed="no-set",
               why="tidelog sends no keyspace notifications: follow a stream with TREAD BLOCK"),
 )
 
 _REPLICATION = (
     Directive("replicaof", "leader", "",
-              "Host and port of the leader whose replica this server is; `no one`: it leads. REPLICAOF changes it at "
-              "run time, CONFIG REWRITE keeps that.", mutable=False),
+              "Host and port of the leader that this server replicates; `no one`: this server is a leader. The command "
+              "REPLICAOF changes it at run time, and CONFIG REWRITE saves the change.", mutable=False),
     Directive("masterauth", "string", "", "The leader's password."),
-    Directive("masteruser", "string", "", "The user to give with it; empty for none (`default`)."),
+    Directive("masteruser", "string", "", "The user for the leader's password; empty: `default`."),
     Directive("replica-serve-stale-data", "yesno", "yes",
-              "Whether a replica that does not hear its leader goes on answering reads; `no`: `-MASTERDOWN`."),
+              "Whether a replica still answers reads while it has no link to its leader; with `no` they fail with "
+              "`-MASTERDOWN`."),
     Directive("replica-read-only", "yesno", "yes", "A replica takes no writes of its own.", fixed="refuse",
               why="a replica's log is its leader's, record for record: it can't take writes of its own"),
     Directive("repl-ping-replica-period", "integer", "10",
-              "Seconds after which a leader that has nothing to send says that it is there.", low=1, high=MAX_INT),
+              "Seconds after which a leader that has nothing else to send sends a sign of life.", low=1, high=MAX_INT),
     Directive("repl-timeout", "integer", "60",
-              "Seconds of silence after which either side gives the link up; more than `repl-ping-replica-period`.",
+              "Seconds without a message after which either side closes the link. Must be more than "
+              "`repl-ping-replica-period`.",
               low=1, high=MAX_INT),
     Directive("repl-disable-tcp-nodelay", "yesno", "no",
-              "Let the system collect small packets to replicas: less traffic, more lag."),
+              "Let the system combine small packets to replicas: less traffic, more delay."),
     Directive("repl-backlog-size", "memory", "256mb",
-              "Bytes of journal that a leader keeps on disk for replicas that were away: what lies further back costs "
-              "a full copy.", low=1),
+              "Bytes of journal that a leader keeps on disk for replicas that are not connected. A replica that lacks "
+              "more than that needs a full copy.", low=1),
     Directive("repl-backlog-ttl", "integer", "3600",
-              "Seconds after the last replica left until the journal is no more kept for it; 0: it is always kept."),
+              "Seconds after the last replica has disconnected until this part of the journal is deleted; 0: never."),
     Directive("replica-priority", "integer", "100",
-              "Which replica Sentinel makes leader: the lowest first; 0 never.", high=MAX_INT),
-    Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients of this replica."),
+              "Sentinel prefers the replica with the lowest number as the new leader; 0: never choose this "
+              "one.", high=MAX_INT),
+    Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients about this replica."),
     Directive("replica-announce-ip", "string", "",
-              "The address under which others reach this replica; empty: the one that its leader sees."),
+              "The address at which others reach this replica; empty: the one that its leader sees."),
     Directive("replica-announce-port", "integer", "0",
-              "The port under which others reach this replica; 0: the one it listens on.", high=65535),
+              "The port at which others reach this replica; 0: the one it listens on.", high=65535),
     Directive("min-replicas-to-write", "integer", "0",
-              "Replicas that must be well for a leader to take writes, else `-NOREPLICAS`; 0 asks for none.",
+              "With fewer good replicas than this a leader refuses writes with `-NOREPLICAS`; 0: no replicas needed.",
               high=MAX_INT),
     Directive("min-replicas-max-lag", "integer", "10",
-              "Seconds since it was heard after which a replica is not well; 0 asks for none.", high=MAX_INT),
+              "A replica is good if it was heard of within this many seconds; 0: no replicas needed.", high=MAX_INT),
 )
 
 _OTHERS = (

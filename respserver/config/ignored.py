@@ -1,16 +1,16 @@
-"""Directives that Redis 7 and 8 have and tidelog has no use for, with Redis's defaults.
+"""Ignored directives: those of Redis 7 and 8 that have no effect in tidelog, with Redis's defaults.
 
-A configuration written for Redis must be able to start tidelog, so they are taken with a warning line; CONFIG GET
-repeats what was given, or Redis's default. Grouped by the reason, which the warning tells. Whatever would be
-*dangerous* to ignore (ACLs, being a cluster node) is no part of this file: see ``directives``, ``fixed="refuse"``.
+A configuration written for Redis must be able to start tidelog. So these are accepted with a warning line, and CONFIG
+GET returns the given value, or Redis's default. They are grouped by reason, which the warning gives. Directives that
+are *dangerous* to ignore (ACLs, cluster mode) are not here: see ``directives``, ``fixed="refuse"``.
 
-The names: ``CONFIG GET *`` of redis-server 7.0.15, its redis.conf, and what Redis 8 added. A test asks an installed
-redis-server whether one is missing.
+The names come from ``CONFIG GET *`` and redis.conf of redis-server 7.0.15, and from the additions of Redis 8. A test
+compares them with an installed redis-server.
 """
 
 from __future__ import annotations
 
-# Words are ``name=default``; a default with blanks has them as underscores, one with underscores has none.
+# Words are ``name=default``. An underscore in a default is a blank.
 _GROUPS: tuple[tuple[str, str], ...] = (
     (
         "tidelog has its own files, always compressed and checked",
@@ -105,7 +105,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     ),
 )
 
-# Redis 8 brings modules along, with several dozen directives of their own.
+# Redis 8 includes modules that have several dozen directives.
 MODULE_PREFIXES = ("search-", "ts-", "bf-", "cf-", "topk-", "vset-")
 MODULE_REASON = "there are no scripts, functions or modules"
 
@@ -123,7 +123,7 @@ IGNORED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, why 
 
 
 def reason_ignored(name: str) -> str | None:
-    """Why tidelog has no use for Redis's directive ``name``; None if Redis has no such directive."""
+    """Why tidelog ignores Redis's directive ``name``; None if it is no ignored directive."""
     known = IGNORED.get(name)
     if known is not None:
         return known[1]

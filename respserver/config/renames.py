@@ -1,8 +1,8 @@
-"""``rename-command``: commands under other names, or taken away.
+"""``rename-command``: renames commands, or removes them.
 
-Rule 1: only the table's words and ``Command.called`` change; ``Command.name`` stays what the server knows a command by,
-so whatever treats a command in its own way need not know of this.
-Rule 2: the table is the process's: the server that changed it brings it back when it ends.
+Rule 1: only the words of the table and ``Command.called`` change. ``Command.name`` stays, so code that treats a command
+in a special way does not depend on renames.
+Rule 2: the table belongs to the process. A server that changes it restores it when it ends.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from respserver.config.conffile import ConfigError
 
 
 def rename(renames: Mapping[str, str]) -> Callable[[], None]:
-    """Rename commands in the order given, all or none; ``""`` takes one away. Returns what undoes it.
+    """Rename commands in the given order, all or none; ``""`` removes one. Returns a function that undoes it.
 
-    Raises ConfigError for a command that doesn't exist and for a name that is taken.
+    Raises ConfigError for an unknown command and for a new name that is in use.
     """
     before = dict(TABLE)
 

@@ -1,10 +1,10 @@
-"""The values of all directives, typed, and how files, standard input and flags give them.
+"""The typed values of all directives, and how they are loaded from files, standard input and flags.
 
-Rule 1: what directives exist stands in ``directives``; this file treats all alike.
-Rule 2: the last word wins: defaults, then the file, then standard input (``-``), then flags. ``save`` adds up,
-``client-output-buffer-limit`` is by class, ``rename-command`` by command.
+Rule 1: the directives are declared in ``directives``; this module treats all of them alike.
+Rule 2: the last value wins, in the order: defaults, file, standard input (``-``), flags. Lines of ``save`` add up;
+``client-output-buffer-limit`` is set by class, ``rename-command`` by command.
 
-``Values`` reads files and the working directory, nothing else: sockets, logs and keys are for those who own them.
+Only configuration files and the name of the working directory are read here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ OPEN_TO_ALL = "protected-mode is off and no password is set: whoever reaches thi
 
 
 class Values:
-    """All directives as attributes (``tcp-keepalive`` is ``tcp_keepalive``); sizes in bytes.
+    """All directives as attributes (``tcp-keepalive`` is ``tcp_keepalive``). Sizes are in bytes.
 
-    ``Values()`` holds the defaults. Text is str with ``surrogateescape``: ``password()`` gives the bytes.
+    ``Values()`` has the defaults. Texts have surrogateescapes for bytes that are not UTF-8.
     """
 
     # network
@@ -33,7 +33,7 @@ class Values:
     protected_mode: bool
     tcp_backlog: int
     unixsocket: str  # "": none
-    unixsocketperm: int  # 0: as the umask has it
+    unixsocketperm: int  # 0: as the umask says
     timeout: int  # seconds; 0 never
     tcp_keepalive: int  # seconds; 0 none
     maxclients: int
@@ -97,7 +97,7 @@ class Values:
     latency_monitor_threshold: int  # ms; 0 off
     notify_keyspace_events: str  # always ""
     # replication
-    replicaof: list[str]  # host, port; []: it leads. What REPLICAOF says goes here, too
+    replicaof: list[str]  # host, port; []: a leader. REPLICAOF changes it
     masterauth: str  # "": none
     masteruser: str
     replica_serve_stale_data: bool
@@ -111,16 +111,16 @@ class Values:
     replica_announced: bool
     replica_announce_ip: str  # "": as the leader sees it
     replica_announce_port: int  # 0: the one it listens on
-    min_replicas_to_write: int  # 0: any number will do
-    min_replicas_max_lag: int  # seconds; 0: any number will do
+    min_replicas_to_write: int  # 0: no replicas needed
+    min_replicas_max_lag: int  # seconds; 0: no replicas needed
     # more than one server
     cluster_enabled: bool  # always False
 
     def __init__(self) -> None:
-        self.file: str | None = None  # absolute path; None where there is none to rewrite
-        self.warnings: list[str] = []  # what load() has to tell, one line each
-        self.warn: Callable[[str], None] = self.warnings.append  # where CONFIG SET's warnings go; the program logs them
-        self.ignored: dict[str, str] = {}  # Redis's directives that were given and have no effect
+        self.file: str | None = None  # absolute path of the configuration file; None: there is none
+        self.warnings: list[str] = []  # warnings of load(), a line each
+        self.warn: Callable[[str], None] = self.warnings.append  # called with a warning; the program makes it log them
+        self.ignored: dict[str, str] = {}  # ignored directives that were given: name -> value
         for directive in DIRECTIVES.values():
             words = directive.split(directive.default) if directive.default or directive.kind == "string" else []
             self._put(directive, {} if directive.kind == "renames" else directive.parse(words, {}))
@@ -128,19 +128,19 @@ class Values:
 
     @property
     def save_points(self) -> list[SavePoint]:
-        """``(seconds, changes)``: checkpoint when both have passed since the last one."""
+        """``(seconds, changes)``: a checkpoint begins if both numbers are reached since the last one."""
         return self.save
 
     def password(self) -> bytes:
-        """``requirepass`` as the bytes that a client must send; empty for none."""
+        """The bytes of ``requirepass``; empty for no password."""
         return self.requirepass.encode("utf-8", "surrogateescape")
 
     # -- loading ---------------------------------------------------------------------------------------------
     @classmethod
     def load(cls, argv: Sequence[str], read_stdin: Callable[[], str] | None = None) -> Self:
-        """``[conf-file] [--name value ...] [-]``, without the program's name. Raises ConfigError.
+        """Load ``[conf-file] [--name value ...] [-]``, the arguments of the program. Raises ConfigError.
 
-        ``read_stdin`` is asked for the text where the last word is ``-``.
+        If the last word is ``-``, ``read_stdin`` is called for the text.
         """
         config = cls()
         args = list(argv)
@@ -159,7 +159,7 @@ class Values:
         return config
 
     def apply(self, lines: Iterable[Line]) -> None:
-        """Take the lines one after another; raises ConfigError, naming the first that is wrong."""
+        """Apply lines in order. Raises ConfigError for the first wrong one."""
         cleared: set[str] = set()
         useless: dict[str, list[str]] = {}  # reason -> names
         for line in lines:
@@ -175,7 +175,7 @@ class Values:
                 self.ignored[name] = " ".join(line.words[1:])
                 continue
             words = line.words[1:]
-            # ``--save`` and ``--bind`` alone mean "nothing", as for redis-server; in a file that is a mistake
+            # as in redis-server, ``--save`` and ``--bind`` without values mean an empty list; in a file it is an error
             if not words and (line.source or directive.kind not in ("words", "save")):
                 raise ConfigError("Bad directive or wrong number of arguments", line)
             before: Value = getattr(self, directive.attr)
@@ -192,7 +192,7 @@ class Values:
             self.warnings.append(OPEN_TO_ALL)
 
     def take(self, directive: Directive, value: Value, by_client: bool = False) -> None:
-        """Give a directive its value, or tell why it keeps the one it has."""
+        """Set a directive. A fixed one keeps its value: a warning says why. Raises ValueError if it must be refused."""
         if directive.fixed and value != getattr(self, directive.attr):
             if directive.fixed == "refuse" or (by_client and directive.fixed == "no-set"):
                 raise ValueError(directive.why)
@@ -214,7 +214,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _unknown(line: Line) -> str:
-    """What to say about a word that neither tidelog nor Redis knows."""
+    """The error text for a name that neither tidelog nor Redis has."""
     text = "Bad directive or wrong number of arguments"
     word = line.words[0]
     name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""A server for handlers to talk to: the real registries, no sockets, a clock moved by hand."""
+"""A server for tests of handlers: real registries, no sockets, a clock that tests move."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class EmptyStore:
 
 
 class Recorder:
-    """A part that only notes what it is asked: ``(method, *arguments)`` in ``calls``, a session as its ID.
+    """A part that only records calls: ``(method, *arguments)`` in ``calls``, with a session as its ID.
 
-    ``answers`` are what methods return; a CommandError is raised, and that call not noted.
+    ``answers`` gives the result of each method. A CommandError is raised instead, and that call is not recorded.
     """
 
     def __init__(self, calls: list[tuple[object, ...]], **answers: object) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self._answers = answers
 
     def answer(self, method: str, answer: object) -> None:
-        """What the method returns from now on."""
+        """Set the result of a method."""
         self._answers[method] = answer
 
     def __getattr__(self, name: str) -> Any:
@@ -82,7 +82,7 @@ class FakeTransport:
 
 
 class FakeReplicas(Recorder):
-    """Replicas of which is known how far they are."""
+    """Replicas whose log offsets are ``server.offsets``."""
 
     def __init__(self, calls: list[tuple[object, ...]], server: FakeServer) -> None:
         super().__init__(calls)
@@ -100,7 +100,7 @@ class FakeReplicas(Recorder):
 
 
 class FakeServer(Clock):
-    """Implements ServerParts, and is its own clock, dispatcher and log; ``calls`` notes what other parts were asked."""
+    """Implements ServerParts. It is its own clock, dispatcher and log; ``calls`` records the calls to other parts."""
 
     def __init__(self) -> None:
         self.ks = Keyspace(NodePool(EmptyStore(), NodeCache(1 << 20)))
@@ -139,7 +139,7 @@ class FakeServer(Clock):
         return session
 
     def run(self, session: Session, *words: bytes | str, in_exec: bool = False) -> bytes:
-        """The encoded reply, errors included, as the dispatcher would send it."""
+        """The encoded reply, as the dispatcher would send it; also of an error."""
         argv = [word.encode() if isinstance(word, str) else word for word in words]
         ctx = Context(self.ks, self, session, self.ms)
         ctx.in_exec = in_exec
@@ -153,7 +153,7 @@ class FakeServer(Clock):
         return result
 
     def wait(self, session: Session, *words: bytes | str) -> Await:
-        """What a command that waits for replicas left behind."""
+        """The Await that a command returns while it waits for replicas."""
         argv = [word.encode() if isinstance(word, str) else word for word in words]
         result = self._call(Context(self.ks, self, session, self.ms), argv)
         assert isinstance(result, Await)

@@ -1,4 +1,4 @@
-"""The declaration language: what follows from a tree, and what Redis publishes for the same commands."""
+"""Declarations: what follows from an argument tree, and whether it agrees with Redis where Redis has the command."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ REDIS = {
 
 
 @pytest.mark.parametrize("name", REDIS)
-def test_what_is_published_of_shared_commands_is_what_redis_publishes(name: str) -> None:
+def test_arity_and_key_positions_agree_with_redis(name: str) -> None:
     found = declare.find(name.encode().split(b"|"))
     assert found is not None
     assert (found.arity, found.first, found.last, found.step) == REDIS[name]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
-def test_keys_are_found_in_every_place_that_a_tree_can_put_them() -> None:
+def test_keys_are_found_in_every_possible_place() -> None:
     pairs = make(repeat(block("data", key("OW"), arg("v"))))
     assert [name for name, _ in find_keys(pairs, [b"demo", b"a", b"1", b"b", b"2"])] == [b"a", b"b"]
     two = make(key("RO", "source"), key("OW", "target"))
@@ -100,7 +100,7 @@ def test_keys_are_found_in_every_place_that_a_tree_can_put_them() -> None:
         (repeat(block("data", key("RO"), arg("v"))), arg("x")),
     ],
 )
-def test_keys_that_could_not_be_found_are_refused(args: tuple[Arg, ...]) -> None:
+def test_trees_whose_keys_cannot_be_found_are_refused(args: tuple[Arg, ...]) -> None:
     with pytest.raises(ValueError, match="key"):
         make(*args)
 
@@ -189,12 +189,12 @@ def test_docs_of_a_container_hold_its_subcommands() -> None:
         ([b"get", b"a", b"b"], "ERR wrong number of arguments for 'get' command"),
     ],
 )
-def test_what_is_not_found_is_answered_as_redis_does(argv: list[bytes], text: str) -> None:
+def test_errors_for_unknown_commands_are_those_of_redis(argv: list[bytes], text: str) -> None:
     with pytest.raises(CommandError) as caught:
         lookup(argv)
     assert caught.value.text == text
 
 
-def test_any_case_finds_a_command() -> None:
+def test_commands_are_found_in_any_case() -> None:
     assert lookup([b"gEt", b"a"]) is TABLE[b"get"]
     assert lookup([b"OBJECT", b"eNcOdInG", b"a"]).name == "object|encoding"

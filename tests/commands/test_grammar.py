@@ -1,5 +1,5 @@
-"""The declared trees and the handlers' parsing agree: argv sampled from a tree gives no arity or syntax error, one word
-fewer does.
+"""The declared trees agree with the parsing of the handlers: argv sampled from a tree gives no arity or syntax error,
+and without one of its words it does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COMPLAINTS = (
     "invalid condition",
 )  # fmt: skip
 
-Choose = Callable[[Arg], bool]  # whether an optional argument is there
+Choose = Callable[[Arg], bool]  # whether an optional argument is present
 
 
 def word_of(node: Arg) -> bytes:
-    """A value that fits the argument's type, and its name where that asks for more."""
+    """A value for an argument, chosen by its type, or by its name where the type allows too much."""
     if node.name.endswith("-id") or node.name in ("id", "start", "end"):
         return b"5.1"
     if node.name == "cursor":
@@ -39,7 +39,7 @@ def word_of(node: Arg) -> bytes:
 
 
 def words_of(node: Arg, data: st.DataObject | None, there: Choose, again: int = 1) -> list[bytes]:
-    """Words for a node that is there. Without ``data`` the first alternative and everything once."""
+    """Words for a node that is present. Without ``data``: the shortest alternative, and everything once."""
     words: list[bytes] = []
     if node.type == "pure-token":
         assert node.token is not None
@@ -73,13 +73,13 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
         argv[first - 1] = b"%d" % (at - first)
         argv[at + 1 :] = [b"v"] * (at - first)
-    if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # Redis's own tree doesn't tell that it stands alone
+    if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # must be the only word, which the tree can't say
         argv = [argv[0], b"ABORT"]
     return argv
 
 
 def complaint(argv: list[bytes]) -> str:
-    """The arity or syntax error that argv gives; empty if none."""
+    """The arity or syntax error that argv gives; empty for none."""
     server = FakeServer()
     session = server.connect()
     session.multi = argv[0] in (b"EXEC", b"DISCARD")
@@ -91,7 +91,7 @@ def complaint(argv: list[bytes]) -> str:
 
 
 @pytest.mark.parametrize("cmd", COMMANDS, ids=lambda cmd: cmd.name)
-def test_what_the_tree_allows_is_taken(cmd: Command) -> None:
+def test_words_that_fit_the_tree_are_accepted(cmd: Command) -> None:
     @settings(max_examples=20, deadline=None, database=None)
     @given(st.data())
     def sampled(data: st.DataObject) -> None:
@@ -102,7 +102,7 @@ def test_what_the_tree_allows_is_taken(cmd: Command) -> None:
 
 
 @pytest.mark.parametrize("cmd", COMMANDS, ids=lambda cmd: cmd.name)
-def test_one_word_fewer_than_the_tree_asks_for_is_refused(cmd: Command) -> None:
+def test_one_word_fewer_than_the_tree_needs_is_refused(cmd: Command) -> None:
     least = argv_of(cmd, None, lambda node: False)
     if cmd.arity < 0 and len(least) > -cmd.arity:
         pytest.fail(f"{least} has more words than the arity {cmd.arity} asks for")
@@ -114,7 +114,7 @@ def test_one_word_fewer_than_the_tree_asks_for_is_refused(cmd: Command) -> None:
 
 
 def half_options() -> list[tuple[Command, str]]:
-    """Options that take a value: with everything else left out, the value is the last word."""
+    """Options that take a value. If all other options are left out, the value is the last word."""
     found = []
     for cmd in COMMANDS:
         for node in cmd.args:

@@ -1,4 +1,4 @@
-"""Numbers: taken only in the one form in which Redis prints them."""
+"""Numbers and IDs in arguments. A number is accepted only in the form in which Redis prints it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.ids import parse_id
 
 
 @given(st.integers(INT_MIN, INT_MAX))
-def test_every_64_bit_number_is_taken(value: int) -> None:
+def test_every_64_bit_number_is_accepted(value: int) -> None:
     assert integer(b"%d" % value) == value
     assert is_integer(b"%d" % value)
 
@@ -24,13 +24,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize("raw", WRONG)
-def test_nothing_else_is(raw: bytes) -> None:
+def test_other_texts_are_refused(raw: bytes) -> None:
     assert not is_integer(raw)
     with pytest.raises(CommandError, match=r"^ERR value is not an integer or out of range$"):
         integer(raw)
 
 
-def test_positive_and_timeout_have_their_own_texts() -> None:
+def test_positive_and_timeout_have_their_own_error_texts() -> None:
     assert (positive(b"0"), timeout_ms(b"0"), timeout_ms(b"1500")) == (0, 0, 1500)
     with pytest.raises(CommandError, match=r"^ERR value is out of range, must be positive$"):
         positive(b"-1")
@@ -54,8 +54,8 @@ def parsed(texts: list[bytes]) -> list[int] | str:
 
 
 @given(IDS)
-def test_ids_are_the_same_in_every_form(names: list[str]) -> None:
-    """Numbers, (ms, seq) and 16 bytes: what is an ID, and which, does not depend on who asks."""
+def test_all_parsers_of_ids_agree(names: list[str]) -> None:
+    """parse_id(), id_parts() and raw_ids() accept the same texts and give the same IDs."""
     texts = [name.encode() for name in names]
     wanted = parsed(texts)
     if isinstance(wanted, str):

@@ -1,4 +1,4 @@
-"""docs/commands.md says what the declarations say."""
+"""docs/commands.md agrees with the declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``tidelog-server`` program: what it prints, how it starts and ends, and one clear line when it can't."""
+"""The ``tidelog-server`` program: output, start, end, and the one line that says why it can't start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
 
 
 class Running:
-    """A server process; ``lines`` is what it has said so far."""
+    """A server process; ``lines`` is its output so far."""
 
     def __init__(self, directory: Path, *args: str, conf: Path | None = None, stdin: str = "") -> None:
         self.port = free_port()
@@ -48,7 +49,7 @@ class Running:
         self.lines: list[str] = []
 
     def wait_for(self, text: str) -> str:
-        """Read on until a line holds ``text``; the end of the output before that is a failure."""
+        """Read until a line contains ``text``. Fails if the output ends before that."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
@@ -89,7 +90,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts servers as ``Running`` does; whatever is still alive is killed at the end of the test."""
+    """Start servers as ``Running`` does. Those still alive are killed at the end of the test."""
     servers: list[Running] = []
 
     def launch(directory: Path, *args: str, conf: Path | None = None, stdin: str = "") -> Running:
@@ -108,6 +109,10 @@ def start() -> Iterator[Start]:
 # -- without a server ----------------------------------------------------------------------------------------
 
 
+def test_the_version_is_that_of_the_project() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
+
+
 @pytest.mark.parametrize("flag", ["-v", "--version"])
 def test_version(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert program.main([flag]) == 0
@@ -115,14 +120,14 @@ def test_version(capsys: pytest.CaptureFixture[str], flag: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+def test_help_has_usage_and_examples(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert program.main([flag]) == 0
     out = capsys.readouterr().out
     assert "Usage: tidelog-server [conf-file] [--name value ...] [-]" in out
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_the_examples_of_the_help_are_right() -> None:
+def test_the_examples_in_the_help_text_are_valid() -> None:
     import shlex
 
     examples = re.findall(r"^  (?:echo '(.*)' \| )?tidelog-server(.*?)(?:   .*)?$", program.HELP, re.MULTILINE)
@@ -148,7 +153,7 @@ def test_help_for_other_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "tidelog-server: unknown directive 'apendfsync'; did you mean 'appendfsync'?\n"
 
 
-def test_configuration_errors_look_like_redis_servers(tmp_path: Path) -> None:
+def test_configuration_errors_look_like_those_of_redis_server(tmp_path: Path) -> None:
     path = tmp_path / "a.conf"
     path.write_text("port 1\nprot 6379\n")
     code, out, err = run(str(path))
@@ -180,13 +185,13 @@ def test_test_config(tmp_path: Path) -> None:
         (("--dir", "/dev/null/x"), "dir: can't use the data directory /dev/null/x: Not a directory"),
     ],
 )
-def test_one_line_says_what_is_wrong(args: tuple[str, ...], text: str) -> None:
+def test_one_line_says_why_the_server_cannot_start(args: tuple[str, ...], text: str) -> None:
     code, out, err = run(*args)
     assert (code, err) == (1, "")
     assert f" # {text}" in out.splitlines()[-1]
 
 
-def test_a_reason_in_the_log_file_is_told_on_the_terminal_too(tmp_path: Path) -> None:
+def test_with_a_log_file_the_reason_is_printed_on_the_terminal_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code, out, err = run("--port", "0", "--logfile", str(log))
     assert (code, out) == (1, "")
@@ -225,7 +230,7 @@ def test_maxclients_fits_the_systems_limit(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "maxclients has been reduced to 1984" in Path(logger.path).read_text()
 
 
-def test_config_set_of_what_belongs_to_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_config_set_of_loglevel_and_maxclients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
@@ -252,7 +257,7 @@ def test_without_uvloop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "# uvloop is not installed" in Path(logger.path).read_text()
 
 
-def test_start_up_loads_nothing_that_it_does_not_need() -> None:
+def test_the_start_imports_no_module_that_it_does_not_need() -> None:
     code = (
         "import sys, respserver.program as p; c = p.Config.load(['--port', '1']); "
         "bad = {'click', 'json', 'redis', 'ssl', 'asyncio', 'logging', 'argparse', 'email', 'difflib', 'inspect', "
@@ -281,7 +286,7 @@ def test_start_and_stop(tmp_path: Path, start: Start) -> None:
     assert not pidfile.exists()
 
 
-def test_what_was_written_is_there_after_each_kind_of_end(tmp_path: Path, start: Start) -> None:
+def test_written_data_is_there_after_each_kind_of_end(tmp_path: Path, start: Start) -> None:
     for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None):
         server = start(tmp_path, "--shutdown-on-sigint", "nosave").ready()
         if ending is signal.SIGTERM:
@@ -322,11 +327,11 @@ def test_directory_in_use(tmp_path: Path, start: Start) -> None:
     code, out, _ = run("--port", str(free_port()), "--dir", str(data), "--pidfile", str(pidfile))
     assert code == 1
     assert str(data) in out.splitlines()[-1]
-    assert pidfile.read_text() == f"{server.process.pid}\n"  # the first one's
+    assert pidfile.read_text() == f"{server.process.pid}\n"  # of the first server
 
 
 def test_a_foreign_directory(tmp_path: Path) -> None:
-    """A directory that holds something else is refused in one line, not filled and not crashed upon."""
+    """A directory with other files is refused in one line."""
     for name in ("tail", "journal", "store"):
         (tmp_path / name).write_text("not tidelog's")
     code, out, _ = run("--port", str(free_port()), "--dir", str(tmp_path))
@@ -341,7 +346,7 @@ def test_unusable_tls_files(tmp_path: Path) -> None:
     assert "tls-" in out.splitlines()[-1]
 
 
-def test_systemd_is_told(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(path)

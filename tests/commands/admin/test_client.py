@@ -1,4 +1,4 @@
-"""CLIENT LIST, KILL, UNBLOCK, PAUSE: the commands on other connections."""
+"""CLIENT LIST, KILL, UNBLOCK and PAUSE, which concern other connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Busy(FakeTransport):
         return TransportStats(fd=9, query_buffered=5, output_buffered=70, output_pieces=1, writing=True)
 
 
-def test_line_has_redis_fields_in_order(server: FakeServer) -> None:
+def test_a_line_has_the_fields_of_redis_in_their_order(server: FakeServer) -> None:
     me = server.connect()
     me.transport = Busy(server, me)
     me.created = NOW - 5_999
@@ -138,7 +138,7 @@ def test_kill_by_filters(server: FakeServer, crowd: list[Session], words: list[s
         (["ID", "2", "TYPE"], "ERR syntax error"),
     ],
 )
-def test_kill_refuses(server: FakeServer, crowd: list[Session], words: list[str], text: str) -> None:
+def test_kill_with_wrong_arguments(server: FakeServer, crowd: list[Session], words: list[str], text: str) -> None:
     assert server.run(crowd[0], "CLIENT", "KILL", *words) == f"-{text}\r\n".encode()
     assert server.killed == []
 

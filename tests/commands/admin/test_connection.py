@@ -1,4 +1,4 @@
-"""HELLO, AUTH, PING, ECHO, QUIT, RESET, SELECT, and CLIENT on the caller's own connection."""
+"""HELLO, AUTH, PING, ECHO, QUIT, RESET, SELECT, and the CLIENT commands for the connection itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_hello_switches_protocol_both_ways(server: FakeServer) -> None:
         ),
     ],
 )
-def test_hello_refused_changes_nothing(server: FakeServer, words: list[str], text: bytes) -> None:
+def test_a_refused_hello_changes_nothing(server: FakeServer, words: list[str], text: bytes) -> None:
     me = server.connect()
     assert server.run(me, "HELLO", *words) == text
     assert (me.proto, me.name) == (2, b"")
@@ -88,7 +88,7 @@ def test_auth(server: FakeServer, locked: FakeServer) -> None:
     assert locked.run(me, "AUTH", "default", "open sesame") == b"+OK\r\n"
 
 
-def test_a_failed_login_leaves_the_earlier_one(locked: FakeServer) -> None:
+def test_a_failed_login_does_not_end_an_earlier_one(locked: FakeServer) -> None:
     me = locked.connect()
     assert locked.run(me, "AUTH", "default", "wrong").startswith(b"-WRONGPASS ")
     assert me.authenticated
@@ -134,7 +134,7 @@ def test_reset_undoes_everything(locked: FakeServer) -> None:
     assert not me.plain
 
 
-def test_own_name_and_library(server: FakeServer) -> None:
+def test_setname_and_setinfo(server: FakeServer) -> None:
     me = server.connect()
     assert server.run(me, "CLIENT", "ID") == b":%d\r\n" % me.id
     assert server.run(me, "CLIENT", "GETNAME") == b"$-1\r\n"
@@ -168,7 +168,7 @@ def test_reply_modes(server: FakeServer) -> None:
     assert server.run(me, "CLIENT", "REPLY", "MAYBE") == b"-ERR syntax error\r\n"
 
 
-def test_tracking_is_off_and_stays_so(server: FakeServer) -> None:
+def test_tracking_cannot_be_switched_on(server: FakeServer) -> None:
     me = server.connect(proto=3)
     assert server.run(me, "CLIENT", "TRACKING", "OFF") == b"+OK\r\n"
     assert server.run(me, "CLIENT", "TRACKING", "ON").startswith(b"-ERR ")

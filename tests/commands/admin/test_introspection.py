@@ -1,4 +1,4 @@
-"""COMMAND and its subcommands, and that what they publish hangs together."""
+"""COMMAND and its subcommands, and that their replies agree with each other."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_getkeys(server: FakeServer, me: Session) -> None:
     assert ask(server, me, "COMMAND", "GETKEYSANDFLAGS", "MEMORY", "USAGE", "k") == [["k", ["RO"]]]
 
 
-def test_every_command_is_documented_well_enough_for_hints() -> None:
+def test_every_command_has_the_documentation_that_hints_need() -> None:
     for each in all_commands():
         assert each.summary.endswith((".", "…")), each.name
         assert each.summary[0].isupper(), each.name

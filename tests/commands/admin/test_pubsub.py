@@ -1,4 +1,4 @@
-"""Publish and subscribe: confirmations, deliveries in both protocols, PUBSUB."""
+"""Publish and subscribe: confirmations, deliveries in RESP2 and RESP3, and PUBSUB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def server() -> FakeServer:
     return FakeServer()
 
 
-def test_confirmations_are_joined_and_count_both_kinds(server: FakeServer) -> None:
+def test_confirmations_count_channels_and_patterns(server: FakeServer) -> None:
     me = server.connect()
     assert server.run(me, "SUBSCRIBE", "a", "b", "a") == (
         b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"
@@ -58,7 +58,7 @@ def test_delivery_by_channel_and_by_pattern(server: FakeServer) -> None:
     assert len(server.pushed) == 4
 
 
-def test_pubsub_answers(server: FakeServer) -> None:
+def test_pubsub_channels_numsub_numpat(server: FakeServer) -> None:
     me, other = server.connect(1), server.connect(2)
     server.run(me, "SUBSCRIBE", "a1", "b1")
     server.run(other, "SUBSCRIBE", "a1")
@@ -71,7 +71,7 @@ def test_pubsub_answers(server: FakeServer) -> None:
     assert server.run(me, "PUBSUB", "NUMPAT") == b":2\r\n"
 
 
-def test_a_client_that_leaves_is_forgotten(server: FakeServer) -> None:
+def test_subscriptions_end_with_the_connection(server: FakeServer) -> None:
     me, other = server.connect(1), server.connect(2)
     server.run(me, "SUBSCRIBE", "a", "b")
     server.run(me, "PSUBSCRIBE", "*")
@@ -111,7 +111,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_registry_agrees_with_sets(script: list[tuple[str, int, str]]) -> None:
+def test_the_registry_agrees_with_a_model_of_sets(script: list[tuple[str, int, str]]) -> None:
     server = FakeServer()
     clients = [server.connect(port) for port in range(3)]
     model: set[tuple[int, bool, bytes]] = set()

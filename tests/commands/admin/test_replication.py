@@ -1,4 +1,4 @@
-"""REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF, REPLCONF, PSYNC as handlers."""
+"""The handlers of REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF, REPLCONF and PSYNC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def me(server: FakeServer) -> Session:
 
 # -- which role --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["REPLICAOF", "SLAVEOF"])
-def test_to_follow_and_to_lead(server: FakeServer, me: Session, name: str) -> None:
+def test_replicaof_and_slaveof(server: FakeServer, me: Session, name: str) -> None:
     assert server.run(me, name, "leader.example", "7000") == b"+OK\r\n"
     assert server.run(me, name, "::1", "0", in_exec=True) == b"+OK\r\n"
     assert server.run(me, name, "no", "ONE") == b"+OK\r\n"
@@ -30,12 +30,12 @@ def test_to_follow_and_to_lead(server: FakeServer, me: Session, name: str) -> No
 
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "", "6379x"])
-def test_a_port_that_is_none(server: FakeServer, me: Session, port: str) -> None:
+def test_replicaof_with_a_wrong_port(server: FakeServer, me: Session, port: str) -> None:
     assert server.run(me, "REPLICAOF", "h", port) == b"-ERR Invalid master port\r\n"
     assert server.calls == []
 
 
-def test_a_replica_can_not_turn_its_leader(server: FakeServer, me: Session) -> None:
+def test_a_replicas_connection_cannot_change_the_role(server: FakeServer, me: Session) -> None:
     me.replica = object()
     assert server.run(me, "REPLICAOF", "h", "1") == b"-ERR Command is not valid when client is a replica.\r\n"
 
@@ -75,13 +75,13 @@ def test_failover(server: FakeServer, me: Session, words: str, call: tuple[objec
         ("FAILOVER ABORT", "ERR No failover in progress."),
     ],
 )
-def test_failover_refused(server: FakeServer, me: Session, words: str, text: str) -> None:
+def test_failover_with_wrong_arguments(server: FakeServer, me: Session, words: str, text: str) -> None:
     assert server.run(me, *words.split()) == f"-{text}\r\n".encode()
     assert server.calls == []
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------
-def test_wait_for_what_is_there(server: FakeServer, me: Session) -> None:
+def test_wait_returns_at_once_if_enough_replicas_have_it(server: FakeServer, me: Session) -> None:
     server.offsets = [(100, 90), (99, 99), (200, 0)]
     me.wrote = 100
     for wanted, count in (("0", 2), ("2", 2), ("-1", 2)):
@@ -92,7 +92,7 @@ def test_wait_for_what_is_there(server: FakeServer, me: Session) -> None:
     assert server.run(me, "WAIT", "3", "0") == b":3\r\n"
 
 
-def test_wait_until_enough_have_it(server: FakeServer, me: Session) -> None:
+def test_wait_blocks_until_enough_replicas_have_it(server: FakeServer, me: Session) -> None:
     server.offsets = [(99, 0), (50, 0)]
     me.wrote = 100
     waiting = server.wait(me, "WAIT", "1", "500")
@@ -131,18 +131,18 @@ def test_waitaof(server: FakeServer, me: Session) -> None:
         ("WAITAOF 1 0 -1", "ERR timeout is negative"),
     ],
 )
-def test_waits_refused(server: FakeServer, me: Session, words: str, text: str) -> None:
+def test_wait_and_waitaof_with_wrong_arguments(server: FakeServer, me: Session, words: str, text: str) -> None:
     assert server.run(me, *words.split()) == f"-{text}\r\n".encode()
 
 
-def test_a_replica_has_nothing_to_wait_for(server: FakeServer, me: Session) -> None:
+def test_wait_and_waitaof_fail_on_a_replica(server: FakeServer, me: Session) -> None:
     server.ks.follower = True
     assert server.run(me, "WAIT", "0", "0").startswith(b"-ERR WAIT cannot be used with replica instances")
     assert server.run(me, "WAITAOF", "0", "0", "0").startswith(b"-ERR WAITAOF cannot be used with replica instances")
 
 
 # -- what replicas say -------------------------------------------------------------------------------------------
-def test_what_replicas_say_is_passed_on(server: FakeServer, me: Session) -> None:
+def test_replconf_and_psync(server: FakeServer, me: Session) -> None:
     assert server.run(me, "REPLCONF", "listening-port", "7000") == b"+OK\r\n"
     assert server.run(me, "REPLCONF", "ACK", "5", "FACK", "4") == b""
     assert server.run(me, "PSYNC", "?", "-1") == server.run(me, "PSYNC", "a", "1", "FAILOVER") == b""
@@ -155,7 +155,7 @@ def test_what_replicas_say_is_passed_on(server: FakeServer, me: Session) -> None
     ]
 
 
-def test_replicas_among_the_clients(server: FakeServer, me: Session) -> None:
+def test_replicas_in_client_list(server: FakeServer, me: Session) -> None:
     replica, leader = server.connect(50002), server.connect(50003)
     replica.replica, leader.replica = object(), LEADER
 

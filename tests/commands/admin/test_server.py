@@ -1,4 +1,4 @@
-"""INFO, TIME, ROLE, saving, SHUTDOWN, CONFIG, SLOWLOG, LATENCY, MEMORY, DEBUG as handlers."""
+"""The handlers of INFO, TIME, SAVE, SHUTDOWN, MONITOR, CONFIG, SLOWLOG, LATENCY, MEMORY and DEBUG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def me(server: FakeServer) -> Session:
     return server.connect()
 
 
-def test_info_passes_sections_in_lower_case(server: FakeServer, me: Session) -> None:
+def test_info_passes_section_names_in_lower_case(server: FakeServer, me: Session) -> None:
     assert server.run(me, "INFO") == b"$12\r\ntext of INFO\r\n"
     assert server.run(me, "INFO", "Server", "STREAMS") == b"$12\r\ntext of INFO\r\n"
     me.proto = 3
@@ -76,7 +76,7 @@ def test_shutdown(server: FakeServer, me: Session, words: list[str], asked: tupl
 
 
 @pytest.mark.parametrize("words", [["SAVE", "NOSAVE"], ["LATER"], ["ABORT", "NOW"]])
-def test_shutdown_refused(server: FakeServer, me: Session, words: list[str]) -> None:
+def test_shutdown_with_wrong_arguments(server: FakeServer, me: Session, words: list[str]) -> None:
     assert server.run(me, "SHUTDOWN", *words) == b"-ERR syntax error\r\n"
     assert server.run(me, "SHUTDOWN", "ABORT") == b"-ERR No shutdown in progress.\r\n"
     assert server.calls == []
@@ -194,7 +194,7 @@ def test_debug_is_off(server: FakeServer, me: Session, words: list[str]) -> None
     assert not server.run(me, "DEBUG", *words).startswith(b"-")
 
 
-def test_debug_does_what_it_says(server: FakeServer, me: Session) -> None:
+def test_debug_subcommands(server: FakeServer, me: Session) -> None:
     server.config.enable_debug_command = "yes"
     for words in (["SLEEP", "0.25"], ["RELOAD"], ["RELOAD", "nosave"], ["LOADAOF"]):
         assert server.run(me, "DEBUG", *words) == b"+OK\r\n"

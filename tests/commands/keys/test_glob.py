@@ -1,4 +1,4 @@
-"""Globs: vectors of what Redis says, a slow and plain matcher as the model, and time for hard patterns."""
+"""Globs: results of Redis as vectors, a simple matcher as the model, and the time for hard patterns."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MISSES = [
 
 
 @pytest.mark.parametrize(("pattern", "text"), FITS)
-def test_fits(pattern: bytes, text: bytes) -> None:
+def test_patterns_that_match(pattern: bytes, text: bytes) -> None:
     assert glob_match(pattern, text)
 
 
 @pytest.mark.parametrize(("pattern", "text"), MISSES)
-def test_misses(pattern: bytes, text: bytes) -> None:
+def test_patterns_that_do_not_match(pattern: bytes, text: bytes) -> None:
     assert not glob_match(pattern, text)
 
 
-def test_nocase() -> None:
+def test_case_insensitive_patterns() -> None:
     assert glob_match(b"MAX[A-C]*", b"maxclients", nocase=True)
     assert not glob_match(b"MAX*", b"maxclients")
 
@@ -70,12 +70,12 @@ def model(pattern: bytes, text: bytes) -> bool:
 
 
 @given(st.text("ab*?[]^-\\", max_size=9), st.text("ab-]", max_size=7))
-def test_like_the_model(pattern: str, text: str) -> None:
+def test_matches_agree_with_the_model(pattern: str, text: str) -> None:
     assert Glob(pattern.encode()).matches(text.encode()) == model(pattern.encode(), text.encode())
 
 
 @pytest.mark.parametrize("part", [b"a*", b"[ab]*", b"?*", b"*"])
-def test_no_pattern_takes_more_than_pattern_times_text(part: bytes) -> None:
+def test_matching_takes_at_most_pattern_times_text(part: bytes) -> None:
     # Matched with plain backtracking, each of these takes longer than the universe is old.
     started = perf_counter()
     assert not glob_match(part * 300 + b"b", b"a" * 20_000)

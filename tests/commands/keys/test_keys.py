@@ -1,4 +1,4 @@
-"""Keys on a hand-moved clock: what can't be compared with another server because it depends on time or chance."""
+"""Keys with a clock that tests move: results that depend on time or chance, so that no other server is compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def walk(c: Client, options: str = "") -> list[str]:
     return found
 
 
-def test_scan_walks_over_every_key_once_while_nothing_changes(c: Client) -> None:
+def test_scan_returns_each_key_once_if_nothing_changes(c: Client) -> None:
     names = sorted(f"key{n}" for n in range(57))
     for name in names:
         c(f"SET {name} v")
@@ -47,7 +47,7 @@ def test_scan_filters_by_pattern_and_type(c: Client) -> None:
     assert walk(c, "TYPE hash") == []
 
 
-def test_scan_does_not_miss_a_key_that_only_changes_its_type(c: Client) -> None:
+def test_scan_does_not_miss_a_key_whose_type_changes(c: Client) -> None:
     for n in range(10):
         c(f"TAPPEND k{n} f v")
     cursor, seen = page(c("SCAN 0 COUNT 3"))
@@ -74,7 +74,7 @@ def test_expired_keys_are_never_returned(c: Client) -> None:
     """)  # fmt: skip
 
 
-def test_what_expires_is_deleted_once_and_logged_by_whoever_meets_it(c: Client) -> None:
+def test_the_first_access_to_an_expired_key_deletes_it_and_logs_that(c: Client) -> None:
     c("SET a v PX 5")
     c.server.ks.take_batch()
     c.server.ms += 5
@@ -83,7 +83,7 @@ def test_what_expires_is_deleted_once_and_logged_by_whoever_meets_it(c: Client) 
     assert (c.server.ks.expired_keys, len(c.server.ks.keys), len(c.server.ks.index)) == (1, 0, 0)
 
 
-def test_randomkey_of_nothing_but_expired_keys_ends(c: Client) -> None:
+def test_randomkey_ends_if_all_keys_have_expired(c: Client) -> None:
     for n in range(50):
         c(f"SET k{n} v PX 1")
     c.server.ms += 1
@@ -133,7 +133,7 @@ def test_object_of_a_stream(c: Client) -> None:
     assert c("OBJECT HELP").startswith(b"*11\r\n+OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n")
 
 
-def test_del_of_a_stream_takes_its_groups_along(c: Client) -> None:
+def test_del_of_a_stream_deletes_its_groups(c: Client) -> None:
     c("TAPPEND s f v")
     c("TREAD s 0 10 GROUP g 0 RETRY 1000 0")
     play(c, """
@@ -143,7 +143,7 @@ def test_del_of_a_stream_takes_its_groups_along(c: Client) -> None:
     """)  # fmt: skip
 
 
-def test_expiry_of_a_stream_and_its_end(c: Client) -> None:
+def test_expiry_of_a_stream(c: Client) -> None:
     c("TAPPEND s f v")
     play(c, """
         PEXPIRE s 1500 -> :1

@@ -1,5 +1,5 @@
-"""Strings: what a redis-server 7.0 can't be asked (IFEQ, IFNE, DELEX, DELIFEQ) pinned by vectors, expiry on a clock
-moved by hand, and what reaches the log. The rest is in tests/wire/test_differential_keys.py.
+"""Strings: vectors for what redis-server 7.0 does not have (IFEQ, IFNE, DELEX, DELIFEQ), expiry with a clock that tests
+move, and the records in the log. tests/wire/test_differential_keys.py compares the rest with redis-server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def play(c: Client, script: str) -> None:
         assert text.replace("$-1", "nil") == wanted, words
 
 
-def test_set_ifeq_and_ifne_as_redis_8_4(c: Client) -> None:
+def test_set_ifeq_and_ifne_as_in_redis_8_4(c: Client) -> None:
     play(c, """
         SET a v1 IFEQ x -> nil
         EXISTS a -> :0
@@ -90,7 +90,7 @@ def test_set_ifeq_and_ifne_as_redis_8_4(c: Client) -> None:
     """)  # fmt: skip
 
 
-def test_delex_as_redis_8_4(c: Client) -> None:
+def test_delex_as_in_redis_8_4(c: Client) -> None:
     play(c, """
         DELEX -> -ERR wrong number of arguments for 'delex' command
         DELEX nokey -> :0
@@ -114,7 +114,7 @@ def test_delex_as_redis_8_4(c: Client) -> None:
     """)  # fmt: skip
 
 
-def test_delifeq_as_valkey_9(c: Client) -> None:
+def test_delifeq_as_in_valkey_9(c: Client) -> None:
     play(c, """
         DELIFEQ k v -> :0
         SET k v -> +OK
@@ -127,7 +127,7 @@ def test_delifeq_as_valkey_9(c: Client) -> None:
     """)  # fmt: skip
 
 
-def test_a_lock_is_taken_kept_and_released_by_its_holder_alone(c: Client) -> None:
+def test_only_its_holder_extends_and_releases_a_lock(c: Client) -> None:
     play(c, """
         SET lock tokA NX EX 10 -> +OK
         SET lock tokB NX EX 10 -> nil
@@ -159,7 +159,7 @@ def test_expiry_is_exact_to_the_millisecond(c: Client) -> None:
     play(c, "EXISTS a b d e -> :0")
 
 
-def test_a_time_in_the_past_deletes(c: Client) -> None:
+def test_an_expiry_in_the_past_deletes_the_key(c: Client) -> None:
     play(c, """
         SET a v -> +OK
         SET a w EXAT 1 -> +OK
@@ -193,7 +193,7 @@ def replayed(c: Client, batch: bytes) -> Keyspace:
     return copy
 
 
-def test_what_was_logged_replays_to_the_same_state(c: Client) -> None:
+def test_the_log_replays_to_the_same_state(c: Client) -> None:
     batch = b""
     for line in SCRIPT.replace("|", "\n").strip().splitlines():
         assert not c(line).startswith(b"-"), line
@@ -213,7 +213,7 @@ def test_what_was_logged_replays_to_the_same_state(c: Client) -> None:
         "TOUCH a", "RANDOMKEY",
     ],
 )  # fmt: skip
-def test_what_changes_nothing_logs_nothing(c: Client, line: str) -> None:
+def test_commands_that_change_nothing_log_nothing(c: Client, line: str) -> None:
     c("SET a v")
     c.server.ks.take_batch()
     c(line)

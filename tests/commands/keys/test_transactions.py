@@ -1,4 +1,4 @@
-"""MULTI, EXEC, DISCARD, WATCH, UNWATCH as handlers; queueing itself is the dispatcher's."""
+"""The handlers of MULTI, EXEC, DISCARD, WATCH and UNWATCH. The dispatcher queues commands (test_dispatch)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_exec_runs_in_order_and_ends_the_transaction(server: FakeServer) -> None
     assert clean(me, server)
 
 
-def test_empty_exec(server: FakeServer) -> None:
+def test_exec_of_an_empty_transaction(server: FakeServer) -> None:
     me = server.connect()
     server.run(me, "MULTI")
     assert server.run(me, "EXEC") == b"*0\r\n"
     assert clean(me, server)
 
 
-def test_out_of_place(server: FakeServer) -> None:
+def test_commands_outside_their_place(server: FakeServer) -> None:
     me = server.connect()
     assert server.run(me, "EXEC") == b"-ERR EXEC without MULTI\r\n"
     assert server.run(me, "DISCARD") == b"-ERR DISCARD without MULTI\r\n"
@@ -55,7 +55,7 @@ def test_out_of_place(server: FakeServer) -> None:
     assert clean(me, server)
 
 
-def test_a_wrong_command_aborts(server: FakeServer) -> None:
+def test_a_wrong_command_aborts_the_transaction(server: FakeServer) -> None:
     me = server.connect()
     server.run(me, "WATCH", "k")
     server.run(me, "MULTI")
@@ -66,7 +66,7 @@ def test_a_wrong_command_aborts(server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize(("proto", "null"), [(2, b"*-1\r\n"), (3, b"_\r\n")])
-def test_a_watched_key_that_changed(server: FakeServer, proto: int, null: bytes) -> None:
+def test_exec_returns_null_if_a_watched_key_changed(server: FakeServer, proto: int, null: bytes) -> None:
     me = server.connect(proto=proto)
     server.run(me, "WATCH", "k", "other")
     server.ks.set_string(b"k", b"new")
@@ -89,7 +89,7 @@ def test_unwatch_and_discard_forget_changes(server: FakeServer) -> None:
         assert server.run(me, "EXEC") == b"*0\r\n"
 
 
-def test_expiry_between_watch_and_exec_is_a_change(server: FakeServer) -> None:
+def test_expiry_between_watch_and_exec_counts_as_a_change(server: FakeServer) -> None:
     me = server.connect()
     server.ks.set_string(b"k", b"v", NOW + 50)
     server.run(me, "WATCH", "k")
@@ -99,7 +99,7 @@ def test_expiry_between_watch_and_exec_is_a_change(server: FakeServer) -> None:
     assert b"k" not in server.ks.keys
 
 
-def test_a_key_expired_before_watch_is_simply_missing(server: FakeServer) -> None:
+def test_a_key_that_expired_before_watch_counts_as_missing(server: FakeServer) -> None:
     me = server.connect()
     server.ks.set_string(b"k", b"v", NOW - 1)
     server.run(me, "WATCH", "k")

@@ -1,9 +1,11 @@
-"""Clients are looked after in turn: all of them, some at a time."""
+"""The registry of clients: IDs, and rounds over all clients."""
 
 from __future__ import annotations
 
 from commands.session import Session
 from respserver.clients.clients import Clients
+
+NOW = 1_700_000_000_000
 
 
 def connected(count: int) -> tuple[Clients, list[Session]]:
@@ -14,13 +16,13 @@ def connected(count: int) -> tuple[Clients, list[Session]]:
     return clients, sessions
 
 
-def test_each_comes_once_before_the_first_comes_again() -> None:
+def test_a_round_visits_each_client_once() -> None:
     clients, sessions = connected(7)
     assert clients.some(3) + clients.some(3) + clients.some(3) == sessions
     assert clients.some(3) == sessions[:3]
 
 
-def test_who_comes_while_a_turn_is_under_way_is_in_the_next() -> None:
+def test_a_client_that_connects_during_a_round_is_in_the_next_one() -> None:
     clients, sessions = connected(3)
     assert clients.some(2) == sessions[:2]
     late = Session(clients.next_id(), "", "", 0)
@@ -30,5 +32,17 @@ def test_who_comes_while_a_turn_is_under_way_is_in_the_next() -> None:
     assert clients.some(5) == [*sessions[1:], late]
 
 
-def test_nobody_is_there() -> None:
+def test_a_round_without_clients() -> None:
     assert Clients().some(100) == []
+
+
+def test_client_ids_are_never_used_twice() -> None:
+    clients = Clients()
+    first = Session(clients.next_id(), "a", "b", NOW)
+    clients.add(first)
+    clients.remove(first)
+    clients.remove(first)
+    second = Session(clients.next_id(), "a", "b", NOW)
+    clients.add(second)
+    assert (first.id, second.id) == (1, 2)
+    assert (len(clients), clients.get(1), clients.get(2), clients.all()) == (1, None, second, [second])

@@ -1,4 +1,4 @@
-"""The words of a configuration file: quotes, units, includes, and errors that say where."""
+"""The syntax of configuration files: words, quotes, units, includes, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def test_split(text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ['a "b', "a 'b", '"a"b', "'a'b", '"a\\"', "a '\\'"])
-def test_unbalanced(text: str) -> None:
+def test_unbalanced_quotes(text: str) -> None:
     with pytest.raises(ValueError, match="Unbalanced quotes in configuration line"):
         split_words(text)
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda b: b.decode("utf-8", "surrogateescape")), max_size=4))
-def test_quoted_words_come_back(words: list[str]) -> None:
+def test_quoted_words_split_to_themselves(words: list[str]) -> None:
     line = "name " + " ".join(map(quote, words))
     assert "\n" not in line
     assert split_words(line) == ["name", *words]
 
 
 @given(st.text(max_size=20))
-def test_splitting_only_raises_valueerror(text: str) -> None:
+def test_splitting_raises_nothing_but_valueerror(text: str) -> None:
     try:
         words = split_words(text)
     except ValueError:
@@ -60,12 +60,12 @@ def test_splitting_only_raises_valueerror(text: str) -> None:
     [("0", 0), ("1024", 1024), ("10b", 10), ("1k", 1000), ("1kb", 1024), ("64MB", 64 << 20), ("1m", 10**6),
      ("1gb", 1 << 30), ("2G", 2 * 10**9), ("-1", -1)],
 )  # fmt: skip
-def test_memory(text: str, size: int) -> None:
+def test_memory_values(text: str, size: int) -> None:
     assert parse_memory(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "mb", "5xb", "1.5gb", "5 mb", "--5", "٣mb", "1kbb"])
-def test_memory_wrong(text: str) -> None:
+def test_wrong_memory_values(text: str) -> None:
     with pytest.raises(ValueError, match="argument must be a memory value"):
         parse_memory(text)
 
@@ -81,7 +81,7 @@ def test_lines_and_comments(tmp_path: Path) -> None:
     assert lines[0].where() == f"Reading the configuration file, at line 3 of file {path}"
 
 
-def test_include_stands_in_its_place(tmp_path: Path) -> None:
+def test_included_lines_take_the_place_of_the_include(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/2.conf").write_text("c 2\n")
     (tmp_path / "d/1.conf").write_text("b 1\n")
@@ -90,7 +90,7 @@ def test_include_stands_in_its_place(tmp_path: Path) -> None:
     assert [line.words[0] for line in conffile.read_file(str(main))] == ["a", "b", "c", "d"]
 
 
-def test_include_of_a_missing_file_names_both(tmp_path: Path) -> None:
+def test_include_of_a_missing_file_names_both_files(tmp_path: Path) -> None:
     main = tmp_path / "main.conf"
     main.write_text(f"\ninclude {tmp_path}/none.conf\n")
     with pytest.raises(ConfigError) as caught:
@@ -126,6 +126,6 @@ def test_flags() -> None:
         conffile.read_flags(["port", "1"])
 
 
-def test_nearest() -> None:
+def test_nearest_known_word() -> None:
     assert conffile.nearest("APENDFSYNC", ["appendonly", "appendfsync"]) == "appendfsync"
     assert conffile.nearest("qqqq", ["appendonly", "appendfsync"]) is None

@@ -1,4 +1,4 @@
-"""Log lines: redis-server's shape, one event one line, and never a reason to fail."""
+"""Log lines: they look like those of redis-server, an event is one line, and logging never fails."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def logger(tmp_path: Path) -> Logger:
 
 
 def read(logger: Logger) -> list[tuple[str, str]]:
-    """Level signs and texts of all lines; every line has redis-server's shape."""
+    """Level signs and texts of all lines; asserts that every line looks like one of redis-server."""
     matches = [SHAPE.fullmatch(line) for line in Path(logger.path).read_text().splitlines(keepends=True)]
     assert all(matches)
     return [(m[2], m[3]) for m in matches if m]
 
 
-def test_the_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_format_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     monkeypatch.setenv("TZ", "UTC")
@@ -58,7 +58,7 @@ def test_fields(logger: Logger) -> None:
     assert read(logger) == [("*", 'recovered streams=3 seconds=0.25 file="/a b" odd="x=\\"1\\"" empty=""')]
 
 
-def test_nobody_can_forge_a_line(logger: Logger) -> None:
+def test_a_client_cannot_forge_a_line(logger: Logger) -> None:
     logger.notice("name is x\n1:M 01 Jan 2026 00:00:00.000 * forged", name="\r\n\x1b[31m\udcff")
     (line,) = read(logger)
     assert line[1] == (
@@ -74,7 +74,7 @@ def test_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert match[3] == "hello é"
 
 
-def test_a_renamed_file_is_made_again(logger: Logger) -> None:
+def test_a_renamed_file_is_created_again(logger: Logger) -> None:
     logger.notice("one")
     os.rename(logger.path, logger.path + ".1")
     logger.notice("two")
@@ -109,7 +109,7 @@ def root_handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("root_handlers")
-def test_pythons_own_logging_is_taken_over(logger: Logger) -> None:
+def test_records_of_pythons_logging_module(logger: Logger) -> None:
     take_over_logging(logger)
     logging.getLogger("asyncio").warning("%s was slow", "x")
     try:

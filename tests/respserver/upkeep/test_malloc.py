@@ -1,4 +1,4 @@
-"""Memory that lies freed between pieces in use goes back to the system."""
+"""Freed memory between blocks in use is returned to the system."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ print(before, full, process_memory().anonymous)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to")
-def test_freed_memory_is_given_back() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+def test_freed_memory_is_returned() -> None:
     out = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
     before, full, after = map(int, out.split())
     assert full - before > 50_000_000

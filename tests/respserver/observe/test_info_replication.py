@@ -1,4 +1,4 @@
-"""INFO replication: the lines that Sentinel and monitors parse, for every state of a server."""
+"""INFO replication: the lines that Sentinel and monitoring parse, for each state of a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config() -> Config:
 
 @pytest.fixture
 def lines(config: Config) -> Lines:
-    """The section's lines where the server's part is this."""
+    """The lines of the section for a server with these RoleStats."""
 
     def lines(**facts: object) -> list[str]:
         stats = ServerStats(
@@ -46,7 +46,7 @@ def lines(config: Config) -> Lines:
     return lines
 
 
-def test_a_leader_alone(lines: Lines) -> None:
+def test_a_leader_without_replicas(lines: Lines) -> None:
     assert lines() == [
         "role:master", "connected_slaves:0", "master_failover_state:no-failover", f"master_replid:{ID}",
         f"master_replid2:{'0' * 40}", "master_repl_offset:1000", "second_repl_offset:-1", "repl_backlog_active:0",
@@ -83,7 +83,7 @@ REST = [
 OFFSETS = ["slave_read_repl_offset:1000", "slave_repl_offset:1000"]
 
 
-def test_a_replica_that_follows(lines: Lines) -> None:
+def test_a_connected_replica(lines: Lines) -> None:
     assert lines(leader=False, host="10.0.0.9", port=6379, state="connected", last_io=3) == [
         "role:slave", "master_host:10.0.0.9", "master_port:6379", "master_link_status:up",
         "master_last_io_seconds_ago:3", "master_sync_in_progress:0", *OFFSETS,
@@ -103,7 +103,7 @@ def test_a_replica_that_lost_its_leader(lines: Lines, config: Config) -> None:
 @pytest.mark.parametrize(
     ("total", "read", "left", "percent"), [(200, 50, 150, "25.00"), (0, 0, 0, "0.00"), (100, 120, 0, "100.00")]
 )
-def test_a_replica_that_gets_a_copy(lines: Lines, total: int, read: int, left: int, percent: str) -> None:
+def test_a_replica_that_receives_a_full_copy(lines: Lines, total: int, read: int, left: int, percent: str) -> None:
     facts = {"sync_total": total, "sync_read": read, "sync_last_io": 0, "down_since": 4}
     assert lines(leader=False, host="h", port=1, state="sync", last_io=0, syncing=True, **facts) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",

@@ -1,4 +1,4 @@
-"""What the server tells of itself: slow log, latency, histograms, MONITOR's lines, counters, INFO."""
+"""INFO: its sections, and the fields that clients and monitoring need."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import storage
 from commands.declare import all_commands
 from commands.registry import TABLE
 from commands.session import Session
-from respserver.clients.clients import Clients
-from respserver.clients.monitor import monitor_line, redacted
 from respserver.observe import info
 from respserver.observe.info import ServerStats
-from respserver.observe.slowlog import MAX_SAMPLES, Histogram, LatencyEvents, SlowLog
-from respserver.observe.stats import Counters, Rate, RoleStats, Saves, process_memory, system_memory
+from respserver.observe.slowlog import Histogram
+from respserver.observe.stats import Counters, RoleStats, Saves
 from respserver.observe.streamtotals import StreamWalk
 from storage.groups.group import Group
 from storage.keyspace import Keyspace
@@ -28,159 +24,6 @@ from storage.nodes.pool import NodePool
 from tests.commands.fakeserver import EmptyStore
 
 NOW = 1_700_000_000_000
-
-
-# -- slow log ----------------------------------------------------------------------------------------------------
-def test_slowlog_keeps_what_was_slow_newest_first() -> None:
-    log = SlowLog(slower_than=100, max_len=2)
-    for number, usec in enumerate((99, 100, 5000, 101)):
-        log.note(number, usec, [b"GET"], "a", "n")
-    assert [(entry[0], entry[1], entry[2]) for entry in log.entries()] == [(2, 3, 101), (1, 2, 5000)]
-    log.resize(1)
-    assert [entry[0] for entry in log.entries()] == [2]
-    log.reset()
-    assert len(log) == 0
-    log.note(9, 100, [b"GET"], "a", "n")
-    assert log.entries()[0][0] == 3, "IDs go on after a reset"
-
-
-@pytest.mark.parametrize(("slower_than", "kept"), [(-1, 0), (0, 3), (10, 1)])
-def test_slowlog_thresholds(slower_than: int, kept: int) -> None:
-    log = SlowLog(slower_than=slower_than)
-    for usec in (0, 9, 10):
-        log.note(1, usec, [b"x"], "", "")
-    assert len(log) == kept
-
-
-def test_slowlog_cuts_giants() -> None:
-    log = SlowLog(slower_than=0)
-    log.note(1, 1, [b"SET", b"k" * 128, b"v" * 1000], "", "")
-    log.note(1, 1, [b"%d" % n for n in range(32)], "", "")
-    log.note(1, 1, [b"%d" % n for n in range(33)], "", "")
-    many, fits, long = (entry[3] for entry in log.entries())
-    assert long == [b"SET", b"k" * 128, b"v" * 128 + b"... (872 more bytes)"]
-    assert fits == [b"%d" % n for n in range(32)]
-    assert many == [*[b"%d" % n for n in range(31)], b"... (2 more arguments)"]
-
-
-# -- latency -----------------------------------------------------------------------------------------------------
-def test_latency_events() -> None:
-    events = LatencyEvents(threshold=10)
-    events.note("command", 100, 9)
-    assert events.all() == {}
-    for second, ms in ((100, 10), (100, 30), (100, 20), (101, 11)):
-        events.note("command", second, ms)
-    assert events.all() == {"command": [(100, 30), (101, 11)]}
-    for second in range(200, 200 + 2 * MAX_SAMPLES):
-        events.note("command", second, 10)
-    assert len(events.all()["command"]) == MAX_SAMPLES
-    assert events.reset(["other"]) == 0
-    assert events.reset([]) == 1
-    events.threshold = 0
-    events.note("command", 1, 1000)
-    assert events.all() == {}
-
-
-durations = st.lists(st.one_of(st.integers(0, 64), st.integers(0, 1 << 33)), min_size=1, max_size=60)
-
-
-@given(durations, st.sampled_from([50.0, 99.0, 99.9, 100.0]))
-def test_percentile_is_never_low_and_at_most_an_eighth_high(times: list[int], percent: float) -> None:
-    histogram = Histogram()
-    for usec in times:
-        histogram.note(usec)
-    times.sort()
-    rank = max(0, -(-len(times) * percent // 100) - 1)
-    exact = times[int(rank)]
-    assert exact <= histogram.percentile(percent) <= exact * 1.125
-
-
-@given(durations)
-def test_doublings_are_cumulative(times: list[int]) -> None:
-    histogram = Histogram()
-    for usec in times:
-        histogram.note(usec)
-    pairs = histogram.doublings()
-    assert pairs[-1][1] == histogram.calls == len(times)
-    assert [count for _, count in pairs] == sorted({count for _, count in pairs})
-    for limit, count in pairs:
-        assert limit.bit_count() == 1
-        assert sum(usec < limit for usec in times) <= count <= sum(usec <= limit * 1.125 for usec in times)
-    assert (Histogram().doublings(), Histogram().percentile(99.0), Histogram().calls) == ([], 0.0, 0)
-
-
-def test_rate_is_a_mean_of_the_last_samples() -> None:
-    rate = Rate()
-    assert rate.per_second == 0
-    for step in range(40):
-        rate.sample(1000 + 100 * step, 5 * step)
-    assert rate.per_second == pytest.approx(50)
-    for step in range(40, 60):
-        rate.sample(1000 + 100 * step, 5 * 39)
-    assert rate.per_second == 0
-
-
-def test_rate_survives_resetstat_and_a_clock_set_back() -> None:
-    rate = Rate()
-    for now, count in ((1000, 10), (2000, 20), (3000, 0), (2500, 5), (3500, 15)):
-        rate.sample(now, count)
-    assert rate.per_second == pytest.approx((10 + 0 + 10) / 3)
-
-
-def test_counters_by_error_code_are_bounded() -> None:
-    counters = Counters()
-    counters.note_error("WRONGTYPE Operation against a key")
-    counters.note_error("WRONGTYPE again")
-    for number in range(1000):
-        counters.note_error(f"X{number} strange")
-    assert counters.errors["WRONGTYPE"] == 2
-    assert counters.error_replies == 1002
-    assert len(counters.errors) == 128
-
-
-# -- MONITOR -----------------------------------------------------------------------------------------------------
-def test_monitor_line() -> None:
-    line = monitor_line(1_700_000_000_000_042, "127.0.0.1:5", [b"set", b'k"\\', b"\r\n\t\a\b\x00\xffz"])
-    assert line == rb"""+1700000000.000042 [0 127.0.0.1:5] "set" "k\"\\" "\r\n\t\a\b\x00\xffz""" + b'"\r\n'
-
-
-@pytest.mark.parametrize(
-    ("shown", "argv"),
-    [
-        ([b"AUTH", b"(redacted)"], [b"AUTH", b"pw"]),
-        ([b"auth", b"(redacted)", b"(redacted)"], [b"auth", b"u", b"pw"]),
-        ([b"HELLO", b"3"], [b"HELLO", b"3"]),
-        (
-            [b"hello", b"3", b"auth", b"(redacted)", b"(redacted)", b"SETNAME", b"n"],
-            [b"hello", b"3", b"auth", b"u", b"pw", b"SETNAME", b"n"],
-        ),
-        (
-            [b"config", b"SET", b"hz", b"20", b"RequirePass", b"(redacted)"],
-            [b"config", b"SET", b"hz", b"20", b"RequirePass", b"pw"],
-        ),
-        ([b"GET", b"AUTH"], [b"GET", b"AUTH"]),
-    ],
-)
-def test_secrets_are_not_shown(shown: list[bytes], argv: list[bytes]) -> None:
-    before = list(argv)
-    assert redacted(argv) == shown
-    assert argv == before
-
-
-# -- clients -----------------------------------------------------------------------------------------------------
-def test_client_ids_are_never_used_twice() -> None:
-    clients = Clients()
-    first = Session(clients.next_id(), "a", "b", NOW)
-    clients.add(first)
-    clients.remove(first)
-    clients.remove(first)
-    second = Session(clients.next_id(), "a", "b", NOW)
-    clients.add(second)
-    assert (first.id, second.id) == (1, 2)
-    assert (len(clients), clients.get(1), clients.get(2), clients.all()) == (1, None, second, [second])
-
-
-# -- INFO --------------------------------------------------------------------------------------------------------
 CONFIG = {
     "supervised": "no", "port": "7000", "hz": "10", "maxclients": "10000", "maxmemory": "0",
     "min-replicas-to-write": "0", "min-replicas-max-lag": "10", "repl-backlog-size": "1000",
@@ -214,7 +57,7 @@ def ask(stats: ServerStats) -> Ask:
         rows = [line for line in text.split("\r\n") if line and not line.startswith("#")]
         pairs = [row.split(":", 1) for row in rows]
         found = dict(pairs)
-        assert len(found) == len(pairs), "a field stands twice"
+        assert len(found) == len(pairs), "a field occurs twice"
         return found
 
     return ask
@@ -224,7 +67,7 @@ def headings(text: str) -> list[str]:
     return re.findall(r"^# (.*)\r$", text, re.MULTILINE)
 
 
-def test_sections_as_redis_orders_them(stats: ServerStats) -> None:
+def test_sections_in_the_order_of_redis(stats: ServerStats) -> None:
     usual = [
         "Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Modules", "Errorstats", "Cluster",
         "Keyspace", "Streams",
@@ -240,7 +83,7 @@ def test_sections_as_redis_orders_them(stats: ServerStats) -> None:
     assert text.endswith("\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
 
 
-def test_fields_that_clients_and_monitors_ask_for(ask: Ask) -> None:
+def test_fields_that_clients_and_monitoring_need(ask: Ask) -> None:
     found = ask("everything")
     expected = {
         "redis_version": "8.4.0", "redis_mode": "standalone", "uptime_in_seconds": "90061", "uptime_in_days": "1",
@@ -255,10 +98,6 @@ def test_fields_that_clients_and_monitors_ask_for(ask: Ask) -> None:
     assert int(found["used_memory"]) > 1_000_000
     assert float(found["used_cpu_user"]) > 0
 
-
-def test_memory_of_this_process() -> None:
-    memory = process_memory()
-    assert 0 < memory.anonymous <= memory.resident <= memory.peak < system_memory()
 
 
 def test_keyspace_section(ask: Ask, ks: Keyspace) -> None:
@@ -337,5 +176,5 @@ def test_stats_commands_errors_latencies(ask: Ask, stats: ServerStats) -> None:
     ("size", "text"),
     [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (916752, "895.27K"), (1 << 30, "1.00G"), (3 << 50, "3.00P")],
 )
-def test_sizes_for_people(size: int, text: str) -> None:
+def test_human_readable_sizes(size: int, text: str) -> None:
     assert info.human(size) == text

@@ -1,4 +1,4 @@
-"""The directive ``replicaof`` and its neighbours: in a file, as flags, in CONFIG, in CONFIG REWRITE."""
+"""``replicaof`` and the other directives of replication: in files, flags, CONFIG SET and CONFIG REWRITE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loaded(path: Path, text: str, *flags: str) -> Config:
         ("replicaof no one\nslaveof h 1", ["h", "1"]),
     ],
 )
-def test_whom_to_follow(tmp_path: Path, line: str, value: list[str]) -> None:
+def test_valid_lines(tmp_path: Path, line: str, value: list[str]) -> None:
     config = loaded(tmp_path / "a.conf", line + "\n")
     assert config.replicaof == value
     assert config.get([b"replicaof"]) == [("replicaof", " ".join(value))]
@@ -52,7 +52,7 @@ def test_whom_to_follow(tmp_path: Path, line: str, value: list[str]) -> None:
         ("repl-backlog-size 0", "argument must be between 1 and 9223372036854775807 inclusive"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, line: str, text: str) -> None:
+def test_wrong_lines(tmp_path: Path, line: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path / "a.conf", line + "\n")
     assert caught.value.text == text
@@ -63,7 +63,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert loaded(tmp_path / "a.conf", "", "--slaveof", "h", "2").replicaof == ["h", "2"]
 
 
-def test_redis_older_names() -> None:
+def test_older_names_of_redis() -> None:
     config = Config()
     for name, value in (
         ("slave-priority", "5"), ("min-slaves-to-write", "2"), ("min-slaves-max-lag", "3"),
@@ -85,16 +85,16 @@ def test_redis_older_names() -> None:
         ("slave-read-only", "no", "it can't take writes of its own"),
     ],
 )
-def test_what_config_set_refuses(name: str, value: str, why: str) -> None:
+def test_config_set_refuses(name: str, value: str, why: str) -> None:
     with pytest.raises(CommandError, match=why):
         Config().set([(name.encode(), value.encode())])
 
 
-# -- CONFIG REWRITE, as Sentinel has it done ---------------------------------------------------------------------
+# -- CONFIG REWRITE, which Sentinel sends after a change of role ----------------------------------------------------
 def rewritten(path: Path, config: Config) -> str:
     config.rewrite()
     text = path.read_text()
-    assert Config.load([str(path)]).replicaof == config.replicaof, "the next start is what the server is"
+    assert Config.load([str(path)]).replicaof == config.replicaof, "the next start has the role that the server has now"
     config.rewrite()
     assert path.read_text() == text
     return text
@@ -116,7 +116,7 @@ def test_rewrite_of_a_replica_that_became_a_leader(tmp_path: Path) -> None:
     assert rewritten(path, config) == "port 7000\n# the end\n"
 
 
-def test_rewrite_of_a_leader_whose_included_file_says_otherwise(tmp_path: Path) -> None:
+def test_rewrite_of_a_leader_whose_included_file_makes_it_a_replica(tmp_path: Path) -> None:
     (tmp_path / "b.conf").write_text("replicaof h 1\n")
     path = tmp_path / "a.conf"
     config = loaded(path, f"include {tmp_path}/b.conf\n")
