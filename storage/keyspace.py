@@ -395,16 +395,6 @@ class Keyspace:
             self.arm_stage(name, stage)
 
     # -- stats -----------------------------------------------------------------------------------------------
-    def memory_bytes(self) -> int:
-        """Estimate of what the data takes in memory, the cache of decoded nodes included."""
-        total = self.string_bytes + 200 * len(self.keys) + self.pool.cache.bytes + self.stages.bytes
-        for value in self.keys.values():
-            if isinstance(value, Stream):
-                total += value.memory_bytes()
-                for group in value.groups.values():
-                    total += group.pending.memory_bytes()
-        return total
-
     def digest(self) -> str:
         """SHA-256 of the whole content, equal for equal states. Groups' deadlines are left out, as reads move them."""
         total = sha256()

@@ -97,12 +97,13 @@ class PlainRead(Block):
         return _serve_plain(ctx, self.position, self.options, ctx.ks.stream(self.key, ctx.now), False)
 
     def same(self, other: Block) -> bool:
-        if not isinstance(other, PlainRead) or other.options is not self.options:
+        if not isinstance(other, PlainRead):
             return False
         mine, its = self.position, other.position
         return (
             mine.ms == its.ms and mine.seq == its.seq and mine.from_now == its.from_now and mine.zero == its.zero
-        )
+            and self.options.count == other.options.count and self.options.with_info == other.options.with_info
+        )  # fmt: skip
 
 
 def _serve_plain(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
 from operator import add
 from typing import Final
 
@@ -29,7 +28,7 @@ MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
 
 # Openings of fields that were used lately, as the next command will use them again. Bounded: some 10 MB.
 KNOWN_FIELDS: Final = 64
-KNOWN_LENGTHS: Final = 1024
+KNOWN_LENGTHS = 1024  # not Final: a test lowers it, in compiled code too
 KNOWN_BYTES: Final = 128
 _known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
 
@@ -100,11 +99,6 @@ class Rows:
             seq += some
             start += some
         return array("I", rows), _joined(parts)
-
-    def wires(self, ms: int, seq: int, start: int, stop: int) -> list[bytes]:
-        """The same entries one by one."""
-        sizes, joined = self.written(ms, seq, start, stop)
-        return [joined[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
     def _fill(self, parts: list[bytes], start: int, stop: int, first: int, before: bytes) -> list[int]:
         """Put openings and values of rows start to stop - 1 into ``parts``; returns the bytes of each row.

@@ -61,12 +61,8 @@ class Dispatcher(Executor):
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
         """See Executor."""
-        session, ctx, data, blocking = conn.session, self._ctx, self._data, self._blocking
-        ks = ctx.ks = data.ks
-        ctx.session = session
-        ks.no_touch = session.no_touch
-        ctx.now = session.last_active = self._clock.now()
-        ctx.in_exec = False
+        session = conn.session
+        ctx = self._begin(session)
         before = conn.out_bytes
         done, total = 0, len(commands)
         started = perf_counter_ns()
@@ -81,24 +77,37 @@ class Dispatcher(Executor):
             self._account(session, argv, ended - started)
             started = ended
             if isinstance(answer, (Block, Await)):
-                blocking.park(conn, answer, ctx)
+                self._blocking.park(conn, answer, ctx)
                 conn.hold(commands, done)
                 break
             streamed = self._deliver(conn, answer)
-            if ks is not data.ks:  # DEBUG RELOAD
-                ks = ctx.ks = data.ks
+            ks = ctx.ks = self._data.ks  # DEBUG RELOAD brings another
             if ks.ready:
-                blocking.serve_ready()
+                self._blocking.serve_ready()
             if streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE:
                 conn.hold(commands, done)
                 if session.close_after_reply:
                     conn.backlog.clear()
                 break
+        self._finish(conn, done)
+
+    def _begin(self, session: Session) -> Context:
+        """The surroundings of the session's next commands; one reading of the clock for all of them."""
+        ctx, ks = self._ctx, self._data.ks
+        ctx.ks = ks
+        ctx.session = session
+        ctx.now = session.last_active = self._clock.now()
+        ctx.in_exec = False
+        ks.no_touch = session.no_touch
+        return ctx
+
+    def _finish(self, conn: Connection, done: int) -> None:
+        """``done`` commands have run: see that their replies and records leave, and that what is held goes on."""
+        session, ticks, ks = conn.session, self._ticks, self._data.ks
         if done and self._command is not None:
             session.last_command = self._command.name
         session.total_commands += done
         self._counters.commands_processed += done
-        ticks = self._ticks
         if ks.log:
             ticks.note_write(session)
         if conn.backlog:

@@ -134,7 +134,6 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
         else:
             replicas += size
     keys = len(s.keyspace.keys)
-    # as Keyspace.memory_bytes()
     dataset = totals.memory + s.keyspace.string_bytes + s.keyspace.stages.bytes + 200 * keys
     return {
         "used": process.anonymous,

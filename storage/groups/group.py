@@ -71,7 +71,7 @@ class Group:
 
     @classmethod
     def restore(cls, name: bytes, meta: bytes, pending_blob: bytes) -> Group:
-        """The group from its meta() and its pending list's dump(). Raises CorruptError."""
+        """The group from its meta() and its pending list's dump. Raises CorruptError."""
         if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
             raise CorruptError(f"the metadata of group {name!r} is damaged")
         version, offset, ttl, deadline, expired, deadlettered, redelivered = META.unpack_from(meta)

@@ -35,7 +35,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from resp.errors import CorruptError
-from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, assemble, cut, head, parse
+from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, cut, head, parse
 from storage.groups.sortedrows import SortedRows
 from storage.timers import NEVER
 
@@ -111,7 +111,7 @@ class PendingTable:
         else:
             if high > self._highest:
                 self._highest = high
-            self.remove(raws)
+            self._remove(raws)
             after = self._rows.above(low)
             if not after or after > high:
                 self._rows.insert_many(b"".join(raws))
@@ -159,7 +159,10 @@ class PendingTable:
 
     def remove(self, raws: list[bytes]) -> int:
         """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
-        raws = _ascending(raws)
+        return self._remove(_ascending(raws))
+
+    def _remove(self, raws: list[bytes]) -> int:
+        """``raws``: IDs, ascending."""
         gone = self._rows.delete_many(raws) if self._rows.count else []
         at, count = 0, len(gone)
         while at < count:
@@ -336,10 +339,6 @@ class PendingTable:
             found.append(self._open(raw, run))
         return found
 
-    def ids(self) -> list[int]:
-        """All IDs, in order."""
-        return [int.from_bytes(raw, "big") for raw in self._rows.span(b"", b"", self._rows.count)]
-
     def lowest(self) -> int | None:
         raw = self._rows.first()
         return int.from_bytes(raw, "big") if raw else None
@@ -355,17 +354,16 @@ class PendingTable:
         sets = self._rows.memory_bytes() + self._runs.memory_bytes()
         return sets + self._due.memory_bytes() + self._drop.memory_bytes() + keys
 
-    def dump(self) -> bytes:
-        """Everything as bytes, at about the speed of copying them; see ``pendingdump``."""
-        return bytes(assemble(self.parts()))
-
     def parts(self) -> list[bytes]:
-        """The dump in parts, which cost next to nothing and never change; any thread may assemble() them later."""
+        """The table as a dump (see ``pendingdump``), in parts.
+
+        They cost next to nothing and never change; any thread may assemble() them later.
+        """
         return [*head(self._rows.count, self._runs.count, self._keys), *self._runs.dump(), *self._rows.dump()]
 
     @classmethod
     def load(cls, data: bytes) -> PendingTable:
-        """The table from its dump(). Raises CorruptError."""
+        """The table from its dump. Raises CorruptError."""
         table = cls()
         table._keys, runs, rows = parse(data)
         table._users = [0] * len(table._keys)

@@ -36,9 +36,6 @@ class SortedRows:
         self._chunks: list[bytes] = [b""]
         self._mins: list[bytes] = [b""]
 
-    def __len__(self) -> int:
-        return self.count
-
     # -- reading ---------------------------------------------------------------------------------------------
     def first(self) -> bytes:
         """The lowest row; empty if there is none."""

@@ -27,6 +27,7 @@ from storage.changes import EVERYTHING
 from storage.entries import entry_wire, id_bulk
 from storage.groups import effects
 from storage.groups.effects import Reader
+from storage.ids import MAX_ID
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool, NodeStore
@@ -216,7 +217,7 @@ class Checkpoints(RuleBasedStateMachine):
         stream = self.ks.keys.get(key.encode())
         if not isinstance(stream, Stream) or group.encode() not in stream.groups:
             return ["1.0"]
-        ids = stream.groups[group.encode()].pending.ids()
+        ids = [row.id for row in stream.groups[group.encode()].pending.rows(0, MAX_ID, 1000)]
         return [f"{i >> 64}.{i & (1 << 64) - 1}" for i in ids] or ["1.0"]
 
     # -- commands ------------------------------------------------------------------------------------------------

@@ -1,0 +1,281 @@
+"""The mutators of groups: what each does, the record that it logs, and that the record does the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from storage import records
+from storage.entries import entry_wire, id_bulk
+from storage.groups import effects
+from storage.groups.effects import Reader
+from storage.groups.group import Group
+from storage.groups.pending import PendingRow
+from storage.ids import MAX_ID
+from storage.keyspace import Keyspace
+from storage.nodes.cache import NodeCache
+from storage.nodes.pool import NodePool
+from storage.replay import replay
+from storage.stream import Stream
+from storage.timers import GROUP_EXPIRY, NEVER, PENDING_DROP
+from tests.storage.nodes.nodestore import MemoryStore
+
+NOW = 1_700_000_000_000
+IDS = [NOW << 64 | seq for seq in range(6)]
+RAWS = [entry_id.to_bytes(16, "big") for entry_id in IDS]
+ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
+READER = Reader(NOW, 100, NOW + 900, 3, b"dead", ALL)
+
+
+class Setup:
+    """A stream ``s`` with six entries, a group ``g`` and blocked readers; and a twin, which replays what is logged."""
+
+    def __init__(self) -> None:
+        self.ks, self.twin = empty(), empty()
+        self.stream = self.ks.create_stream(b"s")
+        for seq in range(6):
+            self.ks.append(b"s", self.stream, NOW, seq, wire(seq))
+        self.group = effects.set_group(self.ks, b"s", self.stream, b"g", 0, 0, NEVER)
+        replay(self.twin, self.ks.take_batch())
+        self.twin.take_batch()
+        for ks in (self.ks, self.twin):
+            ks.waiting[b"s"] = 2
+            ks.ready.clear()
+
+    def deliver(self, count: int, reader: Reader = READER) -> None:
+        """The first ``count`` entries, as new ones."""
+        effects.deliver(self.ks, b"s", self.stream, self.group, IDS[count - 1], reader, RAWS[:count], [], [])
+        self.logged(None)
+
+    def logged(self, record: bytes | None) -> None:
+        """This record (None: any one) was logged, and the twin does the same by it."""
+        batch = self.ks.take_batch()
+        assert replay(self.twin, batch) == 1
+        if record is not None:
+            assert batch == record
+        assert self.twin.take_batch() == batch
+        assert self.twin.digest() == self.ks.digest()
+        assert facts(self.twin) == facts(self.ks)
+        assert self.twin.timers.next() == self.ks.timers.next()
+        assert set(self.twin.ready) == set(self.ks.ready)
+        self.twin.ready.clear()
+        self.ks.ready.clear()
+
+    def pending(self) -> list[PendingRow]:
+        return self.group.pending.rows(0, MAX_ID, 100)
+
+
+def empty() -> Keyspace:
+    return Keyspace(NodePool(MemoryStore(), NodeCache(1 << 16)))
+
+
+def wire(seq: int) -> bytes:
+    return entry_wire(id_bulk(NOW, seq), [b"f", b"%d" % seq])
+
+
+def facts(ks: Keyspace) -> list[tuple[object, ...]]:
+    """Everything of all groups that a checkpoint keeps."""
+    return [
+        (key, name, group.meta(), group.pending.parts())
+        for key, value in sorted(ks.keys.items()) if isinstance(value, Stream)
+        for name, group in sorted(value.groups.items())
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def at() -> Iterator[Setup]:
+    setup = Setup()
+    yield setup
+    assert setup.ks.log == [], "what was logged was looked at"
+
+
+# -- set_group -----------------------------------------------------------------------------------------------------
+def test_set_group_makes_a_group(at: Setup) -> None:
+    made = effects.set_group(at.ks, b"s", at.stream, b"new", IDS[2], 500, NOW + 500)
+    assert at.stream.groups[b"new"] is made
+    assert (made.name, made.offset, made.ttl, made.deadline, made.dirty) == (b"new", IDS[2], 500, NOW + 500, True)
+    assert at.ks.ready == [b"s"]
+    at.logged(records.group(b"s", b"new", IDS[2], 500, NOW + 500))
+    assert at.ks.timers.take(NOW + 500) == (GROUP_EXPIRY, b"s", b"new")
+
+
+def test_set_group_changes_one_that_exists_and_keeps_its_messages(at: Setup) -> None:
+    at.deliver(3)
+    changed = effects.set_group(at.ks, b"s", at.stream, b"g", IDS[0], 700, NOW + 700)
+    assert changed is at.group
+    assert (changed.offset, changed.ttl, changed.deadline, len(changed.pending)) == (IDS[0], 700, NOW + 700, 3)
+    assert effects.cursor(at.stream, changed) == 1
+    at.logged(records.group(b"s", b"g", IDS[0], 700, NOW + 700))
+
+
+def test_the_record_of_a_group_makes_its_stream() -> None:  # [14]
+    ks = empty()
+    replay(ks, records.group(b"s", b"g", 0, 0, NEVER))
+    stream = ks.keys[b"s"]
+    assert isinstance(stream, Stream)
+    assert list(stream.groups) == [b"g"]
+
+
+# -- deliver -------------------------------------------------------------------------------------------------------
+def test_deliver_moves_the_offset_and_keeps_messages_pending(at: Setup) -> None:
+    effects.deliver(at.ks, b"s", at.stream, at.group, IDS[1], READER, RAWS[:2], [], [])
+    assert at.group.offset == IDS[1]
+    assert at.pending() == [PendingRow(entry_id, 1, NOW, NOW + 100, NOW + 900, 100, 3, b"dead") for entry_id in IDS[:2]]
+    assert (at.group.redelivered, at.group.dirty) == (0, True)
+    assert at.ks.timers.next() == NOW + 900
+    assert at.ks.ready == [], "readers of the group have nothing new"
+    at.logged(records.deliver(b"s", b"g", IDS[1], NOW, 100, NOW + 900, 3, b"dead", ALL, RAWS[:2], [], []))
+
+
+def test_deliver_without_retry_keeps_nothing_pending(at: Setup) -> None:
+    effects.deliver(at.ks, b"s", at.stream, at.group, IDS[3], Reader(NOW, 0, NEVER, 0, b"", 0), RAWS[:4], [], [])
+    assert (at.group.offset, at.pending(), at.ks.timers.next()) == (IDS[3], [], None)
+    at.logged(records.deliver(b"s", b"g", IDS[3], NOW, 0, NEVER, 0, b"", 0, RAWS[:4], [], []))
+
+
+@pytest.mark.parametrize(
+    ("flags", "most", "dead"),
+    [(records.HAS_RETRY, 3, b"dead"), (records.HAS_RETRY | records.HAS_MAX, 7, b"dead"), (ALL, 7, b"other")],
+)
+def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most: int, dead: bytes) -> None:  # [20]
+    at.deliver(3)
+    reader = Reader(NOW + 100, 250, NOW + 9999, 7, b"other", flags)
+    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], IDS[:2], [])
+    again = [PendingRow(entry_id, 2, NOW, NOW + 350, NOW + 900, 250, most, dead) for entry_id in IDS[:2]]
+    assert at.pending()[:2] == again
+    assert at.pending()[2].deliveries == 1
+    assert (at.group.redelivered, at.group.offset) == (2, IDS[2])
+    at.logged(None)
+
+
+def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
+    at.deliver(2)
+    reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
+    effects.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, RAWS[2:4], [IDS[1]], [])
+    first, second = at.pending()
+    assert (first.id, first.deliveries) == (IDS[0], 1)
+    assert second == PendingRow(IDS[1], 2, NOW, NOW + 200, NOW + 900, 100, 3, b"dead")
+    assert at.group.offset == IDS[3]
+    at.logged(None)
+
+
+def test_deliver_removes_messages_whose_entries_were_evicted(at: Setup) -> None:  # [17] (b)
+    at.deliver(4)
+    reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
+    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], IDS[2:3], IDS[:2])
+    assert [row.id for row in at.pending()] == IDS[2:4]
+    assert at.group.redelivered == 1
+    at.logged(None)
+
+
+# -- ack -----------------------------------------------------------------------------------------------------------
+def test_ack_removes_what_is_pending(at: Setup) -> None:  # [22]
+    at.deliver(4)
+    acknowledged = [RAWS[2], RAWS[0], RAWS[5], RAWS[0]]
+    assert effects.ack(at.ks, b"s", at.stream, at.group, acknowledged) == 2
+    assert [row.id for row in at.pending()] == [IDS[1], IDS[3]]
+    assert (at.group.expired, at.group.offset) == (0, IDS[3])
+    at.logged(records.ack(b"s", b"g", acknowledged))
+
+
+def test_ack_of_nothing_logs_nothing(at: Setup) -> None:
+    at.deliver(1)
+    at.group.dirty = False
+    assert effects.ack(at.ks, b"s", at.stream, at.group, [RAWS[4]]) == 0
+    assert (at.ks.log, at.group.dirty) == ([], False)
+
+
+# -- set_due -------------------------------------------------------------------------------------------------------
+def test_set_due_moves_what_is_pending(at: Setup) -> None:  # [29]
+    at.deliver(3)
+    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 7, [IDS[2], IDS[5], IDS[0]]) == 2
+    assert [row.due for row in at.pending()] == [NOW + 7, NOW + 100, NOW + 7]
+    assert [row.deliveries for row in at.pending()] == [1, 1, 1]
+    assert at.group.pending.next_due() == NOW + 7
+    assert at.ks.ready == [b"s"], "a reader may get them"
+    at.logged(records.due(b"s", b"g", NOW + 7, [IDS[2], IDS[0]]))
+
+
+def test_set_due_of_a_last_delivery_moves_its_end(at: Setup) -> None:
+    at.deliver(1, Reader(NOW, 100, NEVER, 1, b"", records.HAS_RETRY | records.HAS_MAX))
+    assert at.ks.timers.next() == NOW + 100
+    effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 30, IDS[:1])
+    at.logged(None)
+    assert at.ks.timers.take(NOW + 30) == (PENDING_DROP, b"s", b"g")
+
+
+def test_set_due_of_nothing_logs_nothing(at: Setup) -> None:
+    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW, IDS) == 0
+    assert (at.ks.log, at.ks.ready) == ([], [])
+
+
+# -- drop ----------------------------------------------------------------------------------------------------------
+def test_drop_gives_a_message_up(at: Setup) -> None:
+    at.deliver(2)
+    effects.drop(at.ks, b"s", at.stream, at.group, IDS[0], "expired", b"", 0, 0, b"")
+    assert [row.id for row in at.pending()] == [IDS[1]]
+    assert (at.group.expired, at.group.deadlettered) == (1, 0)
+    assert list(at.ks.keys) == [b"s"]
+    at.logged(records.drop(b"s", b"g", IDS[0], "expired", b"", 0, 0, b""))
+
+
+def test_drop_appends_the_dead_letter_in_the_same_record(at: Setup) -> None:  # [23]
+    at.deliver(2)
+    at.ks.waiting[b"dead"] = at.twin.waiting[b"dead"] = 1
+    for seq, reason in enumerate(("maxdeliveries", "expired")):
+        letter = entry_wire(id_bulk(NOW + 1, seq), [b"letter", b"%d" % seq])
+        effects.drop(at.ks, b"s", at.stream, at.group, IDS[seq], reason, b"dead", NOW + 1, seq, letter)
+        target = at.ks.keys[b"dead"]
+        assert isinstance(target, Stream)
+        assert target.find(NOW + 1 << 64 | seq) == letter
+        assert (target.length, at.group.expired, at.group.deadlettered) == (seq + 1, seq + 1, seq + 1)
+        assert at.ks.ready == [b"dead"]
+        at.logged(records.drop(b"s", b"g", IDS[seq], reason, b"dead", NOW + 1, seq, letter))
+
+
+# -- the end of a group --------------------------------------------------------------------------------------------
+def test_destroy_group_takes_messages_and_timers_along(at: Setup) -> None:  # [16]
+    at.deliver(3)
+    effects.destroy_group(at.ks, b"s", at.stream, b"g")
+    assert (at.stream.groups, len(at.ks.timers), at.ks.ready) == ({}, 0, [b"s"])
+    at.logged(records.destroy(b"s", b"g"))
+
+
+def test_end_group_keeps_a_stream_that_had_entries(at: Setup) -> None:
+    at.ks.evict(b"s", at.stream, 6, IDS[5])
+    at.logged(None)
+    effects.end_group(at.ks, b"s", at.stream, b"g")
+    assert list(at.ks.keys) == [b"s"]
+    at.logged(records.destroy(b"s", b"g"))
+
+
+def test_end_group_takes_a_stream_along_that_existed_for_groups_only() -> None:  # [14]
+    ks, twin = empty(), empty()
+    stream = ks.create_stream(b"s")
+    for name in (b"g", b"h"):
+        effects.set_group(ks, b"s", stream, name, 0, 0, NEVER)
+    effects.end_group(ks, b"s", stream, b"g")
+    assert list(ks.keys) == [b"s"]
+    effects.end_group(ks, b"s", stream, b"h")
+    assert (list(ks.keys), len(ks.index)) == ([], 0)
+    batch = ks.take_batch()
+    assert batch.endswith(records.destroy(b"s", b"h") + records.delete(b"s"))
+    replay(twin, batch)
+    assert twin.digest() == ks.digest()
+
+
+# -- cursor --------------------------------------------------------------------------------------------------------
+def test_cursor_is_the_first_entry_not_read_yet(at: Setup) -> None:
+    for offset, ordinal in ((0, 0), (IDS[0], 1), (IDS[4], 5), (IDS[5], 6), (IDS[5] + 9, 6)):
+        assert effects.cursor(at.stream, Group(b"other", offset)) == ordinal
+
+
+def test_cursor_remembers_where_a_read_ended(at: Setup) -> None:
+    group = Group(b"other", IDS[2])
+    group.cursor, group.cursor_of = 3, IDS[2]
+    assert effects.cursor(at.stream, group) == 3
+    at.stream.evict_before(5, IDS[4])
+    assert effects.cursor(at.stream, group) == 5, "eviction overtook it"
+    group.offset = IDS[5]  # moved elsewhere, as by TGROUP SETID
+    assert effects.cursor(at.stream, group) == 6
