@@ -136,24 +136,16 @@ class KeySpec:
 
 
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
-    """Specs of the keys among ``args``, in the order of the tree.
+    """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
-    ``at``: position of the first of them, None if what stands before has no fixed width. ``start``: where a search
-    for a keyword begins. ``end``: nothing follows them.
+    ``at``: the position of the first argument; None if those before it have no fixed number of words. ``start``: where
+    the search for a keyword begins. ``end``: no arguments follow.
     """
     for number, node in enumerate(args):
         size, fixed = node.words()
         last_node = end and number == len(args) - 1
         if node.type == "key":
-            step, last = 1, -1 if node.multiple else 0
-            if node.multiple and not last_node:
-                raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
-            if node.token:
-                yield KeySpec(tuple(node.access.split()), start, node.token, last, step)
-            elif at is None:
-                raise ValueError(f"key {node.name!r} has no fixed position and no token")
-            else:
-                yield KeySpec(tuple(node.access.split()), at, "", last, step)
+            yield _key_spec(node, at, start, last_node)
         elif node.type == "block" and node.multiple:
             width = count_words(node.children)[0]
             for spec in key_specs(node.children, at, start, end=False):
@@ -167,3 +159,15 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
                 yield from key_specs((child,), at if node.token is None else None, start, last_node)
         if at is not None:
             at = at + size if fixed and not node.optional else None
+
+
+def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
+    """The spec of a key argument. ``at``, ``start``: as for key_specs(). Raises ValueError."""
+    flags, last = tuple(node.access.split()), -1 if node.multiple else 0
+    if node.multiple and not last_node:
+        raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
+    if node.token:
+        return KeySpec(flags, start, node.token, last, 1)
+    if at is None:
+        raise ValueError(f"key {node.name!r} has no fixed position and no token")
+    return KeySpec(flags, at, "", last, 1)
