@@ -135,6 +135,18 @@ class KeySpec:
         return range(first, min(last, len(argv) - 1) + 1, self.step)
 
 
+def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
+    """That of one key. Raises ValueError where its position doesn't follow from the declaration."""
+    access, last = tuple(node.access.split()), -1 if node.multiple else 0
+    if node.multiple and not last_node:
+        raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
+    if node.token:
+        return KeySpec(access, start, node.token, last, 1)
+    if at is None:
+        raise ValueError(f"key {node.name!r} has no fixed position and no token")
+    return KeySpec(access, at, "", last, 1)
+
+
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
     """Specs of the keys among ``args``, in the order of the tree.
 
@@ -145,15 +157,7 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
         size, fixed = node.words()
         last_node = end and number == len(args) - 1
         if node.type == "key":
-            step, last = 1, -1 if node.multiple else 0
-            if node.multiple and not last_node:
-                raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
-            if node.token:
-                yield KeySpec(tuple(node.access.split()), start, node.token, last, step)
-            elif at is None:
-                raise ValueError(f"key {node.name!r} has no fixed position and no token")
-            else:
-                yield KeySpec(tuple(node.access.split()), at, "", last, step)
+            yield _key_spec(node, at, start, last_node)
         elif node.type == "block" and node.multiple:
             width = count_words(node.children)[0]
             for spec in key_specs(node.children, at, start, end=False):
