@@ -9,12 +9,10 @@ import pytest
 
 from tests.tidelog.spark.sparkkit import new_session
 from tidelog import Client
-from tidelog.testing import Server, tidelog_process, tidelog_server
+from tidelog.testing import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["tidelog_process", "tidelog_server"]
 
 
 @pytest.fixture(scope="session")

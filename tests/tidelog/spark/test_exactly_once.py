@@ -69,7 +69,7 @@ def test_the_driver_is_killed_around_publishing(
     flag = tmp_path / "paused"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_TEST_PAUSE": f"{when}:1:{flag}"}
     driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.driver", tidelog_server.url, checkpoint],
+        [sys.executable, "-m", "tests.tidelog.spark.driver", tidelog_server.url, checkpoint],
         env=environment, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.wire import Wire
 from tidelog.spark.options import (
     BATCH,
     DECLARED,
@@ -18,6 +21,7 @@ from tidelog.spark.options import (
     Where,
     for_source,
 )
+from tidelog.testing import Server
 
 SUB = {"subscribe": "a"}
 
@@ -32,8 +36,31 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     assert batch.ending.everywhere == LATEST
     assert (stream.max_offsets, stream.min_offsets, stream.min_partitions) == (None, None, None)
     assert (stream.max_delay_ms, stream.fail_on_loss, stream.mode) == (15 * 60_000, True, "permissive")
-    assert (stream.access.retries, stream.access.retry_ms) == (3, 1000)
+    assert stream.access == Access()
     assert not stream.from_replica
+
+
+def test_how_servers_are_reached() -> None:
+    options = {
+        "url": "redis://a, rediss://b", "username": "u", "password": "p", "tlsCaFile": "/ca", "tlsCertFile": "/cert",
+        "tlsKeyFile": "/key", "tlsVerify": "false", "connectTimeoutMs": "1", "readTimeoutMs": "2",
+        "fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "4",
+    }  # fmt: skip
+    expected = Access(("redis://a", "rediss://b"), "u", "p", True, "/ca", "/cert", "/key", False, 1, 2, 3, 4)
+    assert source(**SUB, **options).access == expected
+
+
+def test_messages_about_servers_name_options(tidelog_server: Server) -> None:
+    once = {"fetchOffset__numRetries": "0", "fetchOffset__retryIntervalMs": "1"}
+    access = source(**SUB, url="redis://127.0.0.1:1", **once).access
+    with pytest.raises(UnreachableError, match=r"\(fetchOffset.numRetries, fetchOffset.retryIntervalMs\); the last "):
+        Servers(access, "test").replicas()
+    access = source(**SUB, url="redis://127.0.0.1:1,redis://127.0.0.1:2", **once).access
+    with pytest.raises(UnreachableError, match=r"no leader among url \(redis://127.0.0.1:1: .*; redis://127.0.0.1:2: "):
+        Servers(access, "test").replicas()
+    url = tidelog_server.url.replace("redis:", "rediss:")
+    with pytest.raises(FileNotFoundError, match=r"^tlsCaFile: no such file here: /nowhere"):
+        Wire(source(**SUB, url=url, tlsCaFile="/nowhere").access, url, "test")
 
 
 def test_names_are_taken_in_any_case() -> None:

@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from pyspark.sql import types  # noqa: E402 - needs pyspark
 
 import tidelog.spark  # noqa: E402
-from tests.tidelog.client.test_wire import access  # noqa: E402
 from tidelog import Client  # noqa: E402
 from tidelog.client import wire  # noqa: E402
+from tidelog.client.access import Access  # noqa: E402
 from tidelog.client.wire import ReplyError, Wire  # noqa: E402
 from tidelog.spark import pages  # noqa: E402
 from tidelog.spark.columns import DEFAULT_SCHEMA, Columns, MalformedError  # noqa: E402
@@ -274,7 +274,7 @@ def test_over_a_real_connection() -> None:
     found = []
     gathers: list[Any] = [NativeGather(Wanted((b"n",))), HiredisGather()]
     for gather in gathers:
-        connection = Wire(access(url=url), url, "test")
+        connection = Wire(Access((url,)), url, "test")
         connection.send(("TRANGE", "a", "-", "+"))
         coming = connection.pages(*connection.header(), gather, 15)
         lasts = [next(coming).last, next(coming).last]

@@ -31,12 +31,15 @@ def run(tidelog_server: Server) -> Run:
 
 
 def process(server: Server, *args: str) -> subprocess.Popen[bytes]:
-    """The program as a process of its own, for signals and pipes."""
+    """The program as a process of its own, for signals and pipes. A Ctrl-C reaches it also where tests run in the
+    background, which ignores SIGINT.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "tidelog.cli", *args, "--url", server.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
