@@ -34,7 +34,7 @@ def test_csv_keeps_bytes_and_names_the_line_a_row_begins_in() -> None:
     assert rows[2] == Row(5, 5, [(b"a", b"5"), (b"b", b"6")])
 
 
-def test_csv_that_breaks_off_in_a_quote() -> None:
+def test_csv_that_ends_within_a_quote() -> None:
     rows = read(b'a\n1\n"2', "csv")
     assert rows[0] == Row(2, 2, [(b"a", b"1")])
     assert isinstance(rows[1], BadRow)
@@ -91,6 +91,6 @@ def test_format_is_guessed(name: str, data: bytes, form: Format) -> None:
         '{"fields": {"a": {"base64": "?"}}}',
     ],
 )
-def test_what_is_no_dump_is_refused(line: str) -> None:
+def test_lines_that_are_no_dump_are_refused(line: str) -> None:
     (row,) = read(line.encode(), "dump")
     assert isinstance(row, BadRow)

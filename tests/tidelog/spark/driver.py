@@ -1,4 +1,4 @@
-"""A driver to be killed: copies stream `in` to stream `out`, and stops where TIDELOG_TEST_PAUSE says.
+"""A driver for tests to kill: copies stream `in` to stream `out`, and pauses where TIDELOG_TEST_PAUSE says (faulty.py).
 
 python -m tests.tidelog.spark.driver URL CHECKPOINT
 """

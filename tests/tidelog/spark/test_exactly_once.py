@@ -1,4 +1,4 @@
-"""Streaming writes: each batch once, whatever dies."""
+"""Streaming writes: each batch is written once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def test_the_driver_is_killed_around_publishing(
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)  # the JVM with it: all of the driver, at once
+        os.killpg(driver.pid, signal.SIGKILL)  # with its JVM
         driver.wait()
     assert written(client).total() == (100 if when == "before" else 200)
-    # The batch under way is run again: in other pieces than before.
+    # The unfinished batch is run again, with other partitions than before.
     start(spark, tidelog_server.url, checkpoint, pieces=7).awaitTermination(PATIENCE)
     assert written(client) == once(range(300))
 
 
-def test_a_task_fails_when_it_has_staged(
+def test_a_task_fails_after_it_has_staged(
     spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
 ) -> None:
     from tests.tidelog.spark.faulty import FailingSource
@@ -125,7 +125,7 @@ def test_the_server_is_killed_again_and_again(
         assert written(again) == once(range(600))
 
 
-def test_a_checkpoint_from_an_older_time_is_found_out(
+def test_an_older_state_of_the_checkpoint_fails_the_query(
     spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str, tmp_path: Path
 ) -> None:
     import shutil

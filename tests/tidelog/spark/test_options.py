@@ -150,12 +150,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "options", "message"), WRONG)
-def test_wrong_options_name_themselves(kind: str, options: dict[str, str], message: str) -> None:
+def test_errors_name_the_option(kind: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         for_source(Given(options), kind)
 
 
-def test_every_option_has_a_wrong_value_or_takes_all() -> None:
+def test_every_option_is_tried_with_a_wrong_value_unless_it_accepts_all() -> None:
     tried = {name for _, options, _ in WRONG for name in options} | {"username", "password", "tlsKeyFile", "tlsVerify"}
     source_options = {option.name for option in DECLARED if option.side != "sink"}
     assert source_options <= tried

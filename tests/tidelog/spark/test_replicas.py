@@ -73,7 +73,7 @@ def test_a_replica_that_lags_or_is_gone_is_passed_over(spark: SparkSession, pair
         client.redis.flushall()
         append(leader, *range(10))
         until(lambda: follower.tlen("a") == 10)
-        follower.redis.slaveof("127.0.0.1", 1)  # a leader that is not there: from here on it lags
+        follower.redis.slaveof("127.0.0.1", 1)  # from here on its leader is a server that does not exist, so it lags
         append(leader, *range(10, 20))
         assert numbers(spark, urls, readFrom="replica") == Counter(range(20))
         replica.kill()

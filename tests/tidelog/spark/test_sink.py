@@ -1,4 +1,4 @@
-"""Writing: what becomes of a row, and batches that are there as a whole or not at all."""
+"""Batch writes: rows become entries, as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stages(client: Client) -> int:
     return int(client.redis.info("streams")["stages"])
 
 
-def test_what_becomes_of_values(spark: SparkSession, client: Client, to: Any, load: Load) -> None:
+def test_values_of_each_type(spark: SparkSession, client: Client, to: Any, load: Load) -> None:
     schema = (
         "b byte, i int, l long, f float, d double, dec decimal(6,2), ok boolean, s string, raw binary, day date, "
         "at timestamp, plain timestamp_ntz"
@@ -71,7 +71,7 @@ def test_what_becomes_of_values(spark: SparkSession, client: Client, to: Any, lo
     assert stages(client) == 0
 
 
-def test_null_is_a_field_that_is_not_there_and_order_is_kept(spark: SparkSession, client: Client, to: Any) -> None:
+def test_a_null_is_no_field_and_order_is_kept(spark: SparkSession, client: Client, to: Any) -> None:
     rows = [(n, None if n % 2 == 0 else f"s{n}", None if n % 7 == 0 else 1.5) for n in range(15_000)]
     to(spark.createDataFrame(rows, "n int, s string, d double").coalesce(1), key="a").save()
     expected = [
@@ -87,7 +87,7 @@ def test_the_key_of_each_row(spark: SparkSession, client: Client, to: Any) -> No
     to(frame).save()
     for key in range(3):
         assert entries(client, f"k{key}") == [{"n": str(n)} for n in range(key, 30, 3)]
-    to(frame, key="all").save()  # the option is stronger, as Kafka's topic is
+    to(frame, key="all").save()  # the option overrides the column, like the option topic of Kafka's sink
     assert entries(client, "all") == [{"n": str(n)} for n in range(30)]
 
 
