@@ -1,7 +1,7 @@
-"""The running server: its parts, the tick that they share, its start and its end.
+"""The running server: builds its parts; the tick, the start, the end.
 
-Rule 1: all parts are built here, complete, in the order in which they stand on one another; each gets the parts that it
-uses. What a part has to tell one above it, it tells through a callback that it is given here.
+Rule 1: all parts are built here. Each one gets the parts that it uses, which are built before it. It calls later ones
+through callbacks that it is given here.
 Rule 2: no part knows the server. Commands see it as ``commands.context.ServerParts``.
 """
 
@@ -44,13 +44,13 @@ from storage.keyspace import Keyspace
 
 
 class Server:
-    """One server over one data directory. ``start()``, then ``run_until_stopped()``; ``stop()`` from anywhere on the
-    loop. Implements ``commands.context.ServerParts``.
+    """One server with one data directory. Implements ``commands.context.ServerParts``.
 
-    Made on the loop that it will run on. Opens the data directory: raises CorruptError, OSError.
+    Use: start(), then run_until_stopped(); stop() ends it. All on one event loop, also the constructor, which opens the
+    data directory. Raises CorruptError, OSError.
     """
 
-    roles: Roles  # parts below it call it back
+    roles: Roles  # declared here because callbacks of earlier parts use it
 
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -58,10 +58,10 @@ class Server:
         self.logger = logger
         self.clock = clock or Clock()
         self._loop = loop
-        self._by_hand = clock is not None  # time moves only when a test says so: no timers of our own
+        self._by_hand = clock is not None  # a test moves the clock, and calls on_time() and tick() itself
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
-        self._unrename: Callable[[], None] = lambda: None  # gives commands their own names back
+        self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
         self._cron: asyncio.TimerHandle | None = None
         self._waker: asyncio.TimerHandle | None = None
         self._wake_at = 0  # mono ms
@@ -111,7 +111,7 @@ class Server:
 
     # -- start -----------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Take up the role and listen. Raises OSError, ConfigError; then everything is closed again."""
+        """Take the configured role, and listen. Raises OSError, ConfigError; then everything is closed again."""
         try:
             self.roles.opened()
             self._watch_config()
@@ -127,7 +127,7 @@ class Server:
             self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
 
     def _watch_config(self) -> None:
-        """Tie directives to the parts that they steer, now and on CONFIG SET."""
+        """Apply directives to the parts that they concern, now and on CONFIG SET."""
         self._configure()
         for name in (
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
@@ -160,7 +160,7 @@ class Server:
             self._schedule_wake()
 
     def _schedule_wake(self) -> None:
-        """See that blocked clients are looked after when their next moment comes."""
+        """Set the timer for the next deadline or due message of blocked clients."""
         if self._by_hand:
             return
         mono = self.clock.mono()
@@ -185,11 +185,11 @@ class Server:
         self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
         try:
             self.on_time()
-        except Exception as error:  # noqa: BLE001 - the server goes on; the log has the trace
+        except Exception as error:  # noqa: BLE001 - logged; the server goes on
             self.logger.trace("Bug in the periodic work", error)
 
     def on_time(self) -> None:
-        """What happens some ten times a second."""
+        """The periodic work, ``hz`` times a second."""
         now, mono = self.clock.now(), self.clock.mono()
         if self.gates.loading:
             return
@@ -213,9 +213,9 @@ class Server:
         if full != self.gates.out_of_memory:
             self.gates.memory(full)
 
-    # -- other data ------------------------------------------------------------------------------------------
+    # -- replacing the data ----------------------------------------------------------------------------------
     def reload(self, session: Session, save: bool) -> None:
-        """DEBUG RELOAD, DEBUG LOADAOF: forget everything in memory and read it back from disk. Raises CommandError."""
+        """DEBUG RELOAD, DEBUG LOADAOF: drop the keyspace and read it back from disk. Raises CommandError."""
         if save:
             self.checkpoints.save(session)
         self.ticks.note_write(session)
@@ -231,7 +231,7 @@ class Server:
         self._carry_over(old)
 
     async def _replace_data(self) -> None:
-        """The same for data that came from elsewhere. Raises CorruptError, OSError."""
+        """Open the data directory again, after a copy was installed in it. Raises CorruptError, OSError."""
         await self.checkpoints.finish()
         await self.replicas.finish()
         old = self.data.ks
@@ -245,7 +245,7 @@ class Server:
         self._carry_over(old)
 
     def _carry_over(self, old: Keyspace) -> None:
-        """What belongs to clients, from the keyspace before."""
+        """Take the state of clients over from the keyspace before."""
         ks = self.data.ks
         ks.watchers = old.watchers
         for key in set(old.watchers):
@@ -259,12 +259,12 @@ class Server:
 
     # -- end -------------------------------------------------------------------------------------------------
     def stop(self, save: bool = True, now: bool = False) -> None:
-        """Ask the server to end; run_until_stopped() does it. ``now``: without waiting for replicas."""
+        """Make run_until_stopped() end the server. ``save``: write a checkpoint. ``now``: don't wait for replicas."""
         if not self._stopping.done():
             self._stopping.set_result((save, now))
 
     async def run_until_stopped(self) -> None:
-        """Serve until stop(); then finish the tick, checkpoint, close everything."""
+        """Serve until stop(); then end the tick, write a checkpoint, and close everything."""
         save, now = await self._stopping
         self.listeners.close()
         if not now:
@@ -286,10 +286,10 @@ class Server:
         for conn in self.clients.connections():
             conn.close()
         for _ in range(3):
-            await asyncio.sleep(0)  # let the transports say goodbye
+            await asyncio.sleep(0)  # let transports send what they have
         self.data.close()
         self._unrename()
 
     def random(self) -> float:
-        """From 0 to 1, 1 excluded."""
+        """A random number in [0, 1)."""
         return self._random.random()

@@ -1,15 +1,15 @@
 """The write path: log, then reply.
 
-A tick is everything that the event loop found to do at once: commands of many clients, woken readers, expiry. The
-server ends it (``respserver.server``) with
+A tick is everything that the event loop does in one turn: commands of many clients, woken readers, expiry. At its end
+the server (``respserver.server``) does this:
 
-    serve readers whose key has news -> commit the batch (one frame, one sync) -> hand replies to the sockets -> go on
-    with what waited
+    serve readers whose key has news -> commit the batch (one frame, one sync) -> write replies to the sockets -> run
+    commands that waited
 
-so no reply, and no other client's view of a write, leaves before the batch is on disk.
+So the replies of a tick, which can show the writes of all clients in it, leave after the batch is on disk.
 
-Rule 1: a batch that can't be made durable stays here, and those after it, in order; they are tried again. The replies
-of its tick wait with it. Rule 2: what such batches changed is in memory already, so nothing is rolled back.
+Rule 1: a batch that can't be made durable is kept and retried, before all later ones. The replies of its tick wait.
+Rule 2: the changes of such a batch are in memory already. They are not rolled back.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from respserver.observe.logs import Logger
 
 
 class Client:
-    """A client's connection, as ticks see it."""
+    """The part of a client's connection that ticks use."""
 
     __slots__ = ("queued",)
 
     def __init__(self) -> None:
-        self.queued = False  # stands in the list of clients to be flushed
+        self.queued = False  # in a list of clients to flush
 
     def flush(self) -> None:
-        """Hand replies to the socket."""
+        """Write replies to the socket."""
         raise NotImplementedError
 
     def run_backlog(self) -> None:
-        """Go on with commands that waited."""
+        """Run commands that waited."""
         raise NotImplementedError
 
     def cut(self, why: str) -> None:
@@ -46,7 +46,7 @@ class Client:
 
 
 class Ticks:
-    """Commits batches and lets replies out. ``run`` ends a tick: the server's."""
+    """Commits batches and releases replies. ``run``: the server's method that ends a tick."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, data: Data, gates: Gates, logger: Logger, run: Callable[[], None]
@@ -56,25 +56,25 @@ class Ticks:
         self._gates = gates
         self._logger = logger
         self.run = run
-        self.on_batch: Callable[[int, bytes], None] | None = None  # told log offset and bytes of each durable batch
+        self.on_batch: Callable[[int, bytes], None] | None = None  # called with offset and bytes of each durable batch
         self._pending = False  # run() is scheduled
         self._flush: list[Client] = []
         self._resume: dict[Client, None] = {}
         self._after: list[Callable[[], None]] = []
-        self._stalled: list[bytes] = []  # batches that could not be made durable yet
-        self._hold = False  # some of them are this tick's: its replies have to wait
-        self._held: list[Client] = []  # clients whose replies wait for them
-        self._refused: str | None = None  # why the disk takes no writes, as the gates know it
+        self._stalled: list[bytes] = []  # batches that are not durable yet
+        self._hold = False  # the batch of this tick is one of them: its replies must wait
+        self._held: list[Client] = []  # clients whose replies wait
+        self._refused: str | None = None  # why the disk takes no writes, as last told to the gates
 
-    # -- what a tick has to do -------------------------------------------------------------------------------
+    # -- the work of the next tick ---------------------------------------------------------------------------
     def queue(self) -> None:
-        """See that a tick comes."""
+        """Schedule a tick."""
         if not self._pending:
             self._pending = True
             self._loop.call_soon(self.run)
 
     def queue_flush(self, client: Client) -> None:
-        """The client has replies (or its command made records): see to it at the end of the tick."""
+        """Flush the client at the end of the tick: it has replies, or its commands made records."""
         if not client.queued:
             client.queued = True
             self._flush.append(client)
@@ -82,20 +82,20 @@ class Ticks:
                 self.queue()
 
     def queue_resume(self, client: Client) -> None:
-        """Nothing holds the client's backlog any more, once this tick is out."""
+        """Run the client's backlog at the end of the tick."""
         self._resume[client] = None
         if not self._pending:
             self.queue()
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call it once, when the batch of this tick is durable and its replies are out."""
+        """Call it once, at the end of the tick, after the replies (which may be held, see ``stalled``)."""
         self._after.append(call)
         self.queue()
 
     def flush_reads(self, client: Client) -> None:
-        """Replies of a client while no record waits for the disk: what they show is durable, so they may leave.
+        """Flush replies of a client that has only read: at once if no batch and no tick is pending.
 
-        Saves a reader a turn of the event loop.
+        This saves the client a turn of the event loop.
         """
         if client.queued or self._pending or self._stalled or self._data.disk.writable() != self._refused or (
             self._refused
@@ -106,13 +106,13 @@ class Ticks:
 
     # -- the end of a tick, step by step ---------------------------------------------------------------------
     def begin(self) -> None:
-        """run() has come."""
+        """Called first by run()."""
         self._pending = False
 
     def commit(self) -> bool:
-        """Make the records so far durable. False if that, or an earlier commit, failed.
+        """Make the records of this tick durable. Returns False if that, or an earlier commit, failed.
 
-        Then they stay, in order, and are tried again; the replies of this tick wait with them.
+        Then the batch is kept and retried, and the replies of this tick wait.
         """
         batch = self._data.ks.take_batch()
         if not self._stalled:
@@ -133,7 +133,7 @@ class Ticks:
         return False
 
     def release(self) -> None:
-        """Replies leave, unless the batch that they belong to is not durable; then clients go on."""
+        """Flush replies, unless their batch is not durable. Then run calls of after() and backlogs."""
         flush = self._flush
         self._flush = []
         if self._hold:
@@ -161,40 +161,40 @@ class Ticks:
         client.queued = False
         try:
             client.flush()
-        except Exception as error:  # noqa: BLE001 - one client's trouble must not keep the others waiting
+        except Exception as error:  # noqa: BLE001 - the other clients must be flushed
             self._logger.trace("Bug while sending replies", error)
             client.cut("its replies can't be sent")
 
     # -- a disk that takes no writes -------------------------------------------------------------------------
     @property
     def stalled(self) -> bool:
-        """There are effects in memory that are not in the log."""
+        """Whether memory has effects that are not in the log."""
         return bool(self._stalled)
 
     @property
     def writable(self) -> bool:
-        """Nothing waits for the disk, and it takes writes, as far as is known."""
+        """Whether no batch is stalled and the disk, as far as is known, takes writes."""
         return not self._stalled and not self._refused
 
     def settle(self) -> bool:
-        """Commit what there is; False if something is not durable then."""
+        """Commit pending records. Returns False if something is not durable after that."""
         return not (self._data.ks.log or self._stalled) or self.commit()
 
     def check_disk(self) -> None:
-        """Tell the gates what the disk says."""
+        """Set the gate of the disk."""
         self._refused = self._data.disk.writable()
         why = self._refused or ("the last write could not be made durable" if self._stalled else "")
         self._gates.disk(f"MISCONF Errors writing to disk: {why}" if why else "")
 
     def on_time(self) -> None:
-        """Some ten times a second: try again what could not be made durable."""
+        """Called ``hz`` times a second: retry stalled batches."""
         if self._stalled:
             self.retry()
         if self._data.disk.writable() != self._refused:
             self.check_disk()
 
     def retry(self) -> None:
-        """Make stalled batches durable, as far as the disk takes them."""
+        """Make stalled batches durable, in order, until one fails. After the last one, release held replies."""
         while self._stalled:
             disk = self._data.disk
             offset = disk.offset
@@ -210,12 +210,12 @@ class Ticks:
         self.check_disk()
 
     def drop_stalled(self) -> None:
-        """The data that stalled batches belong to is being replaced."""
+        """Forget stalled batches: their data is being replaced."""
         self._stalled.clear()
         self._hold = False
 
     def data_replaced(self) -> None:
-        """Replies that waited for the old data's disk leave."""
+        """Release replies that waited for the old data's disk."""
         self._let_go()
         self.check_disk()
 
@@ -231,15 +231,15 @@ class Ticks:
         return offset + sum(map(len, self._stalled)) if self._stalled else offset
 
     def note_write(self, session: Session) -> None:
-        """The session's commands so far have left records: remember where in the log their batch stands."""
+        """If the session's commands made records, store a log offset inside their batch in ``session.wrote``."""
         if self._data.ks.log:
             session.wrote = self.log_end() + 1
 
     def written(self, session: Session) -> int:
-        """A log offset: a log that reaches it has everything that the client has written."""
+        """A log offset. A log that reaches it has all writes of the client."""
         self.note_write(session)
         return session.wrote
 
     def synced(self, offset: int) -> bool:
-        """Whether everything up to ``offset`` is on this server's disk."""
+        """Whether the log is on this server's disk up to ``offset``."""
         return self._data.disk.synced >= offset

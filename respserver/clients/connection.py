@@ -215,7 +215,7 @@ class Connection(Client):
             return
         self._backlog_bytes = sum(sum(map(len, argv)) for argv in self.backlog) if self.backlog else 0
         room = len(self.backlog) <= BACKLOG_AT_ONCE and self._backlog_bytes <= BACKLOG_BYTES
-        if room and not self.throttled and self._chunks is None:  # also while blocked, to notice the end of the connection
+        if room and not self.throttled and self._chunks is None:  # also while blocked, to notice that the peer closes
             self._go_on_reading()
 
     def _broken(self) -> None:

@@ -1,6 +1,6 @@
 """From arguments to a reply.
 
-    blocking  clients that wait for streams or replicas, and who is served next
-    dispatch  chooses the command, calls it, accounts for the call, delivers the reply
-    faults    the reply to a command that failed for a reason that is not its own
+    blocking  clients that wait for streams, replicas or the disk, and the order in which they are served
+    dispatch  finds a command, checks whether it may run, calls it, keeps its stats, queues the reply
+    faults    the reply to a command that failed because of a bug or damaged data
 """

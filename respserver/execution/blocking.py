@@ -1,14 +1,15 @@
-"""Clients that wait: for a stream to have news, or for replicas and the disk to have what they wrote.
+"""Clients that wait: for news in a stream, or until replicas or the disk have their writes.
 
-Rule 1: readers without a group are all served. Readers of one group are served in the order in which they blocked,
-one after another as entries arrive; a reader that was served queues at the end when it blocks again [18]. Readers
-without a group that wait at the same place share one reply.
-Rule 2: serving happens right after the command that brought the news, so k appends in one pipeline feed k readers; the
-replies leave with the tick, when what they show is on disk.
-Rule 3: a wake without data keeps the place in the queue and the timeout [10].
-Rule 4: deadlines count on a clock that is never set; when a message falls due is wall-clock time, as stored.
-Rule 5: a client that waits for a stream stands in a queue of its key. One that waits for replicas (WAIT, WAITAOF)
-stands in ``_awaiting``, and is asked again at each acknowledgement, at each sync that is announced, and as time passes.
+Rule 1: new entries go to all readers without a group; those that wait at the same place share one reply. Readers of one
+group are served in the order in which they blocked, one after another as entries arrive. A reader that was served and
+blocks again is at the end of the queue [18].
+Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
+The replies leave with the tick, when their entries are on disk.
+Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].
+Rule 4: deadlines are in monotonic time. Messages fall due in wall-clock time, as stored.
+Rule 5: a client that waits for a stream is in a queue of its key. One that waits for replicas or the disk (WAIT,
+WAITAOF) is in ``_awaiting``. It is checked after the tick in which it began to wait, at each acknowledgement of a
+replica, and as time passes.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import PENDING_DUE, Timers
 
-Queue = dict["Waiter", Block]  # of a group an OrderedDict: the first reader leaves it first
+Queue = dict["Waiter", Block]  # an OrderedDict for a group, whose readers leave it at the front
 
 
 class Waiter(Wait):
-    """A parked client."""
+    """A client that waits."""
 
     __slots__ = ("_registry", "block", "conn", "deadline", "done", "group")
 
@@ -43,12 +44,12 @@ class Waiter(Wait):
         self._registry = registry
         self.conn = conn
         self.block = block
-        self.deadline = deadline  # ms on the monotonic clock; 0: waits for ever
+        self.deadline = deadline  # ms, monotonic; 0: none
         self.done = False
-        self.group: Group | None = None  # the very one that it waits for: another may get its name
+        self.group: Group | None = None  # not found by name later: another group can get the same name
 
     def late_reply(self) -> bytes:
-        """What it gets when its time is over."""
+        """The reply at its deadline."""
         return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
 
     def forget(self) -> None:
@@ -61,7 +62,7 @@ class Waiter(Wait):
 
 
 class Blocking:
-    """Registry of waiters by key and group."""
+    """The registry of waiting clients, by key and group."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, ticks: Ticks, counters: Counters,
@@ -76,14 +77,14 @@ class Blocking:
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
         self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
-        self._awaiting: dict[Waiter, Await] = {}  # in the order in which they came
+        self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
         self._due = Timers()  # when a message of a waiting group falls due, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
-        """Let the client wait; ``ctx``: that of its command."""
+        """Let the client wait. ``ctx``: that of its command."""
         deadline = self._clock.mono() + max(1, block.deadline - ctx.now) if block.deadline else 0
         waiter = Waiter(self, conn, block, deadline)
         conn.wait = waiter
@@ -92,17 +93,17 @@ class Blocking:
         if isinstance(block, Await):
             self._awaiting[waiter] = block
             self._ticks.queue()
-            self._loop.call_soon(self.acknowledged)  # after the tick, which may put on disk what it waits for
+            self._loop.call_soon(self.acknowledged)  # after the tick, which may satisfy the wait
         else:
             self._enqueue(waiter, block, ctx)
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
-            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # mostly of waits that have ended
+            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # most are of waits that ended
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
         if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
-            self._ticks.queue_flush(conn)  # the tick sets the timer, or closes what nobody waits for
+            self._ticks.queue_flush(conn)  # the tick sets the timer, or closes at eof
 
     def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
         key, name = block.key, block.group
@@ -143,7 +144,7 @@ class Blocking:
             self._due.arm(PENDING_DUE, block.key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
-        """The client is served, timed out, unblocked or gone."""
+        """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
         if waiter.done:
             return
         waiter.done = True
@@ -163,7 +164,7 @@ class Blocking:
             self._leave(waiter, block, name)
 
     def _left(self, key: bytes, name: bytes | None, count: int) -> None:
-        """So many waiters are no longer in their queue."""
+        """Count ``count`` waiters out that have left their queue, and remove empty queues."""
         groups = self._queues[key]
         if not groups[name]:
             del groups[name]
@@ -177,7 +178,7 @@ class Blocking:
             waiting.pop(key, None)
 
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
-        """End the wait with a reply; the client goes on with what it sent meanwhile."""
+        """End the wait with a reply. The client goes on with its backlog."""
         self.forget(waiter)
         self._answer(waiter.conn, answer)
 
@@ -189,7 +190,7 @@ class Blocking:
 
     # -- news ------------------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
-        """Serve the readers of every signalled key, until nothing is signalled any more."""
+        """Serve the readers of all signalled keys, until no key is signalled."""
         ks = self._data.ks
         while ks.ready:
             keys = dict.fromkeys(ks.ready)
@@ -219,11 +220,11 @@ class Blocking:
             self.release(waiter, answer)
 
     def _serve_all(self, key: bytes, queue: Queue) -> None:
-        """Serve all readers without a group that have something to get."""
+        """Serve all readers without a group that have new entries."""
         ctx = self._ctx
         served: list[Waiter] = []
         answers: list[bytes | Chunks] = []
-        asked: Block | None = None  # whose reply is ``answer``, if others may get it as well
+        asked: Block | None = None  # whose reply is ``answer``, if it can be shared
         answer: bytes | Chunks | None = None
         proto = 0
         for waiter, block in queue.items():
@@ -253,32 +254,32 @@ class Blocking:
             self._answer(conn, out)
 
     def _ask(self, waiter: Waiter, block: Block) -> bytes | Chunks | None:
-        """What the reader gets now, be it an error; None: it waits on."""
+        """The reply, or error reply, for the reader now. None: it goes on waiting."""
         name = block.group
         try:
             if name is not None and waiter.group is not self._group(block.key, name):
-                raise errors.no_group(block.key, name)  # it ended; one that got its name since is another [16]
+                raise errors.no_group(block.key, name)  # it ended; a new group of the same name is another one [16]
             return block.serve(self._ctx)
         except CommandError as error:
             self._counters.note_error(error.text)
             return reply.error(error.text)
-        except Exception as error:  # noqa: BLE001 - the reader's trouble, not that of whoever brought the news
+        except Exception as error:  # noqa: BLE001 - it must not concern the client that brought the news
             return fault_reply(b"a blocked read", error, self._counters, self._logger)
 
     def acknowledged(self) -> None:
-        """A replica said how far it is, or the log was synced: end the waits for that which are satisfied."""
+        """Called when a replica has acknowledged, or the log was synced: end the waits that are satisfied."""
         for waiter, wait in list(self._awaiting.items()):
             answer = wait.check()
             if answer is not None:
                 self.release(waiter, answer)
 
     def wake(self, now: int, mono: int) -> None:
-        """Time has passed: serve what fell due, end the waits that timed out."""
+        """Called as time passes: serve due messages, and end waits at their deadline."""
         while (item := self._due.take(now)) is not None:
             _, key, name = item
             self._serve_queue(key, name)
         self.serve_ready()
-        if self._awaiting:  # a sync of the journal's own is not announced
+        if self._awaiting:  # the journal's thread syncs without telling
             self.acknowledged()
         while self._deadlines and self._deadlines[0][0] <= mono:
             waiter = heappop(self._deadlines)[2]
@@ -286,7 +287,7 @@ class Blocking:
                 self.release(waiter, waiter.late_reply())
 
     def next_wake(self, now: int, mono: int) -> int | None:
-        """Milliseconds until wake() has something to do, None if nothing is in sight."""
+        """Milliseconds until wake() must be called; None if nothing is due."""
         while self._deadlines and self._deadlines[0][2].done:
             heappop(self._deadlines)
         waits = []
@@ -297,11 +298,11 @@ class Blocking:
             waits.append(due - now)
         return max(0, min(waits)) if waits else None
 
-    # -- from outside ----------------------------------------------------------------------------------------
+    # -- changes of role and data ----------------------------------------------------------------------------
     def unblock_groups(self, text: str) -> None:
-        """The server is a leader no more: end, with that error, the waits that only a leader can serve.
+        """This server is no leader any more: end the waits that only a leader can serve, with this error.
 
-        Those are the readers of groups, and whoever waits for replicas. Plain readers stay: a replica serves them.
+        These are readers of groups, and clients that wait for replicas. Plain readers stay: a replica serves them.
         """
         ended = list(self._awaiting)
         for groups in self._queues.values():
@@ -311,7 +312,7 @@ class Blocking:
             self.release(waiter, reply.error(text))
 
     def recount(self) -> None:
-        """The keyspace is another one: tell it who waits."""
+        """Called when the keyspace has been replaced: register the waiting readers with it."""
         ks = self._data.ks
         for key, groups in self._queues.items():
             ks.waiting[key] = sum(map(len, groups.values()))

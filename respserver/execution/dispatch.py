@@ -1,9 +1,10 @@
-"""From a list of arguments to a reply: choose the command, call it, account for the call, deliver the reply.
+"""From a list of arguments to a reply: find the command, check it, call it, keep its stats, queue the reply.
 
-The usual case is short: the client is ``plain`` (Session.refresh) and no gate is closed (``Gates``), or only gates that
-concern writes. Everything else goes through ``_checked``, whose order of checks is Redis's (processCommand).
+The fast path is for clients that are ``plain`` (Session.refresh) while no gate is closed (``Gates``), or only gates
+that concern writes and the command does not write. Everything else goes through ``_checked``, in the order of Redis's
+checks (processCommand).
 
-Exceptions to the rules are declared on the commands: their flags, and the traits of ``commands.declare``.
+Which checks concern a command is declared with it: by its flags, and by the traits of ``commands.declare``.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
 
-HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # a request made by a web page: what follows must not run
-BATCH_AT_ONCE: Final = 1000  # calls that are handled together at most
+HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
+BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
 
 
 class Dispatcher(Executor):
@@ -53,9 +54,9 @@ class Dispatcher(Executor):
         self._timings = timings
         self._logger = logger
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
-        # of the call that _call() made last
-        self._command: Command | None = None  # None: it is nobody's call, for the stats
-        self._calls = 1  # calls that it handled, those of its batch included
+        # of the last call that _call() made
+        self._command: Command | None = None  # whose stats it counts for; None: for none
+        self._calls = 1  # 1, or the number of calls in the batch
 
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
@@ -68,7 +69,7 @@ class Dispatcher(Executor):
         while done < total:
             argv = commands[done]
             answer = self._call(conn, commands, done, raw, ends)
-            if answer is None:  # CLIENT PAUSE, or a FAILOVER: try again later
+            if answer is None:  # held back by CLIENT PAUSE or a FAILOVER
                 conn.hold(commands, done)
                 break
             done += self._calls
@@ -121,7 +122,7 @@ class Dispatcher(Executor):
     def _call(
         self, conn: Connection, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
     ) -> Reply | None:  # fmt: skip
-        """Choose the command and call it; None if it has to wait. Sets _command and _calls."""
+        """Find the command and call it. None: it has to wait. Sets _command and _calls."""
         argv = commands[at]
         self._calls = 1
         command = self._command = TABLE.get(argv[0])
@@ -135,20 +136,20 @@ class Dispatcher(Executor):
                 if command.batch is not None and at + 1 < len(commands) and commands[at + 1][:2] == argv[:2]:
                     return self._call_batch(command, commands, at, raw, ends)
                 return command.handler(self._ctx, argv)
-            self._command = None  # nobody's call until it is found to run
+            self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
         except CommandError as error:
             if self._command is not None:
                 self._command.failed += 1
             self._counters.note_error(error.text)
             return reply.error(error.text)
-        except Exception as error:  # noqa: BLE001 - one client's trouble; the log has the trace
+        except Exception as error:  # noqa: BLE001 - logged with its trace; other clients go on
             return self._fault(argv[0], error)
 
     def _call_batch(
         self, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
     ) -> Reply:  # fmt: skip
-        """The call at ``at`` together with those after it that are like it (same command, key and length)."""
+        """Handle the call at ``at`` together with those after it that have the same command, key and length."""
         first = commands[at]
         name, key, length = first[0], first[1], len(first)
         handle = command.batch
@@ -166,11 +167,11 @@ class Dispatcher(Executor):
         replies = handle(self._ctx, commands[at:stop], raw, borders)
         if replies is None:
             return command.handler(self._ctx, first)
-        self._calls = len(replies)  # it may have answered the first ones only
+        self._calls = len(replies)  # the handler may have answered the first ones only
         return b"".join(replies)
 
     def _account(self, session: Session, argv: list[bytes], took_ns: int) -> None:
-        """Note what the last call cost; a batch counts as one that took as long as all of it."""
+        """Add the last call to the stats. For the slow log and the histograms a batch is one call."""
         command, timings = self._command, self._timings
         if command is not None:
             command.calls += self._calls
@@ -183,7 +184,7 @@ class Dispatcher(Executor):
 
     @staticmethod
     def _deliver(conn: Connection, answer: bytes | Chunks) -> bool:
-        """Queue the reply. True if it is sent piece by piece: the client's next command has to wait for its end."""
+        """Queue the reply. True if it is streamed: the client's next command has to wait for its end."""
         if isinstance(answer, Chunks):
             conn.answer(answer)
             return True
@@ -197,11 +198,11 @@ class Dispatcher(Executor):
     def _fault(self, name: bytes, error: Exception) -> bytes:
         return fault_reply(name, error, self._counters, self._logger)
 
-    # -- everything but the usual case -----------------------------------------------------------------------
+    # -- the checks ------------------------------------------------------------------------------------------
     def _checked(self, conn: Connection, argv: list[bytes]) -> Reply | None:
-        """The command's reply, None if it has to wait (CLIENT PAUSE, FAILOVER). Raises CommandError.
+        """Check the command, then call or queue it. None: it has to wait (CLIENT PAUSE, FAILOVER). Raises CommandError.
 
-        Sets _command where the call was made.
+        Sets _command if the handler returned a reply.
         """
         session, gates = conn.session, self._gates
         command = self._found(conn, argv)
@@ -218,7 +219,7 @@ class Dispatcher(Executor):
         session.last_command = command.name
         if session.multi and "immediate" not in command.traits:
             self._queue(conn, argv)
-            return reply.QUEUED  # EXEC is when it is called
+            return reply.QUEUED
         try:
             answer = command.handler(self._ctx, argv)
         except CommandError:
@@ -231,7 +232,7 @@ class Dispatcher(Executor):
         return answer
 
     def _found(self, conn: Connection, argv: list[bytes]) -> Command:
-        """The command that argv calls. Raises CommandError: it is unknown, or called with too few or too many words."""
+        """The command that argv calls. Raises CommandError if it is unknown or the number of arguments is wrong."""
         session = conn.session
         try:
             return lookup(argv)
@@ -250,7 +251,7 @@ class Dispatcher(Executor):
             raise
 
     def _may_run(self, command: Command, session: Session, argv: list[bytes]) -> None:
-        """Raises what Redis answers to a command that must not run here and now."""
+        """Raise the CommandError that Redis has for a command that must not run now."""
         gates = self._gates
         if not session.authenticated and "no_auth" not in command.flags:
             raise CommandError(errors.NOAUTH)
@@ -272,8 +273,8 @@ class Dispatcher(Executor):
             raise CommandError("ERR Command not allowed inside a transaction")
 
     def _against_writes(self) -> str:
-        """The error line for commands that write; empty if they are welcome."""
-        if self._gates.readonly:  # the rest is its leader's business
+        """The error line for commands that write; empty if they may run."""
+        if self._gates.readonly:  # a replica does not look at its disk and its replicas
             return errors.READONLY
         return self._gates.unwritable or (errors.NO_REPLICAS if self._gates.too_few else "")
 
@@ -281,7 +282,7 @@ class Dispatcher(Executor):
         self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
         why: str,
     ) -> None:  # fmt: skip
-        """Raises ``why`` if the command is ``concerned``; an EXEC that holds such a command ends its transaction."""
+        """Raise ``why`` if the command is ``concerned``. EXEC with such a command ends its transaction, too."""
         if concerned(command, argv):
             raise CommandError(why)
         if "runs_queue" in command.traits and any(concerned(lookup(queued), queued) for queued in session.queued):
@@ -289,7 +290,7 @@ class Dispatcher(Executor):
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
     def _must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
-        """Whether CLIENT PAUSE, or a FAILOVER, holds the call back."""
+        """Whether CLIENT PAUSE or a FAILOVER holds the call back."""
         gates = self._gates
         if "unpausable" in command.traits or session.replica is not None:
             return False
@@ -300,7 +301,7 @@ class Dispatcher(Executor):
         return "reaches_replicas" in command.traits or command.changes(argv)
 
     def _queue(self, conn: Connection, argv: list[bytes]) -> None:
-        """MULTI: keep the command for EXEC."""
+        """Keep a command of a transaction for EXEC."""
         session = conn.session
         conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
         if conn.multi_bytes > self._config.client_query_buffer_limit:
@@ -309,7 +310,7 @@ class Dispatcher(Executor):
 
     # -- EXEC ------------------------------------------------------------------------------------------------
     def run_queued(self, ctx: Context) -> Reply:
-        """EXEC's body: every queued command in order; an error is that command's reply."""
+        """Run the queued commands in order; the reply is an array. An error of a command is its reply."""
         queued, ctx.session.queued = ctx.session.queued, []
         ctx.in_exec = True
         try:
@@ -332,7 +333,7 @@ class Dispatcher(Executor):
             answer = reply.error(error.text)
             command.failed += 1
             self._counters.note_error(error.text)
-        except Exception as error:  # noqa: BLE001 - the other commands' effects are there: the array must be whole
+        except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
             answer = self._fault(argv[0], error)
             command.failed += 1
         took = perf_counter_ns() - started
@@ -341,7 +342,7 @@ class Dispatcher(Executor):
         if took > self._timings.slow_ns:
             self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
         self._monitors.show(ctx.session, command, argv)
-        return answer or reply.OK  # CLIENT REPLY answers nothing; the array has a place for it
+        return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
 
 
 def _changes(command: Command, argv: list[bytes]) -> bool:
@@ -357,7 +358,7 @@ def _lacks_loading(command: Command, _: list[bytes]) -> bool:
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
-    """One streamed reply of several parts, some of them streamed."""
+    """A streamed reply of several parts, some of which are streamed."""
 
     def pieces() -> Iterator[bytes]:
         yield head

@@ -1,4 +1,4 @@
-"""What a client is told when its command failed for a reason that is not its own; the log has the rest."""
+"""The reply to a command that failed because of a bug or damaged data; the log has the details."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from respserver.observe.stats import Counters
 
 
 def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logger) -> bytes:
-    """The reply to a command that raised what it should not have."""
+    """The error reply for an unexpected exception, which is logged. ``name``: the command, for the log."""
     counters.note_error("ERR")
     if isinstance(error, CorruptError):
         logger.warning(f"{errors.show(name)} met damaged data: {error}")
