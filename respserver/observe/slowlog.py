@@ -12,7 +12,8 @@ from commands.declare import Command
 from commands.session import Session
 from respserver.config.config import Config
 
-NEVER_NS: Final = 1 << 62  # nanoseconds that nothing takes
+BUCKETS: Final = 37 * 8 + 16  # of a histogram; the longest duration told apart is 2 ** 40 us, 12 days
+NO_LIMIT_NS: Final = 1 << 62  # nanoseconds that nothing takes
 
 MAX_ARGS = 32  # arguments of a command that the slow log keeps; the last says how many more there were
 MAX_ARG_BYTES = 128  # bytes of an argument that it keeps
@@ -109,9 +110,6 @@ class Histogram:
 
     __slots__ = ("_counts", "calls")
 
-    # Longest duration told apart: 2 ** 40 us, 12 days.
-    _BUCKETS = 37 * 8 + 16
-
     def __init__(self) -> None:
         self.calls = 0
         self._counts: list[int] = []  # grown to the slowest bucket seen
@@ -121,7 +119,7 @@ class Histogram:
             bucket = max(usec, 0)
         else:
             shift = usec.bit_length() - 4
-            bucket = min(shift * 8 + (usec >> shift), self._BUCKETS - 1)
+            bucket = min(shift * 8 + (usec >> shift), BUCKETS - 1)
         counts = self._counts
         if bucket >= len(counts):
             counts.extend([0] * (bucket + 1 - len(counts)))
@@ -171,7 +169,7 @@ class Timings:
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
         self.tracking = False  # histograms are kept
-        self.slow_ns = NEVER_NS  # nanoseconds from which on slow() wants to hear of a command
+        self.slow_ns = NO_LIMIT_NS  # nanoseconds from which on slow() wants to hear of a command
         self.configure()
 
     def configure(self) -> None:
@@ -186,7 +184,7 @@ class Timings:
             limits.append(config.slowlog_log_slower_than * 1000)
         if config.latency_monitor_threshold > 0:
             limits.append(config.latency_monitor_threshold * 1_000_000)
-        self.slow_ns = min(limits, default=NEVER_NS)
+        self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
     def note(self, name: str, took_ns: int) -> None:
         """A command took so long: its histogram."""
