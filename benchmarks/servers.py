@@ -144,6 +144,13 @@ class Peer:
         while any(int(client.info("persistence")[f"aof_rewrite_{word}"]) for word in ("in_progress", "scheduled")):
             time.sleep(0.02)
 
+    def written(self) -> None:
+        """Wait until a SIGKILL would lose nothing: Redis with everysec puts off writing while a sync is under way."""
+        if self.redis:
+            with self.client() as client:
+                while int(client.info("persistence")["aof_buffer_length"]):
+                    time.sleep(0.02)
+
     def memory(self) -> int:
         """Bytes of memory of its own that the process takes (anonymous pages)."""
         assert self.process is not None

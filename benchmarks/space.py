@@ -61,6 +61,7 @@ def restart(bench: Bench) -> None:
         with bench.servers() as peers:
             for peer in peers:
                 fill(peer, size)
+                peer.written()
                 peer.kill()
             for how in ("killed", "as it stopped", "Redis from RDB"):
                 if not bench.wants(titles[how]):

@@ -5,8 +5,8 @@
     tidelog load sf_temps sf-temps.csv             # fields: temp, date (2010/01/01 00:00:00)
     python examples/spark_windows.py redis://localhost:6379 /tmp/checkpoints
 
-``sf_temps`` has its time in a field, as text; ``machine`` (fields: cpu, memory) is timed by the entries' own IDs. Run
-it again after appending more: each job goes on where it was, and a window's result is in its stream once.
+The time of a row in ``sf_temps`` is a field, as text; in ``machine`` (fields: cpu, memory) it is the time in the ID of
+the entry. Append more and run it again: each job continues where it was, and writes the result of each window once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def session() -> SparkSession:
-    """A local session. Python workers must be of the Python that has tidelog."""
+    """A local session. Its Python workers must run an interpreter that has tidelog: this one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master("local[2]").appName("tidelog windows")
     for name, value in {
@@ -62,7 +62,7 @@ def weeks(spark: SparkSession, url: str) -> DataFrame:
 
 
 def seconds(spark: SparkSession, url: str) -> DataFrame:
-    """Mean load of this machine for every two seconds."""
+    """Mean load of a machine in windows of two seconds."""
     machine = (
         spark.readStream.format("tidelog")
         .schema("_ts timestamp, cpu double, memory double")
@@ -78,7 +78,7 @@ def seconds(spark: SparkSession, url: str) -> DataFrame:
 
 
 def into(frame: DataFrame, url: str, key: str, checkpoints: str, until_read: bool) -> StreamingQuery:
-    """Write finished windows to a stream, exactly once. ``until_read``: end when all was read that is there."""
+    """Write finished windows to a stream, exactly once. ``until_read``: end once everything there has been read."""
     writer = (
         frame.writeStream.format("tidelog")
         .outputMode("append")

@@ -9,6 +9,7 @@ Rule 3: a record that can't apply to the state is damage and raises CorruptError
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from resp.errors import CorruptError
@@ -49,7 +50,10 @@ def replay(ks: Keyspace, batch: bytes) -> int:
                     raise _not_above(ms, seq)
                 ks.append(key, stream, ms, seq, _part(batch, start + klen, stop))
             else:
-                _apply(ks, op, batch, at, stop)
+                apply = _APPLY.get(op)
+                if apply is None:
+                    raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+                apply(ks, batch, at, stop)
             at = stop
             count += 1
     except DAMAGE as error:
@@ -57,127 +61,160 @@ def replay(ks: Keyspace, batch: bytes) -> int:
     return count
 
 
-def _apply(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
-    if op == records.RUN:
-        _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
-        start = at + records.RUN_HEAD.size
-        key = batch[start : start + klen]
-        middle = start + klen + 4 * n
-        sizes, wire = records.unpack_sizes(batch[start + klen : middle]), _part(batch, middle, stop)
-        if n != len(sizes) or sum(sizes) != len(wire):
-            raise CorruptError("a RUN record whose sizes don't add up")
-        stream = _stream(ks, key) or ks.create_stream(key)
-        if not n or (ms, seq) <= (stream.last_ms, stream.last_seq) or seq + n - 1 > MASK64:
+def _apply_run(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
+    start = at + records.RUN_HEAD.size
+    key = batch[start : start + klen]
+    middle = start + klen + 4 * n
+    sizes, wire = records.unpack_sizes(batch[start + klen : middle]), _part(batch, middle, stop)
+    if n != len(sizes) or sum(sizes) != len(wire):
+        raise CorruptError("a RUN record whose sizes don't add up")
+    stream = _stream(ks, key) or ks.create_stream(key)
+    if not n or (ms, seq) <= (stream.last_ms, stream.last_seq) or seq + n - 1 > MASK64:
+        raise _not_above(ms, seq)
+    ks.append_packed(key, stream, ms, seq, sizes, wire)
+
+
+def _apply_evict(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
+    key = _part(batch, at + records.EVICT_HEAD.size, stop)
+    stream = _need(ks, key)
+    if not stream.first_ord < ordinal <= stream.next_ord:
+        raise CorruptError("an EVICT record for entries that the stream doesn't have")
+    ks.evict(key, stream, ordinal, int.from_bytes(raw, "big"))
+
+
+def _apply_delete(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    if not ks.remove(batch[at + 5 : stop]):
+        raise CorruptError("a DELETE record for a key that isn't there")
+
+
+def _apply_set(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
+    start = at + records.KEY_TIME_HEAD.size
+    ks.set_string(batch[start : start + klen], _part(batch, start + klen, stop), expire)
+
+
+def _apply_expire(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, _, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
+    key = _part(batch, at + records.KEY_TIME_HEAD.size, stop)
+    if key not in ks.keys:
+        raise CorruptError("an EXPIRE record for a key that isn't there")
+    if expire:
+        ks.set_expire(key, expire)
+    else:
+        ks.persist(key)
+
+
+def _apply_flush(ks: Keyspace, _batch: bytes, _at: int, _stop: int) -> None:
+    ks.flush()
+
+
+def _apply_group(ks: Keyspace, batch: bytes, at: int, _stop: int) -> None:
+    _, _, klen, glen, raw, ttl, deadline = records.GROUP_HEAD.unpack_from(batch, at)
+    key, name, _ = _split(batch, at + records.GROUP_HEAD.size, klen, glen)
+    stream = _stream(ks, key) or ks.create_stream(key)
+    effects.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
+
+
+def _apply_deliver(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    (_, _, klen, glen, dlen, raw, now, retry, expire, most, flags, new, again, gone) = (
+        records.DELIVER_HEAD.unpack_from(batch, at)
+    )
+    key, name, start = _split(batch, at + records.DELIVER_HEAD.size, klen, glen)
+    deadletter = batch[start : start + dlen]
+    raws = split_ids(_part(batch, start + dlen, stop))
+    if len(raws) != new + again + gone:
+        raise CorruptError("a DELIVER record whose IDs don't add up")
+    stream, group = _group(ks, key, name)
+    reader = effects.Reader(now, retry, expire, most, deadletter, flags)
+    offset = int.from_bytes(raw, "big")
+    old = [int.from_bytes(raw, "big") for raw in raws[new:]]
+    effects.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
+
+
+def _apply_ack(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
+    key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
+    effects.ack(ks, key, *_group(ks, key, name), split_ids(_part(batch, start, stop)))
+
+
+def _apply_due(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, due = records.DUE_HEAD.unpack_from(batch, at)
+    key, name, start = _split(batch, at + records.DUE_HEAD.size, klen, glen)
+    effects.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(_part(batch, start, stop)))
+
+
+def _apply_drop(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, dlen, raw, reason, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
+    key, name, start = _split(batch, at + records.DROP_HEAD.size, klen, glen)
+    stream, group = _group(ks, key, name)
+    entry_id = int.from_bytes(raw, "big")
+    deadletter, wire = batch[start : start + dlen], _part(batch, start + dlen, stop)
+    target = _stream(ks, deadletter) if deadletter else None
+    if target is not None and (ms, seq) <= (target.last_ms, target.last_seq):
+        raise _not_above(ms, seq)
+    effects.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
+
+
+def _apply_destroy(ks: Keyspace, batch: bytes, at: int, _stop: int) -> None:
+    _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
+    key, name, _ = _split(batch, at + records.IDS_HEAD.size, klen, glen)
+    stream, _ = _group(ks, key, name)
+    effects.destroy_group(ks, key, stream, name)
+
+
+def _apply_stage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, nlen, klen, ttl, deadline, n = records.STAGE_HEAD.unpack_from(batch, at)
+    name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
+    sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), _part(batch, start + 4 * n, stop)
+    if not n or n != len(sizes) or sum(sizes) != len(bare):
+        raise CorruptError("a STAGE record whose sizes don't add up")
+    publish.stage(ks, name, key, ttl, deadline, sizes, bare)
+
+
+def _apply_publish(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, flen, epoch, stages, streams = records.PUBLISH_HEAD.unpack_from(batch, at)
+    start = at + records.PUBLISH_HEAD.size
+    body = _part(batch, start, stop)
+    names, middle = records.unpack_names(body, flen, stages)
+    firsts = records.unpack_firsts(body, middle, streams)
+    content = publish.gathered(ks, names)
+    if set(content) != {key for key, _, _ in firsts} or len(content) != len(firsts):
+        raise CorruptError("a PUBLISH record for other streams than those that its stages are for")
+    if epoch <= ks.stages.fences.get(body[:flen], -1):
+        raise CorruptError("a PUBLISH record for an epoch that has passed")
+    for key, ms, seq in firsts:
+        stream = _stream(ks, key)
+        if stream is not None and (ms, seq) <= (stream.last_ms, stream.last_seq):
             raise _not_above(ms, seq)
-        ks.append_packed(key, stream, ms, seq, sizes, wire)
-    elif op == records.EVICT:
-        _, _, _, ordinal, raw = records.EVICT_HEAD.unpack_from(batch, at)
-        key = _part(batch, at + records.EVICT_HEAD.size, stop)
-        stream = _need(ks, key)
-        if not stream.first_ord < ordinal <= stream.next_ord:
-            raise CorruptError("an EVICT record for entries that the stream doesn't have")
-        ks.evict(key, stream, ordinal, int.from_bytes(raw, "big"))
-    elif op == records.DELETE:
-        if not ks.remove(batch[at + 5 : stop]):
-            raise CorruptError("a DELETE record for a key that isn't there")
-    elif op == records.SET:
-        _, _, klen, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
-        start = at + records.KEY_TIME_HEAD.size
-        ks.set_string(batch[start : start + klen], _part(batch, start + klen, stop), expire)
-    elif op == records.EXPIRE:
-        _, _, _, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
-        key = _part(batch, at + records.KEY_TIME_HEAD.size, stop)
-        if key not in ks.keys:
-            raise CorruptError("an EXPIRE record for a key that isn't there")
-        if expire:
-            ks.set_expire(key, expire)
-        else:
-            ks.persist(key)
-    elif op == records.FLUSH:
-        ks.flush()
-    elif op >= records.STAGE:
-        _apply_staging(ks, op, batch, at, stop)
-    else:
-        _apply_group(ks, op, batch, at, stop)
+    publish.publish(ks, body[:flen], epoch, names, content, firsts)
 
 
-def _apply_group(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
-    if op == records.GROUP:
-        _, _, klen, glen, raw, ttl, deadline = records.GROUP_HEAD.unpack_from(batch, at)
-        key, name, _ = _split(batch, at + records.GROUP_HEAD.size, klen, glen)
-        stream = _stream(ks, key) or ks.create_stream(key)
-        effects.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
-    elif op == records.DELIVER:
-        (_, _, klen, glen, dlen, raw, now, retry, expire, most, flags, new, again, gone) = (
-            records.DELIVER_HEAD.unpack_from(batch, at)
-        )
-        key, name, start = _split(batch, at + records.DELIVER_HEAD.size, klen, glen)
-        deadletter = batch[start : start + dlen]
-        raws = split_ids(_part(batch, start + dlen, stop))
-        if len(raws) != new + again + gone:
-            raise CorruptError("a DELIVER record whose IDs don't add up")
-        stream, group = _group(ks, key, name)
-        reader = effects.Reader(now, retry, expire, most, deadletter, flags)
-        offset = int.from_bytes(raw, "big")
-        old = [int.from_bytes(raw, "big") for raw in raws[new:]]
-        effects.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
-    elif op == records.ACK:
-        _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
-        key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
-        effects.ack(ks, key, *_group(ks, key, name), split_ids(_part(batch, start, stop)))
-    elif op == records.DUE:
-        _, _, klen, glen, due = records.DUE_HEAD.unpack_from(batch, at)
-        key, name, start = _split(batch, at + records.DUE_HEAD.size, klen, glen)
-        effects.set_due(ks, key, *_group(ks, key, name), due, unpack_ids(_part(batch, start, stop)))
-    elif op == records.DROP:
-        _, _, klen, glen, dlen, raw, reason, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
-        key, name, start = _split(batch, at + records.DROP_HEAD.size, klen, glen)
-        stream, group = _group(ks, key, name)
-        entry_id = int.from_bytes(raw, "big")
-        deadletter, wire = batch[start : start + dlen], _part(batch, start + dlen, stop)
-        target = _stream(ks, deadletter) if deadletter else None
-        if target is not None and (ms, seq) <= (target.last_ms, target.last_seq):
-            raise _not_above(ms, seq)
-        effects.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
-    elif op == records.DESTROY:
-        _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
-        key, name, _ = _split(batch, at + records.IDS_HEAD.size, klen, glen)
-        stream, _ = _group(ks, key, name)
-        effects.destroy_group(ks, key, stream, name)
-    else:
-        raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+def _apply_unstage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    names, _ = records.unpack_names(batch[at + 5 : stop], 0, -1)
+    if publish.unstage(ks, names) != len(names):
+        raise CorruptError("an UNSTAGE record for a stage that isn't there")
 
 
-def _apply_staging(ks: Keyspace, op: int, batch: bytes, at: int, stop: int) -> None:
-    if op == records.STAGE:
-        _, _, nlen, klen, ttl, deadline, n = records.STAGE_HEAD.unpack_from(batch, at)
-        name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
-        sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), _part(batch, start + 4 * n, stop)
-        if not n or n != len(sizes) or sum(sizes) != len(bare):
-            raise CorruptError("a STAGE record whose sizes don't add up")
-        publish.stage(ks, name, key, ttl, deadline, sizes, bare)
-    elif op == records.PUBLISH:
-        _, _, flen, epoch, stages, streams = records.PUBLISH_HEAD.unpack_from(batch, at)
-        start = at + records.PUBLISH_HEAD.size
-        body = _part(batch, start, stop)
-        names, middle = records.unpack_names(body, flen, stages)
-        firsts = records.unpack_firsts(body, middle, streams)
-        content = publish.gathered(ks, names)
-        if set(content) != {key for key, _, _ in firsts} or len(content) != len(firsts):
-            raise CorruptError("a PUBLISH record for other streams than those that its stages are for")
-        if epoch <= ks.stages.fences.get(body[:flen], -1):
-            raise CorruptError("a PUBLISH record for an epoch that has passed")
-        for key, ms, seq in firsts:
-            stream = _stream(ks, key)
-            if stream is not None and (ms, seq) <= (stream.last_ms, stream.last_seq):
-                raise _not_above(ms, seq)
-        publish.publish(ks, body[:flen], epoch, names, content, firsts)
-    elif op == records.UNSTAGE:
-        names, _ = records.unpack_names(batch[at + 5 : stop], 0, -1)
-        if publish.unstage(ks, names) != len(names):
-            raise CorruptError("an UNSTAGE record for a stage that isn't there")
-    else:
-        raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+# Each takes the keyspace, the batch, and where the record begins and ends in it.
+_APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
+    records.RUN: _apply_run,
+    records.EVICT: _apply_evict,
+    records.DELETE: _apply_delete,
+    records.SET: _apply_set,
+    records.EXPIRE: _apply_expire,
+    records.FLUSH: _apply_flush,
+    records.GROUP: _apply_group,
+    records.DELIVER: _apply_deliver,
+    records.ACK: _apply_ack,
+    records.DUE: _apply_due,
+    records.DROP: _apply_drop,
+    records.DESTROY: _apply_destroy,
+    records.STAGE: _apply_stage,
+    records.PUBLISH: _apply_publish,
+    records.UNSTAGE: _apply_unstage,
+}
 
 
 def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes, int]:

@@ -1,7 +1,11 @@
-"""tidelog: what users import. It talks RESP to a tidelog-server and shares no code with it.
+"""tidelog: clients of a tidelog-server. They talk RESP to it and share no code with it.
 
-``Client`` and ``AsyncClient`` have the commands, ``Entry`` and its kin are what they return, ``tidelog.testing`` starts
-a server for your tests, and the ``tidelog`` program loads, tails and dumps streams.
+``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return.
+
+    client   the clients, and what the other parts build on
+    spark    streams as a source and a sink of PySpark
+    cli      the ``tidelog`` program: load, tail, dump, info
+    testing  a server for your tests: ``running_server`` and pytest fixtures
 """
 
 from tidelog.client import calls

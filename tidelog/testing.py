@@ -1,4 +1,4 @@
-"""A real tidelog-server for tests: a process of its own, on a free port, in a directory of its own.
+"""A real tidelog-server for tests: a process of its own on a free port, with a data directory of its own.
 
 With pytest, one line in the ``conftest.py`` at the top of your tests::
 
@@ -9,11 +9,11 @@ and then::
     def test_orders(tidelog_server):
         with tidelog_server.client() as client:
             client.tappend("orders", {"item": "tea"})
-            tidelog_server.kill()     # SIGKILL: what was acknowledged is there afterwards
+            tidelog_server.kill()     # SIGKILL: what was acknowledged survives it
             tidelog_server.start()
             assert client.tlen("orders") == 1
 
-Nothing is registered behind your back: without that line there is no fixture. Without pytest::
+Without that line there are no fixtures: the package does not register itself with pytest. Without pytest::
 
     with running_server() as server:
         server.client().tappend("orders", {"item": "tea"})
@@ -38,17 +38,17 @@ import tidelog
 from tidelog.client.client import Client
 
 READY = "Ready to accept connections"
-SETTLE = 30.0  # seconds a start or an orderly stop may take before it counts as failed
+SETTLE = 30.0  # seconds that a start or an orderly stop may take
 
 
 class ServerError(Exception):
-    """The server did not start, or did not stop. The text ends with its last lines."""
+    """The server did not start, did not stop, or is not running. The text ends with its last lines of output."""
 
 
 class Server:
-    """One tidelog-server process and the directory it lives in. ``running_server()`` makes one and clears it away.
+    """A tidelog-server process and its data directory. Made by ``running_server()``, which also removes it.
 
-    Address and directory stay the same when it is restarted, so clients find it again and the data is there.
+    Address and directory stay the same across restarts, so clients reconnect and the data is still there.
     """
 
     def __init__(self, directory: Path, config: dict[str, str | int], command: Sequence[str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Server:
         self.config = config
         self.host = "127.0.0.1"
         self.port = free_port()
-        self.output: list[str] = []  # lines of the current process, standard error among them
+        self.output: list[str] = []  # lines of the current process, standard error included
         self._command = list(command or [sys.executable, "-P", "-m", "_tidelog_server"])
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()  # follows the process's output
@@ -68,7 +68,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the running process. ServerError if there is none."""
+        """The process ID. ServerError if the server is not running."""
         if self._process is None:
             raise ServerError("the server is not running")
         return self._process.pid
@@ -78,11 +78,11 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> Client:
-        """A new client of this server; the options are Client's."""
+        """A new client of this server. ``options`` are those of Client."""
         return Client(self.url, **options)
 
     def start(self) -> None:
-        """Start, and return once it accepts connections. Nothing happens if it is running. ServerError if it can't."""
+        """Start, and return when it accepts connections. Nothing happens if it is running. ServerError if it can't."""
         if self.running:
             return
         flags = {"bind": self.host, "port": self.port, "dir": str(self.directory), **self.config}
@@ -106,7 +106,7 @@ class Server:
             raise self._error("the server did not start")
 
     def stop(self) -> None:
-        """Stop in an orderly way (SIGTERM). ServerError if it takes too long, or ends with an error."""
+        """Stop in an orderly way (SIGTERM). ServerError if that takes longer than SETTLE or ends with an error."""
         if self._process is None:
             return
         self._process.terminate()
@@ -120,7 +120,7 @@ class Server:
             raise self._error(f"the server ended with status {status}")
 
     def kill(self) -> None:
-        """Stop it as a crash would: SIGKILL, no last word."""
+        """Stop as in a crash: SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -148,7 +148,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A TCP port of this machine that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -156,7 +156,7 @@ def free_port() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the place this package came from on the path: the server that was installed beside it is started."""
+    """Ours, with the folder that holds this package first in PYTHONPATH: the server installed beside it is started."""
     here = str(Path(tidelog.__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here, "PYTHONUNBUFFERED": "1"}
@@ -166,11 +166,12 @@ def _environment() -> dict[str, str]:
 def running_server(
     directory: str | Path | None = None, command: Sequence[str] | None = None, **config: str | int
 ) -> Iterator[Server]:
-    """A running server; stopped at the end, its directory removed if none was given.
+    """A running server. It is stopped at the end, and its directory is removed unless you gave one.
 
-    ``config`` are its settings with underscores for dashes: ``running_server(appendfsync="everysec")``; a replica is
-    ``running_server(replicaof=f"{leader.host} {leader.port}")``. ``command`` starts another program than the
-    tidelog-server installed beside this package; the flags are added to it.
+    ``config`` are the server's directives, with underscores for dashes: ``running_server(appendfsync="everysec")``; a
+    replica is ``running_server(replicaof=f"{leader.host} {leader.port}")``. ``command`` is started in place of the
+    tidelog-server installed beside this package; the flags are appended to it. ServerError if the server does not
+    start, or does not stop at the end.
     """
     settings = {name.replace("_", "-"): value for name, value in config.items()}
     where = Path(tempfile.mkdtemp(prefix="tidelog-")) if directory is None else Path(directory)
@@ -193,7 +194,7 @@ else:
 
     @pytest.fixture(scope="session")
     def tidelog_process() -> Iterator[Server]:
-        """One server for the whole test session; use ``tidelog_server``, which empties it."""
+        """One server for the whole test session. Tests use ``tidelog_server``, which empties it."""
         with running_server() as server:
             yield server
 
@@ -201,7 +202,7 @@ else:
     def tidelog_server(tidelog_process: Server) -> Server:
         """A running tidelog-server without data: a ``Server``, shared by the tests of a session, emptied for each.
 
-        A test may stop, kill and restart it.
+        Tests may stop, kill and restart it.
         """
         tidelog_process.start()
         with tidelog_process.client() as client:

@@ -10,8 +10,7 @@ from commands.declare import arg, block, command, oneof, opt, token
 from commands.parse import integer, positive, timeout_ms
 from resp import errors, reply
 from resp.errors import CommandError
-
-_NEVER = 0
+from storage.timers import NEVER
 
 _server = partial(command, group="server", since="0.1.0")
 _wait = partial(command, flags="blocking", group="connection", since="0.1.0", complexity="O(N): N replicas.")
@@ -95,7 +94,7 @@ def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Ca
     if satisfied() or ctx.in_exec:
         return counted()
     ctx.server.replicas.ask()
-    return Await(ctx.now + timeout if timeout else _NEVER, lambda: counted() if satisfied() else None, counted)
+    return Await(ctx.now + timeout if timeout else NEVER, lambda: counted() if satisfied() else None, counted)
 
 
 @_wait("WAIT", arg("numreplicas", "integer"), arg("timeout", "integer"))
@@ -150,7 +149,7 @@ def psync(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) > 3 and not takeover:
         raise errors.syntax()
     ctx.server.roles.psync(ctx.session, argv[1].decode("latin-1"), integer(argv[2]), takeover)
-    return Await(_NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes the connection over
+    return Await(NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes the connection over
 
 
 @_server("SYNC", flags="admin noscript no_async_loading no_multi")

@@ -42,45 +42,53 @@ class ReadOptions:
         at, end = 1, len(words)
         while at < end:
             word = words[at].upper()
-            left = end - at - 1
             if word in seen:
                 raise errors.syntax()
             seen.append(word)
-            if word == b"WITHINFO":
-                self.with_info = True
-                at += 1
-            elif word == b"BLOCK" and left >= 1:
-                self.block = timeout_ms(words[at + 1])
-                at += 2
-            elif word == b"GROUP" and left >= 2:
-                self.group = words[at + 1]
-                if not self.group:
-                    raise CommandError(errors.EMPTY_GROUP)
-                self.ttl = span(words[at + 2])
-                at += 3
-            elif word == b"RETRY" and left >= 2:
-                self.retry = span(words[at + 1], 1, errors.BAD_RETRY)
-                self.expire = span(words[at + 2])
-                self.flags |= records.HAS_RETRY
-                at += 3
-            elif word == b"MAXDELIVERIES" and left >= 1:
-                self.max_deliveries = integer(words[at + 1])
-                if not 1 <= self.max_deliveries < 1 << 32:
-                    raise CommandError(errors.BAD_MAXDELIVERIES)
-                self.flags |= records.HAS_MAX
-                at += 2
-            elif word == b"DEADLETTER" and left >= 1:
-                self.deadletter = words[at + 1]
-                if not self.deadletter or self.deadletter == key:
-                    raise CommandError(errors.BAD_DEADLETTER)
-                self.flags |= records.HAS_DEADLETTER
-                at += 2
-            else:
-                raise errors.syntax()
+            at += 1 + self._take(key, word, words[at + 1 :])
         if self.flags & records.HAS_RETRY and not self.group:
             raise CommandError(errors.RETRY_NEEDS_GROUP)
         if self.flags and not self.flags & records.HAS_RETRY:
             raise CommandError(errors.NEEDS_RETRY)
+
+    def _take(self, key: bytes, word: bytes, words: list[bytes]) -> int:
+        """One option; ``words`` come after it. Returns how many of them it took."""
+        left = len(words)
+        if word == b"WITHINFO":
+            self.with_info = True
+            return 0
+        if word == b"BLOCK" and left >= 1:
+            self.block = timeout_ms(words[0])
+            return 1
+        if word == b"GROUP" and left >= 2:
+            self.group = words[0]
+            if not self.group:
+                raise CommandError(errors.EMPTY_GROUP)
+            self.ttl = span(words[1])
+            return 2
+        return self._take_retry(key, word, words)
+
+    def _take_retry(self, key: bytes, word: bytes, words: list[bytes]) -> int:
+        """One of the options of redelivery."""
+        left = len(words)
+        if word == b"RETRY" and left >= 2:
+            self.retry, self.expire = span(words[0], 1, errors.BAD_RETRY), span(words[1])
+            self.flags |= records.HAS_RETRY
+            return 2
+        if word == b"MAXDELIVERIES" and left >= 1:
+            self.max_deliveries = integer(words[0])
+            if not 1 <= self.max_deliveries < 1 << 32:
+                raise CommandError(errors.BAD_MAXDELIVERIES)
+            self.flags |= records.HAS_MAX
+            return 1
+        if word == b"DEADLETTER" and left >= 1:
+            self.deadletter = words[0]
+            if not self.deadletter or self.deadletter == key:
+                raise CommandError(errors.BAD_DEADLETTER)
+            self.flags |= records.HAS_DEADLETTER
+            return 1
+        raise errors.syntax()
+
 
     def deadline(self, now: int) -> int:
         """When a wait that begins now ends, in ms since epoch, or NEVER."""

@@ -12,7 +12,8 @@ from commands.declare import Command
 from commands.session import Session
 from respserver.config.config import Config
 
-NEVER_NS: Final = 1 << 62  # nanoseconds that nothing takes
+BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us, 12 days; longer durations are in the last one
+NO_LIMIT_NS: Final = 1 << 62  # more nanoseconds than any command takes
 
 MAX_ARGS = 32  # the most arguments of a command in the slow log; the last one says how many were left out
 MAX_ARG_BYTES = 128  # the most bytes of an argument there
@@ -102,9 +103,6 @@ class Histogram:
 
     __slots__ = ("_counts", "calls")
 
-    # up to 2 ** 40 us, 12 days; longer durations are in the last bucket
-    _BUCKETS = 37 * 8 + 16
-
     def __init__(self) -> None:
         self.calls = 0
         self._counts: list[int] = []  # by bucket, up to the slowest one in use
@@ -114,7 +112,7 @@ class Histogram:
             bucket = max(usec, 0)
         else:
             shift = usec.bit_length() - 4
-            bucket = min(shift * 8 + (usec >> shift), self._BUCKETS - 1)
+            bucket = min(shift * 8 + (usec >> shift), BUCKETS - 1)
         counts = self._counts
         if bucket >= len(counts):
             counts.extend([0] * (bucket + 1 - len(counts)))
@@ -164,7 +162,7 @@ class Timings:
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
         self.tracking = False  # whether histograms are kept
-        self.slow_ns = NEVER_NS  # slow() is called for commands that take longer, in nanoseconds
+        self.slow_ns = NO_LIMIT_NS  # slow() is called for commands that take longer, in nanoseconds
         self.configure()
 
     def configure(self) -> None:
@@ -179,7 +177,7 @@ class Timings:
             limits.append(config.slowlog_log_slower_than * 1000)
         if config.latency_monitor_threshold > 0:
             limits.append(config.latency_monitor_threshold * 1_000_000)
-        self.slow_ns = min(limits, default=NEVER_NS)
+        self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
     def note(self, name: str, took_ns: int) -> None:
         """Add a call to the histogram of the command."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from commands.parse import integer
 from commands.session import Session
+from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from replication import frames
 from replication.feed import Feed
@@ -30,7 +31,6 @@ from respserver.observe.stats import ReplicaStats, RoleStats
 from respserver.ticks import Ticks
 
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
-NOTHING = 1 << 62  # a log offset after all others: the journal need not keep anything for replicas
 
 
 class Introduced:

@@ -148,11 +148,7 @@ class SortedRows:
                 return b""
         row = chunk[at : at + width]
         self.count -= 1
-        rest = chunk[:at] + chunk[at + width :]
-        if len(rest) > self._small:
-            self._chunks[i] = rest
-        else:
-            self._shrunk(i, rest)
+        self._set_rest(i, chunk[:at] + chunk[at + width :])
         return row
 
     # -- many rows -------------------------------------------------------------------------------------------
@@ -181,54 +177,65 @@ class SortedRows:
 
     def delete_many(self, keys: list[bytes]) -> list[bytes]:
         """Remove the rows with these keys, which ascend; returns the rows that existed, in order."""
-        chunks, mins, width, key_size = self._chunks, self._mins, self._width, self._key_size
         gone: list[bytes] = []
         n, j = len(keys), 0
         while j < n:
-            key = keys[j]
-            i = bisect_right(mins, key) - 1
-            border = self._min_after(i)
-            chunk = chunks[i]
-            at = position(chunk, key, width)
-            count = min(n - j, (len(chunk) - at) // width) if width == key_size else 0
-            if count > 1:
-                part, some = chunk[at : at + count * width], keys[j : j + count]
-                if part == b"".join(some):  # often the keys are those of the next rows
-                    gone += some
-                    j += count
-                    left = chunk[:at] + chunk[at + len(part) :]
-                    if len(left) > self._small:
-                        chunks[i] = left
-                    else:
-                        self._shrunk(i, left)
-                    continue
-            kept: list[bytes] = []
-            start = 0
-            while True:
-                row = chunk[at : at + width]
-                if row[:key_size] == key:
-                    gone.append(row)
-                    if at > start:
-                        kept.append(chunk[start:at])
-                    at += width
-                    start = at
-                j += 1
-                if j == n:
-                    break
-                key = keys[j]
-                if border and key >= border:
-                    break
-                if chunk[at : at + key_size] < key:  # the next key need not be the next row
-                    at = position(chunk, key, width, at)
-            if start:
-                kept.append(chunk[start:])
-                rest = b"".join(kept)
-                if len(rest) > self._small:
-                    chunks[i] = rest
-                else:
-                    self._shrunk(i, rest)
+            i = bisect_right(self._mins, keys[j]) - 1
+            at = position(self._chunks[i], keys[j], self._width)
+            count = self._delete_next(i, at, keys, j)
+            if count:  # often the keys are those of the next rows
+                gone += keys[j : j + count]
+                j += count
+            else:
+                j = self._delete_some(i, at, keys, j, gone)
         self.count -= len(gone)
         return gone
+
+    def _delete_next(self, i: int, at: int, keys: list[bytes], j: int) -> int:
+        """Remove the rows of chunk ``i`` from ``at`` on if they are just the keys from ``j`` on; their number, or 0."""
+        chunk, width = self._chunks[i], self._width
+        count = min(len(keys) - j, (len(chunk) - at) // width) if width == self._key_size else 0
+        if count < 2:
+            return 0
+        end = at + count * width
+        if chunk[at:end] != b"".join(keys[j : j + count]):
+            return 0
+        self._set_rest(i, chunk[:at] + chunk[end:])
+        return count
+
+    def _delete_some(self, i: int, at: int, keys: list[bytes], j: int, gone: list[bytes]) -> int:
+        """Remove rows of chunk ``i``, ``at`` or after, into ``gone``; returns the first key that is another chunk's."""
+        chunk, width, key_size = self._chunks[i], self._width, self._key_size
+        border, n, key = self._min_after(i), len(keys), keys[j]
+        kept: list[bytes] = []
+        start = 0
+        while True:
+            row = chunk[at : at + width]
+            if row[:key_size] == key:
+                gone.append(row)
+                if at > start:
+                    kept.append(chunk[start:at])
+                at += width
+                start = at
+            j += 1
+            if j == n:
+                break
+            key = keys[j]
+            if border and key >= border:
+                break
+            if chunk[at : at + key_size] < key:  # the next key need not be the next row
+                at = position(chunk, key, width, at)
+        if start:
+            kept.append(chunk[start:])
+            self._set_rest(i, b"".join(kept))
+        return j
+
+    def _set_rest(self, i: int, rest: bytes) -> None:
+        """What is left of chunk ``i`` after a deletion."""
+        if len(rest) > self._small:
+            self._chunks[i] = rest
+        else:
+            self._shrunk(i, rest)
 
     # -- the whole -------------------------------------------------------------------------------------------
     def dump(self) -> list[bytes]:

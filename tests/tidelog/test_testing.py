@@ -1,4 +1,4 @@
-"""The test kit that users get: a server as a process, and the pytest fixture."""
+"""The test kit for users: a server as a process, and the pytest fixtures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_it_runs_where_it_says_and_clears_up() -> None:
+def test_it_runs_at_its_address_and_is_removed_afterwards() -> None:
     with running_server(appendfsync="everysec", node_cache_size=1 << 20) as server:
         assert server.running
         with server.client() as client:
@@ -38,7 +38,7 @@ def test_it_runs_where_it_says_and_clears_up() -> None:
     assert not server.running
 
 
-def test_it_clears_up_after_a_failing_test() -> None:
+def test_it_is_removed_after_a_failing_test() -> None:
     seen: list[Server] = []
 
     def failing() -> None:
@@ -83,7 +83,7 @@ def test_kill_and_restart_keep_address_and_data(tidelog_server: Server) -> None:
         assert tidelog_server.url == url
 
 
-def test_what_can_not_start_says_why(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"did not start(.|\n)*no-such-thing"), running_server(no_such_thing=1):
         pass
     script = "import sys; print('about to fail'); sys.exit(3)"
@@ -132,7 +132,7 @@ def test_the_fixture_in_a_project_of_its_own(tmp_path: Path) -> None:
     assert "3 passed" in result.stdout
 
 
-def test_without_asking_there_is_no_fixture(tmp_path: Path) -> None:
+def test_without_the_plugin_there_is_no_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(USERS_TEST)
     result = pytest_run(tmp_path)
     assert "fixture 'tidelog_server' not found" in result.stdout

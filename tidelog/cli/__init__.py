@@ -1,8 +1,8 @@
-"""The ``tidelog`` program.
+"""The ``tidelog`` program, also ``python -m tidelog.cli``.
 
+    program   the commands: load, tail, dump, info
+    load      rows of a file into a stream
     lines     entries as JSON lines and as text
-    load      files into rows into a stream
-    program   the ``tidelog`` program
-    progress  the bar on standard error
     report    what ``tidelog info`` prints
+    progress  the progress bar of a load
 """

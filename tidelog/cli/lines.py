@@ -1,4 +1,4 @@
-"""Entries as lines: JSON that loses nothing, and text for people.
+"""Entries as lines: JSON that keeps everything, and text to read.
 
 The JSON form, one entry a line::
 
@@ -22,16 +22,16 @@ Pair = tuple[str | bytes, str | bytes]
 
 
 def to_json(entry: Entry) -> str:
-    """One line, without its end."""
+    """One line, without a line end."""
     pairs = [(_json_value(field), _json_value(value)) for field, value in entry.pairs]
     names = [name for name, _ in pairs if isinstance(name, str)]
-    plain = len(set(names)) == len(pairs)  # every name is text and there once
+    plain = len(set(names)) == len(pairs)  # every name is text, and none occurs twice
     fields: object = {str(name): value for name, value in pairs} if plain else pairs
     return json.dumps({"id": str(entry.id), "fields": fields}, ensure_ascii=False, separators=(",", ":"))
 
 
 def fields_from_json(row: Any) -> list[Pair]:
-    """The fields of what ``to_json`` wrote, parsed. ValueError if it is something else."""
+    """The fields of an object that ``to_json`` wrote, parsed from JSON. ValueError for another one."""
     fields = row.get("fields") if isinstance(row, dict) else None
     if isinstance(fields, dict):
         fields = list(fields.items())
@@ -59,7 +59,7 @@ def _from_json_value(value: object) -> str | bytes:
 
 
 def to_text(entry: Entry) -> str:
-    """For people: when it was added, its ID, ``field=value`` pairs; whatever a terminal can't show is escaped."""
+    """Time, ID and ``field=value`` pairs; what a terminal can't show is escaped."""
     try:
         when = entry.id.time.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.id.ms % 1000:03}"
     except (ValueError, OverflowError):  # beyond the year 9999

@@ -1,7 +1,7 @@
-"""Rows of a file into a stream: CSV, JSON lines or what ``tidelog dump`` wrote, by TMAPPEND in batches.
+"""Rows of a file into a stream: CSV, JSON lines or the output of ``tidelog dump``, by TMAPPEND in batches.
 
-Two parts, each usable alone: readers turn bytes into rows (``read_rows``), a ``Loader`` appends them. Every row knows
-its line, so that a bad one can be named and an interrupted load can go on where it stopped.
+``read_rows`` makes rows of bytes, a ``Loader`` appends them; each can be used alone. A row has its line numbers, so
+that messages can name a bad row, and an interrupted load can be continued.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from tidelog.cli.lines import Pair, fields_from_json
-from tidelog.client.client import Client
+from tidelog.client import Client
 from tidelog.client.entries import StreamId
 
 if TYPE_CHECKING:
     import _csv
 
 Format = Literal["csv", "jsonl", "dump"]
-BATCH_BYTES = 1 << 20  # a batch is sent when it holds so much, however few rows that is
+BATCH_BYTES = 1 << 20  # a batch is sent once its values have so many bytes, however few rows that is
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What becomes one entry."""
+    """A row that becomes an entry."""
 
     line: int  # where it begins; the first line is 1
-    end_line: int  # where it ends: a quoted CSV value may hold line ends
+    end_line: int  # where it ends: a quoted CSV value may contain line ends
     pairs: list[Pair]
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """What can't become one, and why."""
+    """A row that can't become an entry, and why."""
 
     line: int
     end_line: int
@@ -43,7 +43,7 @@ class BadRow:
 
 
 def guess_format(name: str, source: io.BufferedReader) -> Format:
-    """By the file's name, else by its first character; nothing is consumed."""
+    """The format by the file's name, or else by its first character; nothing is consumed."""
     lower = name.lower()
     if lower.endswith((".csv", ".tsv")):
         return "csv"
@@ -56,18 +56,18 @@ Rows = Generator[Row | BadRow, None, None]
 
 
 def read_rows(source: BinaryIO, form: Format, delimiter: str = ",") -> Rows:
-    """The rows of a file. ValueError if a CSV file has no header. Close it if you don't read to the end."""
+    """The rows of a file. Close the generator if you don't read to the end. ValueError if a CSV file has no header."""
     return _csv_rows(source, delimiter) if form == "csv" else _json_rows(source, form)
 
 
 def _csv_rows(source: BinaryIO, delimiter: str) -> Rows:
-    # surrogateescape: bytes that are not UTF-8 come through unchanged
+    # surrogateescape keeps bytes that are not UTF-8
     text = io.TextIOWrapper(source, "utf-8-sig", errors="surrogateescape", newline="")
     try:
         csv.field_size_limit(1 << 30)
         yield from _records(csv.reader(text, delimiter=delimiter, strict=True))
     finally:
-        text.detach()  # the source is its opener's to close
+        text.detach()  # closing the source is up to the caller
 
 
 def _records(reader: _csv.Reader) -> Rows:
@@ -110,7 +110,7 @@ def _json_rows(source: BinaryIO, form: Format) -> Rows:
 
 
 def _object_pairs(line: bytes) -> list[Pair]:
-    """Numbers as they are written, true and false by name, nested values as JSON; a null is a field left out."""
+    """Numbers as they are written, ``true`` and ``false``, nested values as JSON; a null is a field left out."""
     row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
@@ -127,17 +127,16 @@ def _value(value: object, whole: object) -> str:
 
 
 class Loader:
-    """Appends rows in batches. A batch holds consecutive rows with the same fields; it is in the stream whole or not
-    at all."""
+    """Appends rows in batches: consecutive rows with the same fields, appended as a whole or not at all."""
 
     def __init__(self, client: Client, key: str | bytes, batch: int = 500) -> None:
         self.client = client
         self.key = key
-        self.batch = batch  # rows
-        self.rows = 0  # appended
-        self.line = 0  # every good row that ends up to this line is appended
-        self.first: StreamId | None = None  # of what was appended
-        self.last: StreamId | None = None
+        self.batch = batch  # rows a batch, at most
+        self.rows = 0  # rows appended
+        self.line = 0  # all good rows up to this line are appended
+        self.first: StreamId | None = None  # ID of the first entry appended
+        self.last: StreamId | None = None  # and of the last one
         self._names: list[str | bytes] = []
         self._values: list[list[str | bytes]] = []
         self._bytes = 0
@@ -146,11 +145,11 @@ class Loader:
 
     @property
     def waiting(self) -> tuple[int, int] | None:
-        """First and last line of the rows gathered and not yet known to be appended; None if there is none."""
+        """First and last line of the rows that are not known to be appended; None if there are none."""
         return (self._from_line, self._to_line) if self._values else None
 
     def add(self, row: Row) -> None:
-        """Take a row; sends the batch when it is full. Raises what ``Client.tmappend`` does."""
+        """Add a row; sends the batch when it is full. Errors as for ``Client.tmappend``."""
         names = [name for name, _ in row.pairs]
         if names != self._names:
             self.flush()
@@ -165,7 +164,7 @@ class Loader:
             self.flush()
 
     def flush(self) -> None:
-        """Append what is gathered."""
+        """Send the batch, if it has rows. Errors as for ``Client.tmappend``."""
         if not self._values:
             return
         span = self.client.tmappend(self.key, self._names, self._values)

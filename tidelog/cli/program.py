@@ -20,32 +20,32 @@ from tidelog.cli import lines
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
-from tidelog.client.client import DEFAULT_URL, PAGE, Client
+from tidelog.client import DEFAULT_URL, PAGE, Client
 from tidelog.client.entries import Batch, StreamId
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
-RECONNECT = 1.0  # seconds between two attempts to find a lost server again
-POLL = 60_000  # ms a tail waits at a time
-AT_ONCE = 100  # entries a tail takes at a time
+RECONNECT = 1.0  # seconds between two attempts to reach a server that went away
+POLL = 60_000  # ms that a tail waits in one TREAD
+AT_ONCE = 100  # entries that a tail reads in one TREAD
 
 
 def url_option(command: F) -> F:
-    """--url, which every command has."""
+    """Adds --url, which every command has."""
     return click.option(
         "--url",
         envvar="TIDELOG_URL",
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="The server: redis://, rediss:// (TLS) or unix://, with user and password where it asks for them.",
+        help="The server: redis://, rediss:// (TLS) or unix://, with user and password if it wants them.",
     )(command)
 
 
 @contextmanager
 def connected(url: str) -> Iterator[Client]:
-    """A client; what the server or the way to it says becomes the program's error message."""
+    """A client. Errors of the server and of the connection become error messages of the program."""
     try:
         with Client(url) as client:
             yield client
@@ -53,12 +53,12 @@ def connected(url: str) -> Iterator[Client]:
         raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
     except redis.ResponseError as error:
         raise click.ClickException(f"the server says: {error}") from None
-    except ValueError as error:  # a URL or an ID that is none
+    except ValueError as error:  # not a URL, or not an ID
         raise click.ClickException(str(error)) from None
 
 
 def _shown(url: str) -> str:
-    """Without the password."""
+    """A URL without user and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}{found}{rest.rpartition('@')[2]}"
 
@@ -69,12 +69,12 @@ def main() -> None:
     """Work with the streams of a tidelog-server.
 
     \b
-    A stream is an append-only log under a key. An entry has an ID, which is the
-    time it was added (ms.seq), and fields with values. Try:
+    A stream is an append-only log under a key. An entry has an ID (ms.seq),
+    which is the time it was appended, and fields with values. Try:
 
     \b
       tidelog load weather temps.csv          a file into a stream
-      tidelog tail weather                    what is there, then what arrives
+      tidelog tail weather                    the newest entries, then new ones
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
     """
@@ -85,24 +85,24 @@ def main() -> None:
 @click.argument("file", type=click.File("rb"))
 @url_option
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "dump"]), help="Default: guessed.")
-@click.option("--delimiter", default=",", show_default=True, help="Between the values of a CSV file.")
-@click.option("--batch", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Rows a command.")
+@click.option("--delimiter", default=",", show_default=True, help="Separates the values of a CSV file.")
+@click.option("--batch", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Rows per command.")
 @click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
-@click.option("--from-line", type=click.IntRange(1), default=1, help="Go on at this line of the file.")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of the file.")
 def load(
     key: str, file: io.BufferedReader, url: str, form: Format | None, delimiter: str, batch: int, on_error: str,
     from_line: int,
 ) -> None:  # fmt: skip
-    """Append the rows of FILE to the stream KEY, - for standard input.
+    """Append the rows of FILE (- is standard input) to the stream KEY.
 
     \b
     csv    the first line names the fields, each other line is an entry
     jsonl  each line is a JSON object; numbers are kept as they are written,
-           nested values as JSON, a null is a field left out
-    dump   what "tidelog dump" wrote, the entries get new IDs
+           nested values as JSON; a null is a field left out
+    dump   output of "tidelog dump"; the entries get new IDs
 
-    The format is guessed from the name (.csv, .jsonl, .ndjson) or the first character. Rows go in batches, each in
-    the stream whole or not at all. When a load is stopped it says at which line to go on with --from-line.
+    The format is guessed from the name (.csv, .jsonl, .ndjson) or the first character. Rows are appended in batches,
+    each as a whole or not at all. A load that stops early prints the --from-line to continue with.
     """
     rows = read_rows(file, form or guess_format(file.name, file), delimiter)
     with connected(url) as client, Progress(_size(file)) as progress, closing(rows):
@@ -135,7 +135,7 @@ def load(
 def _size(file: io.BufferedReader) -> int | None:
     try:
         status = os.fstat(file.fileno())
-    except OSError:  # not a file of the system
+    except OSError:  # it has no file descriptor
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -144,43 +144,43 @@ def _where_it_stands(loader: Loader, next_line: int) -> str:
     text = f"\n{loader.rows:,} rows are in. To go on: --from-line {next_line}"
     if loader.waiting:
         first, last = loader.waiting
-        text += f"\nThe batch of lines {first} to {last} was not answered: look whether it is in before you go on."
+        text += f"\nThe batch of lines {first} to {last} was not answered: check whether it is in before you go on."
     return text
 
 
 @main.command()
 @click.argument("key")
 @url_option
-@click.option("-n", "--lines", "show", type=click.IntRange(0), default=10, help="Entries to begin with; default: 10.")
-@click.option("--from", "start", metavar="ID", help="Begin after this ID instead; 0 is the beginning.")
+@click.option("-n", "--lines", "show", type=click.IntRange(0), default=10, help="How many of the newest; default: 10.")
+@click.option("--from", "start", metavar="ID", help="Begin after this ID instead; 0: at the first entry.")
 @click.option("--limit", type=click.IntRange(1), help="End after so many entries.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as dump writes them.")
 @click.option("--group", help="Share the stream with the other readers of this group.")
-@click.option("--ttl", type=click.IntRange(0), default=0, help="Ms without a request until the group ends; 0 = never.")
+@click.option("--ttl", type=click.IntRange(0), default=0, help="Ms without a request until the group ends; 0: never.")
 @click.option("--retry", type=click.IntRange(1), help="Ms until an entry that was not acknowledged is delivered again.")
-@click.option("--expire", type=click.IntRange(0), default=0, help="Ms until it is dropped; 0 = never.")
+@click.option("--expire", type=click.IntRange(0), default=0, help="Ms until it is dropped; 0: never.")
 @click.option("--max-deliveries", type=click.IntRange(1), help="Deliveries until it is dropped.")
-@click.option("--deadletter", metavar="KEY", help="Where dropped entries go.")
-@click.option("--no-ack", is_flag=True, help="With --retry: don't acknowledge what was printed.")
+@click.option("--deadletter", metavar="KEY", help="The stream that dropped entries are appended to.")
+@click.option("--no-ack", is_flag=True, help="With --retry: don't acknowledge printed entries.")
 def tail(
     key: str, url: str, show: int, start: str | None, limit: int | None, as_json: bool, group: str | None, ttl: int,
     retry: int | None, expire: int, max_deliveries: int | None, deadletter: str | None, no_ack: bool,
 ) -> None:  # fmt: skip
-    """Print the newest entries of KEY, then what arrives.
+    """Print the newest entries of KEY, then new ones as they arrive.
 
     It ends with Ctrl-C, or after --limit entries.
 
     \b
-    With --group, several tails share the work: each entry goes to one of them. A
-    new group begins with what arrives from then on, or after --from.
-    With --retry too, an entry is acknowledged once it is printed; what a tail
-    that died had not acknowledged goes to another one:
+    With --group, several tails share the stream: each entry goes to one of them.
+    A new group begins with entries that arrive from then on, or after --from.
+    With --retry too, an entry is acknowledged once it is printed. Entries that a
+    tail did not acknowledge before it died are delivered to another one:
 
     \b
       tidelog tail jobs --group mail --retry 5000
 
-    A lost connection is found again; nothing is printed twice, but with --group and no --retry what was on its way then
-    is lost.
+    If the connection is lost, tail connects again and prints nothing twice. With --group and without --retry, entries
+    that were being delivered at that moment are lost.
     """
     if not group and (retry or ttl):
         raise click.UsageError("--retry and --ttl need --group")
@@ -207,10 +207,10 @@ def tail(
 def _follow(
     client: Client, key: str, start: str | None, show: int, limit: int, options: dict[str, Any]
 ) -> Iterator[Batch]:
-    """What is there, then what arrives: ``limit`` entries in all."""
+    """Batches of the newest entries, then of new ones: ``limit`` entries in all."""
     if options or start is not None:
         position: StreamId | str = start or ""
-        client.tread(key, position, 0, **options)  # a new group begins here, and a server that isn't there is an error
+        client.tread(key, position, 0, **options)  # creates a new group; fails if there is no server
     else:
         span = client.tread(key, count=0, with_info=True).info
         position = span.last if span else ""
@@ -225,7 +225,7 @@ def _follow(
 
 
 def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Ask, and ask again while the server is away."""
+    """Call ``ask``, and again while the server does not answer."""
     told = False
     while True:
         try:
@@ -241,17 +241,17 @@ def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 @click.argument("key")
 @url_option
 @click.option("--start", default="-", help="First ID, milliseconds or time (2026-11-21T08:00Z); included.")
-@click.option("--end", default="+", help="Last one; included.")
+@click.option("--end", default="+", help="Last ID, milliseconds or time; included.")
 @click.option("--limit", type=click.IntRange(0), help="At most so many entries.")
-@click.option("--text", "as_text", is_flag=True, help="For people, as tail prints.")
+@click.option("--text", "as_text", is_flag=True, help="Text, as tail prints it.")
 def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: bool) -> None:
     """Print the entries of KEY as JSON lines, oldest first.
 
     \b
       {"id":"1486475519747.0","fields":{"sensor":"01","temperature":"35.6"}}
 
-    A field that occurs twice makes "fields" a list of pairs; bytes that are not UTF-8 stand as {"base64":"..."}.
-    Nothing is lost: "tidelog load --format dump" reads it back. A range of any size takes little memory.
+    If a field occurs twice, "fields" is a list of pairs. Bytes that are not UTF-8 are written as {"base64":"..."}.
+    "tidelog load --format dump" reads everything back. Memory stays small, whatever the size of the range.
     """
     left = sys.maxsize if limit is None else limit
     write = lines.to_text if as_text else lines.to_json
@@ -265,7 +265,7 @@ def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: b
 
 
 def _moment(text: str) -> str | datetime:
-    """A time in ISO form, or whatever the server takes as an ID. ValueError for a time without its zone."""
+    """A time in ISO 8601, or text that the server takes as an ID. ValueError if it looks like a time and is not one."""
     if text[4:5] != "-" or not text[:4].isdigit() or len(text) < 8:
         return text
     return datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""A bar on standard error: how far a load is, and how fast. Silent where standard error is no terminal."""
+"""A progress bar on standard error, if that is a terminal: how far a load is, and how fast."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from types import TracebackType
 from typing import Self
 
-EVERY = 0.1  # seconds between two drawings
-WIDTH = 30  # of the bar
+EVERY = 0.1  # seconds between two updates of the bar
+WIDTH = 30  # characters of the bar
 
 
 class Progress:
-    """Use as a context manager; ``show`` may be called as often as you like."""
+    """The bar, as a context manager. Calling ``show`` for each row is cheap."""
 
     def __init__(self, total: int | None) -> None:
-        self.total = total  # bytes; None where it can't be known
+        self.total = total  # bytes of the file; None if unknown
         self.started = time.monotonic()
         self._next = 0.0
         self._stream = sys.stderr
@@ -26,7 +26,7 @@ class Progress:
         return time.monotonic() - self.started
 
     def show(self, rows: int, position: int) -> None:
-        """``position``: bytes read."""
+        """Update the bar, at most once every EVERY seconds. ``position`` is bytes read."""
         if not self._visible or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + EVERY

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tidelog.client.client import Client
+from tidelog.client import Client
 from tidelog.client.entries import GroupInfo, StreamId
 
 SHOWN = 50  # streams listed by name
@@ -60,7 +60,7 @@ def print_server(client: Client) -> None:
             "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
         }
     )
-    # SCAN may name a key twice
+    # SCAN may return a key twice.
     names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
     if names:
         click.echo()
@@ -83,7 +83,7 @@ def _stream(client: Client, key: bytes) -> list[str]:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes with its unit."""
     amount = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,11 +1,18 @@
-"""The clients, and what the Spark package and everything to come stand on.
+"""The clients of a tidelog-server, and what other parts of ``tidelog`` build on.
 
-    aio      ``AsyncClient``, for asyncio
-    calls    each command defined once: what is sent, how the reply is read. The two clients take their methods from
-             here
+In reading order:
+
+    entries  what the clients return: IDs, entries, batches, descriptions of streams and groups
+    calls    each command defined once: what is sent, how the reply is read
     client   ``Client``, over redis-py
-    entries  IDs, entries, batches, descriptions: what the clients return
-    publish  rows put aside on the server, and published all at once and once only
-    servers  which server is asked, and what happens when it does not answer
-    wire     one connection that takes a long range in pieces of bounded size
+    aio      ``AsyncClient``, for asyncio
+    access   where the servers are, and how to connect to them
+    wire     one connection: pipelined commands, long ranges in pages of bounded size
+    servers  finding the leader, and trying again when it does not answer
+    publish  publishing rows exactly once: staged on the server, then published in one step
 """
+
+from tidelog.client.access import DEFAULT_URL
+from tidelog.client.client import PAGE, Client, NoGroupError, NoStageError, StaleEpochError
+
+__all__ = ["Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError"]

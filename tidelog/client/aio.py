@@ -1,4 +1,4 @@
-"""``AsyncClient``: the commands of tidelog-server for asyncio. What holds for ``Client`` holds here."""
+"""``AsyncClient``: the commands of tidelog-server for asyncio. It works as ``Client`` does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import redis
 import redis.asyncio
 
 from tidelog.client import calls
+from tidelog.client.access import DEFAULT_URL
 from tidelog.client.calls import Call, IdLike, Name
-from tidelog.client.client import DEFAULT_URL, PAGE, connection_options, is_sent, read_all, translated, with_self
+from tidelog.client.client import PAGE, connection_options, is_sent, read_all, translated, with_self
 from tidelog.client.entries import Entry
 
 P = ParamSpec("P")
@@ -32,12 +33,12 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], A
 
 
 async def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
-    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    """In place of redis-py's parse_response: without its callbacks, bytes undecoded."""
     block: int | None = options["block"]
     if block is None:
         return await connection.read_response(disable_decoding=True)
     patience: float | None = connection.socket_timeout
-    # here None means the socket timeout, infinity no timeout
+    # For redis.asyncio None means the socket timeout, and infinity no timeout.
     timeout = math.inf if block == 0 or patience is None else patience + block / 1000
     return await connection.read_response(disable_decoding=True, timeout=timeout)
 
@@ -55,13 +56,13 @@ class _Pipeline(redis.asyncio.client.Pipeline):
 
 
 class AsyncClient:
-    """A client of tidelog-server for asyncio; many tasks may share it.
+    """A client of tidelog-server for asyncio. Tasks may share it. Arguments and errors are those of ``Client``.
 
     >>> async with AsyncClient("redis://localhost:6379") as client:
     ...     await client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    A task cancelled in a ``tread`` closes its connection. What a group had delivered to it just then counts as
-    delivered: it comes again if it was read with ``retry``, and not otherwise.
+    Cancelling a task in a ``tread`` closes its connection. Entries that a group delivered to it at that moment count as
+    delivered: they are delivered again if the read had ``retry``, and not otherwise.
     """
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
@@ -73,13 +74,13 @@ class AsyncClient:
 
     @classmethod
     def over(cls, client: redis.asyncio.Redis) -> Self:
-        """As ``Client.over``: a client over the connections of a redis.asyncio.Redis."""
+        """A client over the connections of a redis.asyncio.Redis; see ``Client.over``."""
         self = cls.__new__(cls)
         self._use(client)
         return self
 
     async def run(self, call: Call[T]) -> T:
-        """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
+        """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
         if not call.args:
             return call.read(None)
         try:
@@ -89,7 +90,7 @@ class AsyncClient:
         return call.read(reply)
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
-        """As ``Client.together``: calls one behind the other on one connection."""
+        """Send calls in order on one connection; see ``Client.together``."""
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
             pipeline.execute_command(*call.args, block=call.block)
@@ -135,7 +136,7 @@ class AsyncClient:
     async def pages(
         self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE
     ) -> AsyncIterator[list[Entry]]:
-        """A range of any size, ``size`` entries at a time, oldest first."""
+        """A range of any size as lists of up to ``size`` entries, oldest first; bounds as for ``trange``."""
         while page := await self.trange(key, start, end, size):
             yield page
             start = f"({page[-1].id}"

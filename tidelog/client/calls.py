@@ -1,10 +1,9 @@
 """The commands of tidelog-server, each defined once: what is sent, and how the reply is read.
 
-A function here opens no connection: it returns a ``Call``, which ``Client`` (``client``) and ``AsyncClient`` (``aio``)
-send each in their way. Both take their methods, with signatures and docstrings, from here; there
-they lack nothing but the ``self``.
+A function here sends nothing: it returns a ``Call``, which ``Client`` and ``AsyncClient`` send. Their methods have the
+signatures and docstrings of these functions, so "returns" in a docstring means what the method returns.
 
-Rule 1: a reply may come in RESP2 or RESP3 form; ``read`` takes both.
+Rule 1: a reply may be in RESP2 or RESP3 form; ``read`` takes both.
 Rule 2: bytes stay bytes. Text in arguments is sent as UTF-8, numbers as Python prints them.
 """
 
@@ -33,27 +32,27 @@ T = TypeVar("T")
 
 Name = str | bytes  # a key, a field, a group
 Value = str | bytes | int | float
-#: Names to values; Any because a Mapping's keys are invariant: str and bytes both serve.
+#: Names to values. Any: a Mapping's key type is invariant, and keys may be str or bytes.
 Fields = Mapping[Any, Value] | Sequence[tuple[Name, Value]]
-#: Wherever an ID is taken: one of ours, an entry (its ID), ``ms.seq`` or what else the command knows as text
-#: (``-``, ``+``, ``(ms.seq``), plain milliseconds, or a time with its zone.
+#: What is accepted as an ID: a StreamId, an entry (its ID), text that the command accepts (``ms.seq``, ``-``, ``+``,
+#: ``(ms.seq``), milliseconds since 1970, or a time with its zone.
 IdLike = StreamId | Entry | str | bytes | int | datetime
 
-NEW = ""  # as a last ID: only what arrives from now on
+NEW = ""  # as a last ID: only entries that arrive from now on
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """One command, ready to be sent."""
 
-    args: tuple[Value, ...]  # the command's name first; empty: nothing to ask, read(None) is the answer
-    read: Callable[[Any], T]
-    block: int | None = None  # ms for which the server may keep the reply; 0 = for ever; None: it doesn't
+    args: tuple[Value, ...]  # the command's name first; empty: nothing is sent, and read(None) is the result
+    read: Callable[[Any], T]  # from the reply, bytes undecoded, to the result
+    block: int | None = None  # ms for which the server may hold back the reply, 0 = no limit; None: it replies at once
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
 def id_text(id: IdLike) -> str | bytes:  # noqa: A002 - its name everywhere else
-    """An ID as it is sent. ValueError for a time without its zone, which could mean any of 24 hours."""
+    """An ID as it is sent. ValueError for a time without its zone."""
     if isinstance(id, Entry):
         return str(id.id)
     if isinstance(id, datetime):
@@ -94,24 +93,33 @@ def _span(reply: list[bytes]) -> Span:
 
 
 def _facts(reply: dict[bytes, Any] | list[Any]) -> dict[str, Any]:
-    """A map: RESP3 has them, in RESP2 it is a flat array."""
+    """A map in RESP3, a flat array of names and values in RESP2."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(): value for name, value in pairs}
 
 
 # -- appending -----------------------------------------------------------------------------------------------
 def tappend(key: Name, fields: Fields) -> Call[StreamId]:
-    """Append an entry and return its ID. ``fields``: a mapping, or pairs where a field occurs more than once."""
+    """Append an entry and return its ID. ``fields`` is a mapping, or pairs if a field occurs more than once.
+
+    ValueError without fields.
+    """
     return Call(("TAPPEND", key, *_flat(fields)), _id)
 
 
 def tappev(key: Name, fields: Fields, *, count: int | None = None, ms: int | None = None) -> Call[StreamId]:
-    """Append an entry, then evict all but the newest ``count``, or all whose age isn't under ``ms``. One of the two."""
+    """Append an entry, then evict all but the newest ``count``, or all that are ``ms`` milliseconds old or older.
+
+    Returns the entry's ID. TypeError unless one of ``count`` and ``ms`` is given, ValueError without fields.
+    """
     return Call(("TAPPEV", key, *_limit(count, ms), *_flat(fields)), _id)
 
 
 def ttrim(key: Name, *, count: int | None = None, ms: int | None = None) -> Call[int]:
-    """Evict as ``tappev`` does, without appending (TAPPEV without fields). Returns how many went."""
+    """Evict as ``tappev`` does, without appending (TAPPEV without fields). Returns how many entries were evicted.
+
+    TypeError unless one of ``count`` and ``ms`` is given.
+    """
     return Call(("TAPPEV", key, *_limit(count, ms)), int)
 
 
@@ -126,7 +134,7 @@ def _limit(count: int | None, ms: int | None) -> tuple[str, int]:
 def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[Span]:
     """Append many entries with the same fields in one command, all or nothing. Returns their first and last ID.
 
-    ValueError where a row has more or fewer values than there are fields, or where there is no row.
+    ValueError if a row has more or fewer values than there are fields, or if there is no row.
     """
     return Call(("TMAPPEND", key, *_rows(fields, rows)), _span)
 
@@ -142,25 +150,25 @@ def _rows(fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> tuple[Valu
     return "FIELDS", len(fields), *fields, "VALUES", *values
 
 
-# -- all or nothing, once --------------------------------------------------------------------------------------
+# -- staging and publishing ------------------------------------------------------------------------------------
 def tstage(stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[int]:
-    """Keep entries for a stream aside until ``tpublish`` appends them, or ``ttl`` ms have passed since the last call
-    with this stage, 0 = for ever. Returns how many entries the stage holds now, in all.
+    """Keep entries for a stream aside, in a stage, until ``tpublish`` appends them. Returns the stage's entries in all.
 
-    A stage may take entries for several streams, from many calls. A call that was sent twice because its reply was lost
-    stages its rows twice, and the count tells: then ``tdrop`` the stage and begin again.
+    The stage ends ``ttl`` ms after the last call that added to it, 0 = never. It may hold entries for several streams,
+    from many calls. A call that is sent twice because its reply was lost stages its rows twice. The count returned
+    shows that: then ``tdrop`` the stage and begin again.
 
-    ValueError where a row has more or fewer values than there are fields, or where there is no row.
+    ValueError if a row has more or fewer values than there are fields, or if there is no row.
     """
     return Call(("TSTAGE", stage, ttl, key, *_rows(fields, rows)), int)
 
 
 def tpublish(fence: Name, epoch: int, *stages: Name) -> Call[Published]:
-    """Append all that is staged, in the order of the stages, in one step, and drop the stages: once for each epoch.
+    """Append everything in these stages, in their order and in one step, and drop the stages: once for each epoch.
 
-    The server remembers the last epoch of each fence. The same again appends nothing (``now`` is False), so a call
-    whose reply was lost may be sent again; StaleEpochError for a lower one. NoStageError where a stage isn't there:
-    then nothing has changed.
+    The server remembers the last epoch of each fence. The same epoch again appends nothing (``now`` is False in the
+    result), so a call whose reply was lost may be sent again. StaleEpochError for an epoch below the last one,
+    NoStageError if a stage does not exist: in both cases nothing has changed. ValueError without stages.
     """
     if not stages:
         raise ValueError("nothing to publish")
@@ -168,7 +176,7 @@ def tpublish(fence: Name, epoch: int, *stages: Name) -> Call[Published]:
 
 
 def tdrop(*stages: Name) -> Call[int]:
-    """Forget stages and what they hold. Returns how many there were; asks nothing without stages."""
+    """Drop stages with their entries. Returns how many of them existed. Without stages nothing is sent."""
     return Call(("TDROP", *stages), int) if stages else Call((), lambda _: 0)
 
 
@@ -187,16 +195,19 @@ def tread(
     deadletter: Name | None = None,
     with_info: bool = False,
 ) -> Call[Batch]:
-    """Read up to ``count`` entries after ``last_id`` (excluded); without one, only what arrives from now on.
+    """Read up to ``count`` entries after ``last_id`` (excluded); without it, only entries that arrive from now on.
 
-    block: wait up to so many ms for the first entry, 0 = for ever. If none came, the batch is empty and ``timed_out``.
-    group, ttl: share the stream with the other readers of this group: each entry goes to one of them. The server
-        keeps the group's place; ``last_id`` counts only for a group that is new. The group ends after ``ttl`` ms
-        without a request, 0 = never; a reader blocked on it then gets ``NoGroupError``.
-    retry, expire: entries must be acknowledged with ``tack``; one that wasn't is delivered again, to any reader, every
-        ``retry`` ms, until ``expire`` ms after its first delivery (0 = for ever) or ``max_deliveries`` deliveries; it
-        is then dropped, or appended to the stream ``deadletter``.
-    with_info: ask also for the stream's first and last ID: ``batch.info``.
+    block: wait up to so many ms for the first entry, 0 = without limit. If none came, the batch is empty and its
+        ``timed_out`` is True.
+    group, ttl: share the stream with the other readers of this group: each entry goes to one of them. The server keeps
+        the group's offset; ``last_id`` counts only for a new group. The group ends after ``ttl`` ms without a request,
+        0 = never; a reader blocked on it then gets NoGroupError.
+    retry, expire: entries must be acknowledged with ``tack``. One that wasn't is delivered again, to any reader, every
+        ``retry`` ms, until ``expire`` ms after its first delivery (0 = no limit) or ``max_deliveries`` deliveries. Then
+        it is dropped, or appended to the stream ``deadletter``.
+    with_info: return the stream's first and last ID too, as ``batch.info``.
+
+    TypeError for ``expire``, ``max_deliveries`` or ``deadletter`` without ``retry``.
     """
     args: list[Value] = ["TREAD", key, id_text(last_id), count]
     if block is not None:
@@ -228,13 +239,15 @@ def tread(
 
 
 def trange(key: Name, start: IdLike = "-", end: IdLike = "+", count: int | None = None) -> Call[list[Entry]]:
-    """The entries from ``start`` to ``end``, both included, oldest first. Plain ms or a time means that whole
-    millisecond; ``"(ms.seq"`` excludes the end it names."""
+    """The entries from ``start`` to ``end``, both included, oldest first; the first ``count`` of them if it is given.
+
+    Milliseconds and times stand for the whole millisecond. ``"(ms.seq"`` is a bound that is excluded.
+    """
     return Call(("TRANGE", key, id_text(start), id_text(end), *_count(count)), _entries)
 
 
 def trevrange(key: Name, end: IdLike = "+", start: IdLike = "-", count: int | None = None) -> Call[list[Entry]]:
-    """As ``trange``, newest first; note the order of the bounds."""
+    """As ``trange``, newest first. Note the order of the bounds."""
     return Call(("TREVRANGE", key, id_text(end), id_text(start), *_count(count)), _entries)
 
 
@@ -243,22 +256,22 @@ def _count(count: int | None) -> tuple[Value, ...]:
 
 
 def tlen(key: Name) -> Call[int]:
-    """How many entries there are; 0 for a missing key."""
+    """The number of entries in a stream; 0 if there is no such key."""
     return Call(("TLEN", key), int)
 
 
 def tcount(key: Name, start: IdLike = "-", end: IdLike = "+") -> Call[int]:
-    """How many entries there are from ``start`` to ``end``, both included. Reads the index, not the entries."""
+    """The number of entries from ``start`` to ``end``, both included. Reads the index, not the entries."""
     return Call(("TCOUNT", key, id_text(start), id_text(end)), int)
 
 
 def tseek(key: Name, last_id: IdLike, n: int) -> Call[StreamId | None]:
-    """The ID of the n-th entry after ``last_id``, of the last one if there are fewer, None if there is none."""
+    """The ID of the ``n``-th entry after ``last_id``; of the last one if there are fewer, None if there is none."""
     return Call(("TSEEK", key, id_text(last_id), n), _maybe_id)
 
 
 def tinfo(key: Name) -> Call[Info]:
-    """What the server knows of a stream. ResponseError if there is no such key."""
+    """Facts about a stream. redis.ResponseError if there is no such key."""
 
     def read(reply: dict[bytes, Any] | list[Any]) -> Info:
         facts = _facts(reply)
@@ -284,17 +297,26 @@ def tinfo(key: Name) -> Call[Info]:
 
 # -- groups --------------------------------------------------------------------------------------------------
 def tack(key: Name, group: Name, *ids: IdLike) -> Call[int]:
-    """Acknowledge messages: they won't be delivered again. Returns how many were pending; asks nothing without ids."""
+    """Acknowledge messages: they won't be delivered again. Returns how many of them were pending.
+
+    Without IDs nothing is sent.
+    """
     return _on_ids(("TACK", key, group), ids)
 
 
 def tnack(key: Name, group: Name, *ids: IdLike, delay: int = 0) -> Call[int]:
-    """Give messages back: they are due again now, or in ``delay`` ms. Returns how many were pending."""
+    """Give messages back: they are due again now, or in ``delay`` ms. Returns how many of them were pending.
+
+    Without IDs nothing is sent.
+    """
     return _on_ids(("TNACK", key, group, "DELAY", delay) if delay else ("TNACK", key, group), ids)
 
 
 def ttouch(key: Name, group: Name, ms: int, *ids: IdLike) -> Call[int]:
-    """Still at work: the messages are due again ``ms`` from now, not earlier. Returns how many were pending."""
+    """Keep messages for longer: they are due again ``ms`` from now. Returns how many of them were pending.
+
+    Without IDs nothing is sent.
+    """
     return _on_ids(("TTOUCH", key, group, ms), ids)
 
 
@@ -303,7 +325,10 @@ def _on_ids(head: tuple[Value, ...], ids: tuple[IdLike, ...]) -> Call[int]:
 
 
 def tpending(key: Name, group: Name) -> Call[PendingSummary]:
-    """How many messages of a group wait for their acknowledgement, the lowest and highest ID, and the next due time."""
+    """The pending messages of a group in figures: how many, lowest and highest ID, when the next one is due.
+
+    NoGroupError if there is no such group.
+    """
 
     def read(reply: list[Any]) -> PendingSummary:
         return PendingSummary(reply[0], _maybe_id(reply[1]), _maybe_id(reply[2]), reply[3])
@@ -314,7 +339,10 @@ def tpending(key: Name, group: Name) -> Call[PendingSummary]:
 def tpending_range(
     key: Name, group: Name, start: IdLike = "-", end: IdLike = "+", count: int = 100
 ) -> Call[list[Pending]]:
-    """The messages of a group that wait for their acknowledgement, by ID."""
+    """The pending messages of a group from ``start`` to ``end``, by ID, at most ``count``.
+
+    NoGroupError if there is no such group.
+    """
 
     def read(reply: list[list[Any]]) -> list[Pending]:
         return [Pending(_id(row[0]), *row[1:]) for row in reply]
@@ -323,7 +351,7 @@ def tpending_range(
 
 
 def tgroup_list(key: Name) -> Call[list[GroupInfo]]:
-    """The groups of a stream."""
+    """The groups of a stream; none if there is no such key."""
 
     def read(reply: list[Any]) -> list[GroupInfo]:
         return [
@@ -344,28 +372,31 @@ def tgroup_list(key: Name) -> Call[list[GroupInfo]]:
 
 
 def tgroup_setid(key: Name, group: Name, id: IdLike) -> Call[None]:  # noqa: A002 - its name everywhere else
-    """Rewind a group, or move it on: the next new entry it delivers is the first after ``id``. Pending ones stay."""
+    """Move a group's offset, back or on: the next new entry it delivers is the first one after ``id``.
+
+    Pending messages stay pending.
+    """
     return Call(("TGROUP", "SETID", key, group, id_text(id)), lambda _: None)
 
 
 def tgroup_destroy(key: Name, group: Name) -> Call[bool]:
-    """End a group and its pending list. False if there was no such group."""
+    """Remove a group and its pending list. False if there was no such group."""
     return Call(("TGROUP", "DESTROY", key, group), bool)
 
 
 # -- replicas ------------------------------------------------------------------------------------------------
 def wait(replicas: int, timeout: int = 0) -> Call[int]:
-    """Wait until so many replicas have what was written on this connection, at most ``timeout`` ms, 0 = for ever.
+    """Wait until so many replicas have what was written on this connection, at most ``timeout`` ms, 0 = no limit.
 
-    Returns how many have it. A client that threads or tasks share has several connections: there, send it behind the
-    write with ``together``.
+    Returns how many have it. A client that is shared by threads or tasks has several connections: send the write and
+    ``wait`` on one of them with ``together``.
     """
     return Call(("WAIT", replicas, timeout), int, timeout)
 
 
 def waitaof(local: int, replicas: int, timeout: int = 0) -> Call[tuple[int, int]]:
-    """As ``wait``, until it is on disk: at the server itself (``local`` 1, or 0 for "no matter") and at replicas.
+    """As ``wait``, until it is on disk: on the server itself if ``local`` is 1, and on so many replicas.
 
-    Returns both counts.
+    Returns how many have it on disk: the server itself (0 or 1), replicas.
     """
     return Call(("WAITAOF", local, replicas, timeout), lambda reply: (reply[0], reply[1]), timeout)

@@ -1,11 +1,11 @@
-"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (``aio``) is its twin for asyncio.
+"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (aio.py) is the same for asyncio.
 
-What redis-py brings stays: connection pools (one client serves many threads), TLS, unix sockets, RESP2 and RESP3.
-Two things are different here on purpose:
+Connection pools (many threads can share a client), TLS, unix sockets, RESP2 and RESP3 are redis-py's. Two things are
+different on purpose:
 
-- Every command is sent once. redis-py repeats a command whose reply was lost, which would append an entry twice.
-  Pass ``retry=redis.retry.Retry(...)`` to have that back.
-- A read with ``block`` waits as long as it says, whatever the socket timeout is.
+- A command is sent once. redis-py repeats a command whose reply was lost, which would append an entry twice. Pass
+  ``retry=redis.retry.Retry(...)`` to get that back.
+- A read with ``block`` waits for as long as it says, whatever the socket timeout is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from tidelog.client import calls
+from tidelog.client.access import DEFAULT_URL
 from tidelog.client.calls import Call, IdLike, Name
 from tidelog.client.entries import Entry
 
-DEFAULT_URL = "redis://localhost:6379"
 PAGE = 1000  # entries a command when a range is read in pages
 
 P = ParamSpec("P")
@@ -33,28 +33,28 @@ T = TypeVar("T")
 
 
 class NoGroupError(redis.ResponseError):
-    """The group that was read from, or was to be changed, is not there (any more)."""
+    """There is no such group, or it ended while a reader was blocked on it."""
 
 
 class NoStageError(redis.ResponseError):
-    """A stage that was to be published is not there: it never was, its time was over, or it was published."""
+    """There is no such stage: it never existed, its time to live was over, or it was published or dropped."""
 
 
 class StaleEpochError(redis.ResponseError):
-    """An epoch above the one that was to be published has been published under this fence."""
+    """A later epoch has been published under this fence."""
 
 
 _CLASSES = {"NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError}
 
 
 def translated(error: redis.ResponseError) -> redis.ResponseError:
-    """The error under its own class, where it has one here."""
+    """The error as an instance of its own class, if there is one for its code."""
     known = _CLASSES.get(str(error).partition(" ")[0])
     return known(str(error)) if known is not None else error
 
 
 def with_self(method: Callable[..., Any], call: Callable[..., Any]) -> None:
-    """Give a method the signature of the call that it sends, with self and with what the call reads: for help()."""
+    """Give a method the signature of ``call``, plus self, and with what the call reads as return type: for help()."""
     signature = inspect.signature(call)
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
 
 
 def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What both clients hand to redis-py: the caller's options over our defaults."""
+    """What both clients pass to redis-py: our defaults, overridden by the caller's options."""
     defaults: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if not url.startswith("unix:"):
         defaults["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
@@ -83,7 +83,7 @@ def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_all(calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-    """What each call reads from its reply; the first reply that is an error is raised."""
+    """What each call reads from its reply. The first error among the replies is raised."""
     for reply in replies:
         if isinstance(reply, redis.ResponseError):
             raise translated(reply) from None
@@ -92,12 +92,12 @@ def read_all(calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
 
 
 def is_sent(call: Call[Any]) -> bool:
-    """False for a call that has nothing to ask."""
+    """False for a call that sends nothing."""
     return bool(call.args)
 
 
 def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
-    """redis-py's parse_response without its callbacks: replies as they came, bytes undecoded."""
+    """In place of redis-py's parse_response: without its callbacks, bytes undecoded."""
     block: int | None = options["block"]
     if block is None:
         return connection.read_response(disable_decoding=True)
@@ -119,16 +119,17 @@ class _Pipeline(redis.client.Pipeline):
 
 
 class Client:
-    """A client of tidelog-server, safe to share between threads.
+    """A client of tidelog-server. Threads may share it.
 
     >>> with Client("redis://localhost:6379") as client:
     ...     client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    ``url`` as for redis.Redis.from_url (redis://, rediss://, unix://, with user, password and options); other options
-    are redis-py's. ``client.redis`` is a redis.Redis over the same connections, for every other command.
+    ``url`` is as for redis.Redis.from_url: redis://, rediss:// or unix://, with user, password and options. Keyword
+    arguments are redis-py's. ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
-    Raises redis.ConnectionError and redis.TimeoutError where the server isn't there; a command that ends so may or may
-    not have happened. redis.ResponseError carries what the server says, NoGroupError where a group is gone.
+    Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer; it may have carried out
+    the command all the same. They raise redis.ResponseError, with the server's text, if it refuses the command, and its
+    subclasses NoGroupError, NoStageError and StaleEpochError.
     """
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
@@ -140,19 +141,19 @@ class Client:
 
     @classmethod
     def over(cls, client: redis.Redis) -> Self:
-        """A client over the connections of a redis.Redis, as Sentinel gives one.
+        """A client over the connections of a redis.Redis, such as one that Sentinel made.
 
         >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
         >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
 
-        What that one repeats after a lost reply is repeated here too: hence the ``retry`` above.
+        What ``client`` repeats after a lost reply is repeated here too: hence the ``retry`` in the example.
         """
         self = cls.__new__(cls)
         self._use(client)
         return self
 
     def run(self, call: Call[T]) -> T:
-        """Send one of the calls of ``tidelog.calls`` and return what it reads from the reply."""
+        """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
         if not call.args:
             return call.read(None)
         try:
@@ -162,11 +163,11 @@ class Client:
         return call.read(reply)
 
     def together(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls one behind the other on one connection; returns what each reads from its reply.
+        """Send calls in order on one connection, without waiting in between; returns what each reads from its reply.
 
         >>> entry_id, replicas = client.together(calls.tappend("weather", {"city": "Oslo"}), calls.wait(1, 1000))
 
-        If one is refused the others are carried out all the same; then its error is raised.
+        If the server refuses one, it carries out the others all the same; then the error is raised.
         """
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
@@ -209,7 +210,7 @@ class Client:
     waitaof = sent(calls.waitaof)
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
-        """A range of any size, ``size`` entries at a time, oldest first."""
+        """A range of any size as lists of up to ``size`` entries, oldest first; bounds as for ``trange``."""
         while page := self.trange(key, start, end, size):
             yield page
             start = f"({page[-1].id}"

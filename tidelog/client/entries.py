@@ -1,4 +1,4 @@
-"""What comes back from the server, as small typed objects: IDs, entries, markers, descriptions."""
+"""What the clients return: IDs, entries, batches, and what the server tells about streams and groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SEQ_MAX: Final = 2**64 - 1
 
 
 class StreamId(NamedTuple):
-    """The ID of an entry: when it was added, and a counter within that millisecond. Ordered; prints as ``ms.seq``.
+    """The ID of an entry: when it was appended, and a counter within that millisecond. Ordered; prints as ``ms.seq``.
 
-    ``StreamId(0, 0)`` is never given to an entry: it means "before the first".
+    No entry has the ID ``StreamId(0, 0)``: it stands for the place before the first entry.
     """
 
     ms: int  # unix time in milliseconds, unsigned 64 bits
@@ -34,7 +34,7 @@ class StreamId(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When the entry was added, in UTC. OverflowError beyond the year 9999."""
+        """When the entry was appended, in UTC. OverflowError or ValueError beyond the year 9999."""
         seconds, ms = divmod(self.ms, 1000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
 
@@ -44,10 +44,10 @@ class StreamId(NamedTuple):
 
 @final
 class Entry:
-    """One message: its ID and its field-value pairs, in the order in which they were sent.
+    """One entry of a stream: its ID and its fields with their values, in the order in which they were sent.
 
-    Fields and values are bytes, as the server keeps them. A field may occur more than once: ``pairs`` has them all,
-    ``fields``, ``text()`` and ``entry["name"]`` the last of each name.
+    Fields and values are bytes. A field may occur more than once: ``pairs`` has all occurrences; ``fields``, ``text()``
+    and ``entry["name"]`` have the last one. ``entry["name"]`` raises KeyError if there is no such field.
     """
 
     __slots__ = ("id", "flat")
@@ -68,7 +68,7 @@ class Entry:
         return dict(self.pairs)
 
     def text(self, errors: str = "strict") -> dict[str, str]:
-        """The fields decoded as UTF-8. ``errors`` as for bytes.decode; UnicodeDecodeError if strict and not UTF-8."""
+        """The fields decoded as UTF-8. ``errors`` is as for bytes.decode: UnicodeDecodeError if it is strict."""
         return {field.decode("utf-8", errors): value.decode("utf-8", errors) for field, value in self.pairs}
 
     def __getitem__(self, name: str | bytes) -> bytes:
@@ -95,10 +95,10 @@ class Entry:
 
 @final
 class Missing:
-    """Stands where entries are gone: evicted before this reader or group came to them.
+    """A marker in a batch, in place of entries that were evicted before this reader or group got them.
 
     First in a batch: entries between the given ID (or the group's offset) and the first one returned were evicted; how
-    many can't be told. Elsewhere: a message that was due for redelivery is gone. False in a condition.
+    many is unknown. Elsewhere: a message that was due for redelivery was evicted. False as a condition.
     """
 
     __slots__ = ()
@@ -114,8 +114,11 @@ MISSING: Final = Missing()
 
 
 class Span(NamedTuple):
-    """A first and a last ID. As WITHINFO's answer: ``first`` is None while the stream has no entry, ``last`` is the
-    newest ID ever generated (0.0 if none), fit to be passed as the next ``last_id``."""
+    """A first and a last ID.
+
+    From WITHINFO: ``first`` is None while the stream has no entry; ``last`` is the newest ID ever generated, 0.0 if
+    there is none, and can be passed as the next ``last_id``.
+    """
 
     first: StreamId | None
     last: StreamId
@@ -124,20 +127,20 @@ class Span(NamedTuple):
 class Published(NamedTuple):
     """What ``tpublish`` did."""
 
-    now: bool  # False: this epoch had been published before, so it was skipped
-    entries: int  # appended by this call; 0 where it was skipped
+    now: bool  # False: this epoch had been published before, so nothing was appended
+    entries: int  # appended by this call
 
 
 @final
 class Batch(list[Entry | Missing]):
-    """What one ``tread`` returned: a list of entries and ``MISSING`` markers, and what was said about them."""
+    """What one ``tread`` returned: a list of entries and ``MISSING`` markers."""
 
     __slots__ = ("info", "timed_out")
 
     def __init__(self, items: Iterable[Entry | Missing] = (), info: Span | None = None, timed_out: bool = False):
         super().__init__(items)
-        self.info = info  # what with_info=True asked for
-        self.timed_out = timed_out  # nothing came within ``block`` ms
+        self.info = info  # first and last ID of the stream; None unless with_info=True
+        self.timed_out = timed_out  # no entry arrived within ``block`` ms
 
     @property
     def entries(self) -> list[Entry]:
@@ -146,37 +149,37 @@ class Batch(list[Entry | Missing]):
 
     @property
     def last_id(self) -> StreamId | None:
-        """ID of the newest entry in this batch: the next ``last_id``. None if the batch has no entry."""
+        """The newest ID in this batch, to be passed as the next ``last_id``. None if the batch has no entry."""
         return max((entry.id for entry in self.entries), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What TINFO says of a stream."""
+    """A stream, as TINFO describes it."""
 
-    length: int  # entries there now
-    first: StreamId | None  # None while there is none
-    last: StreamId  # newest ID ever generated, 0.0 if none; stays when the entry is evicted
+    length: int  # entries now
+    first: StreamId | None  # None if there is no entry
+    last: StreamId  # newest ID ever generated, 0.0 if none; it stays when that entry is evicted
     entries_added: int  # since the stream began
-    evicted: int
+    evicted: int  # since the stream began
     evicted_to: StreamId  # ID of the newest evicted entry, 0.0 if none
-    nodes: int  # macro nodes
+    nodes: int  # macro nodes: some hundred entries each
     memory_bytes: int
     disk_bytes: int
     groups: int
-    pending: int  # messages that wait for an acknowledgement, in all groups; the next three are sums too
-    redelivered: int
+    pending: int  # messages delivered with RETRY and not acknowledged, in all groups
+    redelivered: int  # in all groups, as are the next two
     expired: int
     deadlettered: int
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """What TGROUP LIST says of a group."""
+    """A group, as TGROUP LIST describes it."""
 
     name: bytes
-    offset: StreamId  # the newest entry delivered, or where it was set
-    ttl: int  # ms without a request until it is destroyed; 0 = never
+    offset: StreamId  # ID of the newest entry delivered, or the ID that it was set to
+    ttl: int  # ms without a request until it ends; 0 = never
     pending: int  # messages delivered with RETRY and not acknowledged
     readers: int  # clients blocked on it now
     redelivered: int
@@ -186,20 +189,20 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class PendingSummary:
-    """What TPENDING says without a range. The three are None where nothing is pending."""
+    """The pending messages of a group, as TPENDING describes them without a range. None where nothing is pending."""
 
     count: int
     lowest: StreamId | None
     highest: StreamId | None
-    next_due: int | None  # ms since epoch; also None where no message will be delivered again
+    next_due: int | None  # ms since 1970; also None if no message will be delivered again
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One message that waits for its acknowledgement."""
+    """A pending message: delivered with RETRY and not acknowledged. Times are in ms since 1970."""
 
     id: StreamId
     deliveries: int
-    first_delivered: int  # ms since epoch
-    due: int  # ms since epoch at which it may be delivered again
-    expire: int  # ms since epoch at which it is dropped; 0 = never
+    first_delivered: int
+    due: int  # when it may be delivered again
+    expire: int  # when it is dropped; 0 = never

@@ -1,13 +1,14 @@
-"""Putting rows aside on the server, and publishing them: all at once, and once only.
+"""Publishing rows exactly once: they are staged on the server, where nobody sees them, then published in one step.
 
-    tasks:   TSTAGE a -> rows      TSTAGE b -> rows ...             invisible
-    driver:  TPUBLISH fence epoch a b ...                           one record of the log: there, for all to see
+    any number of Stagers    TSTAGE a rows ...   TSTAGE b rows ...    in processes of their own, at the same time
+    one Publisher            TPUBLISH fence epoch a b ...             one record in the log: all rows appear together
 
-Rule 1: stages are never used twice. What is staged together is a chunk, under a name of its own; if a reply is lost,
-        it is not known what the server has under that name, so the chunk is staged again under another one, and the
-        old name goes without saying when its time is over.
-Rule 2: publishing is repeated under the same epoch until there is an answer: the server skips what was done already.
-Rule 3: dropping a stage is a kindness. Nothing depends on it, so its failure is none.
+Rule 1: the name of a stage is never used twice. Rows are staged in chunks, each under a new name. If a reply is lost,
+        it is unknown what the server holds under that name: the chunk is staged again under another new name, and the
+        first stage is never published. It ends when its time to live is over.
+Rule 2: TPUBLISH is sent again, with the same epoch, until there is a reply. The server skips an epoch that it has
+        published before.
+Rule 3: dropping stages only frees memory early. Nothing depends on it, so its failure is logged, not raised.
 """
 
 from __future__ import annotations
@@ -16,46 +17,81 @@ import logging
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
 from uuid import uuid4
 
+import hiredis
+
 from tidelog.client import calls
-from tidelog.client.calls import Call
+from tidelog.client.access import Access
+from tidelog.client.calls import Name
+from tidelog.client.client import StaleEpochError
 from tidelog.client.entries import Published
 from tidelog.client.servers import Servers
 from tidelog.client.wire import PASSING, ReplyError
-from tidelog.spark.commands import Part
-from tidelog.spark.options import Sink
 
-AHEAD: Final = 3  # chunks sent whose replies are awaited: the server works while the next one is made
-CHUNK: Final = 500  # commands a chunk: replies that nobody reads yet must fit into the sockets, or both ends would wait
-NAME: Final = "spark-tidelog-sink"
-CLAIM_MS: Final = 600_000  # how long an epoch is nobody else's; by then the fence is beyond it, or its job has failed
+AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller makes the next one
+CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets' buffers, or both ends would block
+CLAIM_MS: Final = 600_000  # how long a claimed epoch stays claimed; a job that takes longer to publish it fails
 
 log = logging.getLogger(__name__)
 
 
-class StaleError(Exception):
-    """A later batch of this query, or a later version of this application, was published before."""
+@dataclass(frozen=True)
+class Part:
+    """Rows for one stream that have the same fields: one TSTAGE command."""
+
+    key: bytes
+    fields: tuple[bytes, ...]
+    rows: int
+    values: bytes  # RESP bulk strings, row by row: rows * len(fields) of them
+
+    def command(self, stage: str, ttl_ms: int) -> bytes:
+        """The TSTAGE command in RESP."""
+        head = ("TSTAGE", stage, ttl_ms, self.key, "FIELDS", len(self.fields), *self.fields, "VALUES")
+        packed: bytes = hiredis.pack_command(head)  # type: ignore[arg-type]  # its annotation is wrong: any length
+        count = len(head) + self.rows * len(self.fields)
+        return b"*%d%s%s" % (count, packed[packed.index(b"\r\n") :], self.values)
 
 
 class Stager:
-    """What one task stages, chunk by chunk; ``names`` are the stages in order once ``finish`` was called."""
+    """Stages the rows of one writer. Not for several threads at a time.
 
-    def __init__(self, sink: Sink, prefix: str) -> None:
-        self.sink = sink
+    ``name`` is the name of its connection in CLIENT LIST. Names of stages begin with ``prefix``. A stage that is not
+    published ends after ``ttl_ms`` without rows.
+
+    After ``finish``, ``names`` are the stages to publish, in the order of the rows, and ``rows`` their number of rows.
+    """
+
+    def __init__(self, access: Access, name: str, prefix: str, ttl_ms: int) -> None:
         self.prefix = prefix
+        self.ttl_ms = ttl_ms
         self.names: list[str] = []
         self.rows = 0
-        self.servers = Servers(sink.access, f"{NAME}-task")
-        self._waiting: list[tuple[str, list[Part]]] = []
+        self._servers = Servers(access, name)
+        self._waiting: list[tuple[str, Sequence[Part]]] = []  # chunks sent whose replies were not read yet
 
-    def stage(self, parts: list[Part]) -> None:
-        """Stage some rows. ReplyError where the server refuses them, UnreachableError where nobody answers."""
+    def stage(self, parts: Sequence[Part]) -> None:
+        """Stage some rows. ReplyError where the server refuses rows, UnreachableError where it does not answer.
+
+        Either may come from an earlier call's rows: replies are read later.
+        """
         for at in range(0, len(parts), CHUNK):
             self._stage(parts[at : at + CHUNK])
 
-    def _stage(self, parts: list[Part]) -> None:
+    def finish(self) -> None:
+        """Return when all rows are staged, and close the connection. Errors as for ``stage``."""
+        try:
+            while self._waiting:
+                self._settle_first()
+        except (OSError, ReplyError) as error:
+            self._again(error)
+        finally:
+            self._servers.close()
+
+    def _stage(self, parts: Sequence[Part]) -> None:
         self._waiting.append((self._new_name(), parts))
         self.rows += sum(part.rows for part in parts)
         try:
@@ -65,28 +101,18 @@ class Stager:
         except (OSError, ReplyError) as error:
             self._again(error)
 
-    def finish(self) -> None:
-        """Return when everything is staged, and close the connection."""
-        try:
-            while self._waiting:
-                self._settle_first()
-        except (OSError, ReplyError) as error:
-            self._again(error)
-        finally:
-            self.servers.close()
-
     def _new_name(self) -> str:
         return f"{self.prefix}:{uuid4().hex}"
 
-    def _send(self, name: str, parts: list[Part]) -> None:
-        wire = self.servers.leader()
+    def _send(self, name: str, parts: Sequence[Part]) -> None:
+        wire = self._servers.leader()
         for part in parts:
-            wire.send_raw(part.command(name, self.sink.stage_ttl_ms))
+            wire.send_raw(part.command(name, self.ttl_ms))
 
     def _settle_first(self) -> None:
-        """Take the replies for the chunk that was sent first."""
+        """Read the replies for the chunk that was sent first."""
         name, parts = self._waiting[0]
-        wire = self.servers.leader()
+        wire = self._servers.leader()
         replies = [wire.take() for _ in parts]
         for reply in replies:
             if not isinstance(reply, int):
@@ -97,11 +123,11 @@ class Stager:
         del self._waiting[0]
 
     def _again(self, error: OSError | ReplyError) -> None:
-        """Stage what has no answer yet once more, under new names."""
+        """Stage the chunks that have no reply once more, under new names (Rule 1)."""
         if isinstance(error, ReplyError) and error.code not in PASSING:
             raise error
         log.warning("staging again what has no answer: %s", error)
-        self.servers.close()
+        self._servers.close()
 
         def once() -> None:
             self._waiting = [(self._new_name(), parts) for _, parts in self._waiting]
@@ -109,90 +135,95 @@ class Stager:
                 self._send(*self._waiting[0])
                 self._settle_first()
 
-        self.servers.attempts(once)
+        self._servers.attempts(once)
 
 
-def publish(sink: Sink, fence: str, epoch: int, stages: Sequence[str]) -> Published:
-    """Publish stages under an epoch of a fence. StaleError where a later epoch was, ReplyError for other refusals."""
-    servers = Servers(sink.access, f"{NAME}-driver")
-    try:
-        (reply,) = servers.ask(calls.tpublish(fence, epoch, *stages))
-    finally:
-        servers.close()
-    if isinstance(reply, ReplyError):
-        if reply.code == "STALE":
-            raise StaleError(str(reply))
-        raise reply
-    published: Published = reply
-    return published
+class Publisher:
+    """Publishes or drops what Stagers staged, and evicts. A context manager; ``close`` closes its connection.
 
-
-def publish_once(sink: Sink, stages: Sequence[str]) -> None:
-    """Publish stages of a job that no other job repeats: it needs no fence, but TPUBLISH does.
-
-    The fence is this machine's, its epochs are the time: so fences don't pile up on the server. Two jobs must not have
-    one epoch, or the server would take the second for a repetition and drop its rows: each claims its own first. A job
-    that was overtaken by another one takes a new epoch; if its stages are gone by then, the attempt before had got
-    through.
+    ``name`` is the name of the connection in CLIENT LIST. Every method raises UnreachableError where no leader answers,
+    and ReplyError where the server refuses the command, unless it says something else.
     """
-    fence = f"{NAME}:jobs:{socket.gethostname()}"
-    for attempt in range(5):
-        try:
-            epoch = _claimed(sink, fence)
-            if not publish(sink, fence, epoch, stages).now:
-                log.debug("epoch %d had been published: by us, and the reply was lost", epoch)
-            return
-        except StaleError:
-            if attempt == 3:
-                fence = f"{fence}:{uuid4().hex}"  # a machine of the same name has another time
-        except ReplyError as error:
-            if error.code == "NOSTAGE" and attempt:
+
+    def __init__(self, access: Access, name: str) -> None:
+        self._servers = Servers(access, name)
+
+    def publish(self, fence: str, epoch: int, stages: Sequence[str]) -> Published:
+        """Append the rows of the stages, in order, in one step: once for each epoch of a fence.
+
+        Stages that are published are gone. ``now`` is False in the result where this epoch was published before.
+        StaleEpochError where a later epoch of the fence was published; ReplyError with the code NOSTAGE where a stage
+        does not exist; in both cases nothing has changed. ValueError without stages.
+        """
+        (reply,) = self._servers.ask(calls.tpublish(fence, epoch, *stages))
+        if isinstance(reply, ReplyError):
+            if reply.code == "STALE":
+                raise StaleEpochError(str(reply))
+            raise reply
+        published: Published = reply
+        return published
+
+    def publish_once(self, prefix: str, stages: Sequence[str]) -> None:
+        """Publish stages under a fence and an epoch that no other job uses: for a job that is never repeated.
+
+        Jobs on one machine share a fence, ``<prefix>:<host name>``, so that fences don't pile up on the server. An
+        epoch is the time in nanoseconds. The server would take a second job with the same epoch for a repetition and
+        drop its rows, so a job claims its epoch first: it sets the key ``<fence>:<epoch>``, which expires after
+        CLAIM_MS. If another job has published a later epoch in the meantime, the next attempt takes a new one.
+        """
+        fence = f"{prefix}:{socket.gethostname()}"
+        for attempt in range(5):
+            try:
+                epoch = self._claimed(fence)
+                if not self.publish(fence, epoch, stages).now:
+                    log.debug("epoch %d had been published: by us, and the reply was lost", epoch)
                 return
-            raise
-    raise AssertionError("a fence that is new has no epoch")
+            except StaleEpochError:
+                if attempt == 3:  # another machine of this name, whose clock is ahead
+                    fence = f"{fence}:{uuid4().hex}"
+            except ReplyError as error:
+                if error.code == "NOSTAGE" and attempt:
+                    return  # the attempt before had published, and its reply was lost
+                raise
+        raise AssertionError("a new fence has no epoch")
 
+    def drop(self, stages: Sequence[str]) -> None:
+        """Drop stages that will not be published. Raises nothing: stages also end by themselves (Rule 3)."""
+        try:
+            self._servers.ask(*([calls.tdrop(*stages)] if stages else []))
+        except (OSError, ReplyError) as error:
+            log.warning("stages were not dropped, they will end when their time to live is over: %s", error)
 
-def _claimed(sink: Sink, fence: str) -> int:
-    """A nanosecond that no other job has: a key says whose it is, for as long as others could read the same time."""
-    token = uuid4().hex.encode()
-    servers = Servers(sink.access, f"{NAME}-driver")
-    try:
+    def evict(self, keys: Iterable[Name], *, count: int | None = None, ms: int | None = None) -> None:
+        """Evict from each stream all but the newest ``count`` entries, or all whose age isn't under ``ms``.
+
+        One of the two: TypeError otherwise. Evicting again does no harm.
+        """
+        for reply in self._servers.ask(*[calls.ttrim(key, count=count, ms=ms) for key in keys]):
+            if isinstance(reply, ReplyError):
+                raise reply
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _claimed(self, fence: str) -> int:
+        """An epoch that no other job has: the time in nanoseconds, claimed by a key that holds a token of ours."""
+        token = uuid4().hex.encode()
         while True:
             epoch = time.time_ns()
             claim = f"{fence}:{epoch}"
 
             def claimed(claim: str = claim) -> bool:
-                wire = servers.leader()
+                wire = self._servers.leader()
                 wire.send(("SET", claim, token, "NX", "PX", CLAIM_MS), ("GET", claim))
                 wire.reply()
-                return bool(wire.reply() == token)  # ours too if the reply to an earlier attempt was lost
+                return bool(wire.reply() == token)  # also True where an earlier attempt's reply was lost
 
-            if servers.attempts(claimed):
+            if self._servers.attempts(claimed):
                 return epoch
-    finally:
-        servers.close()
-
-
-def drop(sink: Sink, stages: Sequence[str]) -> None:
-    """Drop stages that will not be published."""
-    servers = Servers(sink.access, f"{NAME}-driver")
-    try:
-        servers.ask(*([calls.tdrop(*stages)] if stages else []))
-    except (OSError, ReplyError) as error:
-        log.warning("stages were not dropped, their time will be over in %d ms: %s", sink.stage_ttl_ms, error)
-    finally:
-        servers.close()
-
-
-def evict(sink: Sink, keys: Iterable[bytes]) -> None:
-    """Evict from streams as ``maxlen`` or ``maxage`` say; doing it again does no harm."""
-    if sink.maxlen is None and sink.maxage_ms is None:
-        return
-    trims: list[Call[int]] = [calls.ttrim(key, count=sink.maxlen, ms=sink.maxage_ms) for key in sorted(keys)]
-    servers = Servers(sink.access, f"{NAME}-driver")
-    try:
-        for reply in servers.ask(*trims):
-            if isinstance(reply, ReplyError):
-                raise reply
-    finally:
-        servers.close()

@@ -1,9 +1,10 @@
-"""Which server is asked, and what happens when it doesn't answer.
+"""Finding the leader, and trying again when it does not answer.
 
-Rule 1: what there is to read is asked of the leader alone. A replica may lag behind, and its "gone" means nothing.
-Rule 2: with one url, that server counts as the leader, whatever its role. With several, the one whose ROLE says so; it
-        is looked for anew after each failure, so a query follows a failover.
-Rule 3: only what may be repeated is sent through ``ask``: reads, and what publishes, drops and evicts by name.
+Rule 1: what a stream holds is asked of the leader only. A replica may lag: an entry that it lacks may well exist.
+Rule 2: with one URL, that server counts as the leader, whatever its role is. With several, it is the one whose ROLE
+        says so. It is looked for again after each failure, so requests follow a failover.
+Rule 3: ``ask`` may send a request twice. Use it only for what may be repeated: reads, and TPUBLISH, TDROP and eviction,
+        which change nothing the second time.
 """
 
 from __future__ import annotations
@@ -12,32 +13,40 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tidelog.client.access import Access, shown
 from tidelog.client.calls import Call
 from tidelog.client.wire import PASSING, ReplyError, Wire
-from tidelog.spark.options import Access
 
 T = TypeVar("T")
 
 
 class UnreachableError(ConnectionError):
-    """No attempt succeeded; the text says how many there were and what the last one met."""
+    """No attempt succeeded. The text says how many there were and how the last one failed."""
 
 
 class Servers:
-    """The servers named by ``url``, and a connection to the leader among them that is made when it is needed."""
+    """The servers of an ``Access``, and one connection to their leader, made when it is first needed.
+
+    ``name`` is the name of the connection in CLIENT LIST. Not for several threads at a time.
+    """
 
     def __init__(self, access: Access, name: str) -> None:
         self.access = access
-        self.name = name  # of the connections, for CLIENT LIST
+        self.name = name
         self._leader: Wire | None = None
 
     def close(self) -> None:
+        """Close the connection; the next request makes another."""
         if self._leader is not None:
             self._leader.close()
             self._leader = None
 
     def attempts(self, do: Callable[[], T]) -> T:
-        """What ``do`` returns; done again after a failure that may pass. UnreachableError in the end."""
+        """Call ``do`` until it succeeds, ``access.retries`` times more at most; returns what it returns.
+
+        Another attempt follows an OSError, or a ReplyError whose code is in PASSING; the connection is closed before.
+        Other errors are raised at once, UnreachableError after the last attempt.
+        """
         for left in range(self.access.retries, -1, -1):
             try:
                 return do()
@@ -47,22 +56,26 @@ class Servers:
                     raise
                 if not left:
                     tried = self.access.retries + 1
-                    places = ", ".join(url.rpartition("@")[2] for url in self.access.urls)
+                    places = ", ".join(map(shown, self.access.urls))
+                    limits = f"{self.access.called('retries')}, {self.access.called('retry_ms')}"
                     raise UnreachableError(
-                        f"no answer from {places} in {tried} attempts (fetchOffset.numRetries, "
-                        f"fetchOffset.retryIntervalMs); the last one: {type(error).__name__}: {error}"
+                        f"no answer from {places} in {tried} attempts ({limits}); "
+                        f"the last one: {type(error).__name__}: {error}"
                     ) from error
                 time.sleep(self.access.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
     def leader(self) -> Wire:
-        """A connection to the leader. OSError where there is none."""
+        """The connection to the leader. OSError where no leader answers, ReplyError for a wrong password."""
         if self._leader is None:
             self._leader = self._find()
         return self._leader
 
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """What calls read from the leader's replies; in the place of each error, a ReplyError."""
+        """Send calls to the leader, all at once; returns what each reads from its reply. See Rule 3.
+
+        An error reply is not raised: a ReplyError is in its place in the list. UnreachableError as ``attempts``.
+        """
 
         def once() -> list[Any]:
             replies = self.leader().run(*calls)
@@ -73,6 +86,25 @@ class Servers:
 
         return self.attempts(once) if calls else []
 
+    def replicas(self) -> tuple[str, ...]:
+        """URLs of the leader's replicas: with several URLs, those that are not the leader; with one, those in ROLE.
+
+        If the only URL is a replica's, it is that one. UnreachableError as ``attempts``.
+        """
+
+        def once() -> tuple[str, ...]:
+            leader = self.leader()
+            if len(self.access.urls) > 1:
+                return tuple(url for url in self.access.urls if url != leader.url)
+            role = leader.ask("ROLE")
+            if role[0] != b"master":
+                return (leader.url,)
+            scheme = "rediss" if self.access.secure else "redis"
+            user, at, _ = leader.url.partition("://")[2].rpartition("@")  # replicas have the leader's password
+            return tuple(f"{scheme}://{user}{at}{_host(host.decode())}:{port.decode()}" for host, port, _ in role[2])
+
+        return self.attempts(once)
+
     def _find(self) -> Wire:
         urls = self.access.urls
         if len(urls) == 1:
@@ -82,29 +114,13 @@ class Servers:
             try:
                 wire = Wire(self.access, url, self.name)
             except OSError as error:
-                met.append(f"{url.rpartition('@')[2]}: {error}")
+                met.append(f"{shown(url)}: {error}")
                 continue
             if wire.ask("ROLE")[0] == b"master":
                 return wire
             met.append(f"{wire.place}: a replica")
             wire.close()
-        raise ConnectionError(f"no leader among url ({'; '.join(met)})")
-
-    def replicas(self) -> tuple[str, ...]:
-        """URLs of the leader's replicas: those of ``url`` that are not the leader; with one url, those ROLE names."""
-
-        def once() -> tuple[str, ...]:
-            leader = self.leader()
-            if len(self.access.urls) > 1:
-                return tuple(url for url in self.access.urls if url != leader.url)
-            role = leader.ask("ROLE")
-            if role[0] != b"master":
-                return (leader.url,)
-            scheme = "rediss" if self.access.tls else "redis"
-            user, at, _ = leader.url.partition("://")[2].rpartition("@")  # what opens the leader opens its replicas
-            return tuple(f"{scheme}://{user}{at}{_host(host.decode())}:{port.decode()}" for host, port, _ in role[2])
-
-        return self.attempts(once)
+        raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
 
 
 def _host(name: str) -> str:

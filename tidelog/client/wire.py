@@ -1,13 +1,14 @@
-"""One connection to a server: requests out, replies in; a long range comes in pieces of bounded size.
+"""One connection to one server. Commands can be pipelined, and a long range arrives in pages of bounded size.
 
-redis-py reads a reply as a whole. A TRANGE of a million entries must not be in memory as a whole, so its header is read
-here, and what follows goes, as it comes, to somebody who gathers entries to pages (pages.py).
+redis-py holds a whole reply in memory. A TRANGE of a million entries must not be held at once. Its header is read here;
+the bytes after it go, as they arrive, to a ``Gather`` of the caller's, which makes pages of entries of them.
 
-    *3\\r\\n                               read here: so many entries follow
-    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    gathered: the first
-    *3\\r\\n...                              the next
+    *1000000\\r\\n                         read here: the number of entries
+    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    for the Gather: the first entry
+    *3\\r\\n...                              the second
 
-Rule 1: RESP2 only. Rule 2: after any OSError the connection is of no further use.
+Rule 1: RESP2 only.
+Rule 2: after an OSError the connection can't be used any more: close it.
 """
 
 from __future__ import annotations
@@ -21,52 +22,58 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 
+from tidelog.client.access import Access, shown
 from tidelog.client.calls import Call, Value
-from tidelog.spark.options import Access
 
-CHUNK: Final = 1 << 18  # bytes asked of the socket at a time
-PAGE_BYTES: Final = 1 << 24  # a page ends where so many were received for it
-#: An entry may have so many bytes: with those of a page and a chunk below 2^31, which a column of Arrow holds.
+CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
+PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for it
+#: The largest entry, in bytes. With a page and a chunk it stays below 2^31, the limit of an Arrow column.
 ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
 PORT: Final = 6379
 
-#: What a server says while it starts, or has lost its leader: worth another attempt.
+#: Codes of errors that pass, such as those of a server that is starting or has lost its leader: try again.
 PASSING: Final = frozenset({"LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"})
 
 
 class ReplyError(Exception):
-    """A server's error; the text is its own."""
+    """An error reply. The text is the server's."""
 
     @property
     def code(self) -> str:
-        """Its first word: ERR, WRONGTYPE, ..."""
+        """The first word of the text: ``ERR``, ``WRONGTYPE``, ..."""
         return str(self).partition(" ")[0]
 
 
-class StrangeError(Exception):
-    """Something came that is no entry; the text says what."""
+class NotAnEntryError(Exception):
+    """The peer sent something else where an entry should be. The text says what."""
 
 
 P_co = TypeVar("P_co", covariant=True)
 
 
 class Gather(Protocol[P_co]):
-    """What makes pages of the bytes of a range."""
+    """Makes pages of entries from the bytes of a range; one object for each range."""
 
-    def feed(self, data: bytes) -> None: ...
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes, cut anywhere."""
 
     def parse(self, limit: int) -> int:
-        """Fill the page up to ``limit`` entries; how many it has. StrangeError, and ReplyError for an error's text."""
+        """Add complete entries to the page until it has ``limit``; returns how many it has.
+
+        NotAnEntryError where something else follows, ReplyError where it is an error reply.
+        """
 
     def page(self) -> P_co:
-        """The page, which has at least one entry; the next one begins."""
+        """Return the page and begin the next one. Called only when the page has entries."""
 
 
 class Wire:
-    """A connection that is authenticated and has its name."""
+    """A connection to the server at ``url``, authenticated, and listed as ``name`` in CLIENT LIST.
+
+    ``url`` need not be one of ``access.urls``. OSError where no server answers, ReplyError for a wrong password.
+    """
 
     def __init__(self, access: Access, url: str, name: str) -> None:
-        """OSError where nobody answers, ReplyError where the server refuses the password."""
         parts = urlsplit(url)
         self.url = url
         self._reader = hiredis.Reader()
@@ -84,29 +91,30 @@ class Wire:
 
     @property
     def place(self) -> str:
-        """Where this connection goes, without a password."""
-        return self.url.rpartition("@")[2]
+        """The URL, without user and password."""
+        return shown(self.url)
 
     def close(self) -> None:
         self._sock.close()
 
     # -- requests and replies -----------------------------------------------------------------------------------
     def send(self, *commands: tuple[Value, ...]) -> None:
+        """Send commands without waiting; take a reply for each afterwards."""
         self._sock.sendall(b"".join(map(_pack, commands)))
 
     def send_raw(self, data: bytes) -> None:
-        """Send commands that are in RESP already."""
+        """Send commands that are encoded in RESP already."""
         self._sock.sendall(data)
 
     def reply(self) -> Any:
-        """The next reply. ReplyError if it is one."""
+        """The next reply. ReplyError if it is an error."""
         reply = self.take()
         if isinstance(reply, hiredis.ReplyError):
             raise ReplyError(str(reply))
         return reply
 
     def take(self) -> Any:
-        """The next reply; an error is returned, as hiredis has it."""
+        """The next reply; an error is returned as a hiredis.ReplyError."""
         try:
             while (reply := self._reader.gets()) is False:
                 self._reader.feed(self._receive())
@@ -115,11 +123,15 @@ class Wire:
         return reply
 
     def ask(self, *command: Value) -> Any:
+        """Send one command and return its reply. ReplyError if it is an error."""
         self.send(command)
         return self.reply()
 
     def run(self, *calls: Call[Any]) -> list[Any]:
-        """What calls read from their replies, all asked at once; in the place of each error, a ReplyError."""
+        """Send calls, all at once; returns what each reads from its reply.
+
+        An error reply is not raised: a ReplyError is in its place in the list.
+        """
         self.send(*[call.args for call in calls])
         replies = [self.take() for _ in calls]
         return [
@@ -129,9 +141,9 @@ class Wire:
 
     # -- long ranges --------------------------------------------------------------------------------------------
     def header(self) -> tuple[int, bytes]:
-        """How many elements the array that comes next has, and what bytes came behind that.
+        """The number of elements of the next reply, an array, and the bytes received after that number.
 
-        To be called when all replies before it were taken. ReplyError if there is an error in its place.
+        Take all replies before it first. ReplyError if the reply is an error.
         """
         data = b""
         while b"\n" not in data:
@@ -143,10 +155,10 @@ class Wire:
         return int(line[1:]), rest
 
     def pages(self, number: int, first: bytes, gather: Gather[P_co], size: int) -> Iterator[P_co]:
-        """``number`` entries as they come, in pages of at most ``size`` and of bounded bytes.
+        """``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
 
-        ``first`` as header() returned it. Whoever stops halfway must close the connection. ConnectionError where
-        something else comes than entries, OverflowError for an entry of more than ENTRY_BYTES.
+        ``number`` and ``first`` are what ``header`` returned. Close the connection if you stop before the end.
+        ConnectionError where something else than entries arrives, OverflowError for an entry above ENTRY_BYTES.
         """
         received, left = len(first), number
         gather.feed(first)
@@ -154,7 +166,7 @@ class Wire:
             limit = min(size, left)
             try:
                 there = gather.parse(limit)
-            except StrangeError as error:
+            except NotAnEntryError as error:
                 raise ConnectionError(f"{self.place} does not speak RESP: {error}") from None
             if there == limit or (there and received > PAGE_BYTES):
                 yield gather.page()
@@ -174,7 +186,7 @@ class Wire:
         return data
 
 
-_pack: Callable[[tuple[Value, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # any length will do
+_pack: Callable[[tuple[Value, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # of any length
 
 
 def _connect(access: Access, url: str) -> socket.socket:
@@ -188,7 +200,7 @@ def _connect(access: Access, url: str) -> socket.socket:
         host, port = parts.hostname or "localhost", parts.port or PORT
         sock = socket.create_connection((host, port), seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if access.tls:
+        if access.secure:
             try:
                 sock = _context(access, parse_qs(parts.query)).wrap_socket(sock, server_hostname=host)
             except BaseException:
@@ -199,10 +211,10 @@ def _connect(access: Access, url: str) -> socket.socket:
 
 
 def _context(access: Access, query: dict[str, list[str]]) -> ssl.SSLContext:
-    """TLS as the options say; of the URL's own, redis-py's ssl_ca_certs counts too."""
+    """TLS as ``access`` says. Of redis-py's settings in a URL, ``ssl_ca_certs`` counts too."""
     ca_file = access.ca_file or query.get("ssl_ca_certs", [None])[0]
     if ca_file and not os.path.exists(ca_file):
-        raise FileNotFoundError(f"tlsCaFile: no such file here: {ca_file}")
+        raise FileNotFoundError(f"{access.called('ca_file')}: no such file here: {ca_file}")
     context = ssl.create_default_context(cafile=ca_file)
     if not access.verify:
         context.check_hostname = False

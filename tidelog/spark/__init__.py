@@ -1,7 +1,18 @@
-"""tidelog streams in PySpark: ``spark.read``, ``spark.readStream`` with ``format("tidelog")``. See docs/spark.md.
+"""Streams as a source and a sink of PySpark: ``format("tidelog")``. Users read docs/spark.md.
 
-Where this package is installed Spark finds the format by itself (``pyspark_tidelog``); ``register`` is for sessions
-that were handed the package later, for editable installs, and for those who like to see it happen.
+Spark finds the format by name where the package is installed (``pyspark_tidelog``). ``register`` is for editable
+installs, and for sessions that get the package another way, such as ``--py-files``.
+
+    options   every option of ``format("tidelog")``, declared once, read and checked together
+    source    the data source and its readers, as Spark calls them
+    offsets   what a query has read of each stream, how far it may read, what was lost
+    ranges    what a task does: read one range, completely or not at all
+    pages     entries in RESP to columns of bytes: compiled, or by hiredis
+    _rows     the compiled way: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's layout
+    values    columns of bytes to columns of a type, and which values did not fit
+    columns   pages to Arrow batches, for the default row and for a schema of the user's
+    sink      the writers, as Spark calls them
+    commands  Arrow batches to TSTAGE commands
 """
 
 from __future__ import annotations
@@ -15,14 +26,14 @@ __all__ = ["native", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidelog")`` known to a session."""
-    from tidelog.spark.source import TidelogDataSource  # here: options and wire need no pyspark
+    """Register ``format("tidelog")`` in a session. Doing it again does no harm."""
+    from tidelog.spark.source import TidelogDataSource  # here: tidelog.spark.options needs no pyspark
 
     spark.dataSource.register(TidelogDataSource)
 
 
 def native() -> bool:
-    """Whether reads go through the compiled helper here; if not, through hiredis: slower, with the same results."""
+    """Whether reads use the compiled helper. If not, they use hiredis, which is slower and gives the same results."""
     from tidelog.spark.pages import native  # here: it needs pyarrow
 
     return native()

@@ -1,22 +1,22 @@
-/* Columns as Arrow lays them out in memory, and the bytearrays that they are made in.
+/* Columns in Arrow's memory layout, and the bytearrays that they are built in.
 
     binary column     offsets   int32[rows + 1], the first one 0; value i is data[offsets[i] .. offsets[i + 1]]
-                      data      values, one behind the other
+                      data      values, one after the other
                       valid     bits, lowest first: 1 where there is a value
 
-Rule 1: no column holds more than 2^31 - 1 bytes or values: OverflowError. The reader ends a page long before.
-Rule 2: what is handed out is the bytearray itself. It is not touched again: the next page has others.
+Rule 1: a column holds at most 2^31 - 1 bytes or values: OverflowError. Pages end long before that.
+Rule 2: a page gets the bytearrays themselves, not copies. They are not written again: the next page has others.
 */
 
 #define FIRST_ROOM 1024
 
-/* -- buffers: a bytearray that grows, and is handed out as it is -------------------------------------------------- */
+/* -- buffers: a bytearray that grows ------------------------------------------------------------------------------ */
 
 typedef struct {
     PyObject *owner;  /* bytearray of `room` bytes; NULL until something is written */
     char *at;         /* its bytes */
     Py_ssize_t used, room;
-    Py_ssize_t last;  /* bytes of the page before: the next one will have about as many */
+    Py_ssize_t last;  /* bytes used in the page before: an estimate for this one */
 } Buffer;
 
 static int buffer_grow(Buffer *buffer, Py_ssize_t more)
@@ -50,7 +50,7 @@ static inline int buffer_add(Buffer *buffer, const void *bytes, Py_ssize_t numbe
     return 0;
 }
 
-/* What was written, a new reference; the buffer is empty afterwards. */
+/* The bytearray, cut to what was written: a new reference. The buffer is empty afterwards. */
 static PyObject *buffer_take(Buffer *buffer)
 {
     if (!buffer->owner)
@@ -73,12 +73,12 @@ static void buffer_drop(Buffer *buffer)
 typedef struct {
     Buffer offsets, data, valid;
     Py_ssize_t rows, nulls;
-    const char *name;  /* of a wanted field; belongs to Rows.names */
+    const char *name;  /* of a wanted field; memory of Rows.names */
     Py_ssize_t length;
-    Py_ssize_t found;  /* word of this entry that holds the value; 0: none so far */
+    Py_ssize_t found;  /* word of the current entry that is its value; 0: none so far */
 } Column;
 
-/* Where the value that was added last ends. */
+/* Add the offset of the end of the last value. */
 static inline int column_end(Column *column)
 {
     int32_t end = (int32_t)column->data.used;

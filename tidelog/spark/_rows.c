@@ -1,11 +1,11 @@
-/* Entries as TRANGE sends them into columns as Arrow has them: no Python object for an entry or a field.
+/* Entries as TRANGE sends them to columns in Arrow's layout, without a Python object for an entry or a field.
 
-    bytes, cut anywhere --_words.h--> an entry's words --this file--> columns and times --_arrow.h--> a page
+    bytes, cut anywhere --_words.h--> the words of an entry --this file--> columns and times --_arrow.h--> a page
 
-Rule 1: an entry goes into the columns when all of it is there, and then into all of them.
-Rule 2: what columns hold is what pages.py makes of the same bytes by hiredis. At anything STRANGE parse() stops and
-        says so; what it was, hiredis says.
-Rule 3: a field that is there twice counts with its last value, in the place of the first one: as in a dict.
+Rule 1: an entry is added when it is complete, and then to all columns.
+Rule 2: columns hold what pages.py makes of the same bytes by hiredis. At INVALID input parse() stops and says so, and
+        pages.py gives that input to hiredis, which finds the error.
+Rule 3: a field that occurs twice has its last value, at its first place, as in a dict.
 */
 
 #define Py_LIMITED_API 0x030B0000
@@ -18,8 +18,8 @@ Rule 3: a field that is there twice counts with its last value, in the place of 
 #include "_arrow.h"
 #include "_words.h"
 
-#define MS_DIGITS 15  /* so many digits of milliseconds are always within 63 bits of microseconds */
-#define FEW_WORDS 33  /* up to 16 fields, names are compared pair by pair */
+#define MS_DIGITS 15  /* milliseconds with so many digits fit into 63 bits as microseconds */
+#define FEW_WORDS 33  /* up to 16 fields: their names are compared pair by pair */
 
 /* -- the object --------------------------------------------------------------------------------------------------- */
 
@@ -43,11 +43,11 @@ typedef struct {
     int has_ids, has_times, has_fields, has_entries;
     Column ids, keys, items, entries;
     Buffer times, maps;        /* int64 microseconds; int32 offsets of maps */
-    int plain_times;           /* all IDs of the page had milliseconds that `times` can hold */
+    int plain_times;           /* `times` can hold the milliseconds of all IDs of the page */
     Py_ssize_t rows;           /* entries in the page */
-    PyObject *last;            /* bytes: ID of the last one that parse() found */
+    PyObject *last;            /* bytes: ID of the last entry that parse() added */
     int failed;                /* an entry is in some columns and not in others: the page is lost */
-    Py_ssize_t shape;          /* names of the entry before, the last ones in `keys`; -1 where one was there twice */
+    Py_ssize_t shape;          /* names of the entry before, the last ones in `keys`; -1: one occurred twice */
 } Rows;
 
 static uint32_t hashed(const char *bytes, Py_ssize_t number)  /* FNV-1a */
@@ -103,7 +103,7 @@ static int add_wanted(Rows *self, const char *entry)
         if (slot < 0 || !is_named(&self->columns[slot], name, words[i].length))
             slot = words[i].slot = slot_of(self, name, words[i].length);
         if (slot >= 0)
-            self->columns[slot].found = i + 1;  /* of several, the last one counts */
+            self->columns[slot].found = i + 1;  /* the last one of several counts */
     }
     for (Py_ssize_t i = 0; i < self->wanted; i++) {
         Column *column = &self->columns[i];
@@ -116,7 +116,7 @@ static int add_wanted(Rows *self, const char *entry)
     return 0;
 }
 
-/* Whether the names are those of the entry before, and no two of them the same. */
+/* Whether the names are those of the entry before, and all different. */
 static int is_like_before(const Rows *self, const char *entry)
 {
     Py_ssize_t fields = self->in.number / 2;
@@ -150,7 +150,7 @@ static int all_differ(const Rows *self, const char *entry)
     return 1;
 }
 
-/* Set `value` of all names. One that repeats stays where it is first and gets the last value, as in a dict. */
+/* Set `value` of all names: Rule 3. */
 static int settle(Rows *self, const char *entry)
 {
     Py_ssize_t fields = self->in.number / 2;
@@ -260,7 +260,7 @@ static PyObject *rows_parse(PyObject *object, PyObject *most)
         if (!self->last)
             return NULL;
     }
-    return PyLong_FromSsize_t(outcome == STRANGE ? ~self->rows : self->rows);
+    return PyLong_FromSsize_t(outcome == INVALID ? ~self->rows : self->rows);
 }
 
 static PyObject *rows_rest(PyObject *object, PyObject *Py_UNUSED(none))
@@ -392,14 +392,14 @@ static void rows_dealloc(PyObject *object)
 
 static PyMethodDef methods[] = {
     {"feed", rows_feed, METH_O, "Take bytes."},
-    {"parse", rows_parse, METH_O, "Fill the page up to so many entries; how many it has, ~that before something else."},
-    {"rest", rows_rest, METH_NOARGS, "What was fed and is in no page, from the first byte of an entry on."},
-    {"page", rows_page, METH_NOARGS, "The page's buffers; the next page begins."},
+    {"parse", rows_parse, METH_O, "Add entries up to a limit; returns how many there are, ~that if no entry follows."},
+    {"rest", rows_rest, METH_NOARGS, "The bytes that were fed and are in no page, from the first byte of an entry."},
+    {"page", rows_page, METH_NOARGS, "Return the page's buffers and begin the next page."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Rows(names, ids, times, fields, entries): entries to Arrow's buffers. See _rows.pyi."},
+    {Py_tp_doc, "Rows(names, ids, times, fields, entries): entries in RESP to Arrow's buffers. See _rows.pyi."},
     {Py_tp_new, rows_new},
     {Py_tp_dealloc, rows_dealloc},
     {Py_tp_methods, methods},

@@ -1,47 +1,47 @@
-/* Bytes as TRANGE sends them, cut anywhere, into entries, and an entry into words.
+/* Bytes as TRANGE sends them, cut anywhere, to entries, and an entry to words.
 
 An entry is an array of bulk strings:
 
     *5\r\n  $17\r\n1700000000000.0\r\n  $1\r\nn\r\n  $2\r\n17\r\n  $1\r\ns\r\n  $1\r\nx\r\n
     words:  0 the ID                    1 a name      2 its value   3 a name      4 its value
 
-Rule 1: RESP2 in the one form a server sends it in: an odd number of words, lengths in decimal without sign or leading
-        zeros, CRLF behind each word. Anything else is STRANGE, and nothing behind it is looked at.
-Rule 2: no byte is looked at twice: `words` holds what was found of an entry whose end is not there yet.
-Rule 3: lengths are believed when their bytes are there. Memory follows what was received, never what was announced.
+Rule 1: RESP2 in the one form that servers send: an odd number of words, lengths in decimal without sign or leading
+        zeros, CRLF after each word. Anything else is INVALID, and nothing after it is read.
+Rule 2: no byte is parsed twice: `words` has the words found so far of an entry that is not complete yet.
+Rule 3: memory follows what was received, never the lengths announced.
 */
 
 #define FIRST_WORDS 64
-#define KEPT_INPUT (1 << 22)  /* bytes; a larger input shrinks when the entry that made it grow is through */
+#define KEPT_INPUT (1 << 22)  /* bytes; a larger buffer shrinks once the entry that it grew for is done */
 
-typedef enum { MORE, DONE, STRANGE, FAILED } Outcome;
+typedef enum { MORE, DONE, INVALID, FAILED } Outcome;
 
 typedef struct {
     Py_ssize_t at;     /* from the entry's first byte */
-    Py_ssize_t value;  /* settle() in _rows.c: of a name that may repeat, the word that counts; 0: said already */
+    Py_ssize_t value;  /* of a name, set by settle() in _rows.c: the word that is its value; 0: a repeated name */
     int32_t length;
-    int32_t slot;      /* the wanted field that had its name here in the entry before; -1: none */
+    int32_t slot;      /* of a name: the wanted field that was at this word in the entry before; -1: none */
 } Word;
 
 typedef struct {
-    char *bytes;             /* what was fed, from some entry on */
-    Py_ssize_t have, room;   /* how many, and how many there is room for */
-    Py_ssize_t entry;        /* where the entry under way begins */
+    char *bytes;             /* what was fed, from the first byte of some entry */
+    Py_ssize_t have, room;   /* bytes in use, bytes allocated */
+    Py_ssize_t entry;        /* where the current entry begins */
     Py_ssize_t at;           /* where its next word begins; once it is DONE, where it ends */
-    Py_ssize_t left;         /* words that it lacks; 0 between two entries */
+    Py_ssize_t left;         /* words still missing; 0 between two entries */
     Word *words;
-    Py_ssize_t number;       /* words of it that were found */
-    Py_ssize_t words_room;   /* in all of them `slot` is set */
+    Py_ssize_t number;       /* words found so far */
+    Py_ssize_t words_room;   /* words allocated; `slot` is set in all of them */
 } Input;
 
-/* The number in "*3\r\n" or "$17\r\n" that begins at `*at`, which moves behind it. */
+/* The number in the "*3\r\n" or "$17\r\n" at `*at`; moves `*at` to the byte after it. */
 static inline Outcome read_length(char kind, const char **at, const char *end, Py_ssize_t *length)
 {
     const char *p = *at;
     if (p == end)
         return MORE;
     if (*p++ != kind)
-        return STRANGE;
+        return INVALID;
     const char *first = p;
     int64_t number = 0;
     for (; p < end && *p >= '0' && *p <= '9' && p - first < 10; p++)
@@ -49,7 +49,7 @@ static inline Outcome read_length(char kind, const char **at, const char *end, P
     if (end - p < 2)
         return MORE;
     if (p == first || (*first == '0' && p - first > 1) || p[0] != '\r' || p[1] != '\n' || number > INT32_MAX)
-        return STRANGE;
+        return INVALID;
     *at = p + 2;
     *length = (Py_ssize_t)number;
     return DONE;
@@ -70,7 +70,7 @@ static int input_more_words(Input *input)
     return 0;
 }
 
-/* Go on with the entry under way, or begin the next one; DONE when all of its words are there. */
+/* Continue with the current entry, or begin the next one; DONE when it is complete. */
 static Outcome input_next(Input *input)
 {
     if (!input->bytes)
@@ -84,7 +84,7 @@ static Outcome input_next(Input *input)
         if ((outcome = read_length('*', &p, end, &length)) != DONE)
             return outcome;
         if (length % 2 == 0)
-            return STRANGE;
+            return INVALID;
         input->left = length;
         input->number = 0;
         input->at = p - input->bytes;
@@ -95,7 +95,7 @@ static Outcome input_next(Input *input)
         if (end - p - 2 < length)
             return MORE;
         if (p[length] != '\r' || p[length + 1] != '\n')
-            return STRANGE;
+            return INVALID;
         if (input->number == input->words_room && input_more_words(input))
             return FAILED;
         Word *word = &input->words[input->number++];
@@ -108,7 +108,7 @@ static Outcome input_next(Input *input)
     return DONE;
 }
 
-/* Take bytes; those of entries that are DONE go. */
+/* Append bytes; those of entries that are DONE are removed. */
 static int input_feed(Input *input, const char *bytes, Py_ssize_t number)
 {
     Py_ssize_t gone = input->left ? input->entry : input->at;

@@ -1,14 +1,13 @@
-"""Entries to columns: what stands in an Arrow batch, for the default row and for a schema of the user's own.
+"""Pages to Arrow batches, for the default row and for a schema of the user's own.
 
-    page:               IDs, times, one field's values, maps of all fields: columns of bytes (pages.py)
     default row:        _key string, _id string, _ts timestamp, fields map<string, binary>
-    with .schema(...):  a column of one of these names and its type is that; every other column is the field of its
-                        name; _corrupt string is the entry as JSON where one of its values did not fit
+    with .schema(...):  a column with one of these names and its type has the same content; _corrupt string is the entry
+                        as JSON if one of its values does not fit; every other column is the field of its name
 
-Rule 1: a batch has exactly the Arrow schema that Spark derives from the schema asked for; Spark compares.
+Rule 1: a batch has exactly the Arrow schema that Spark derives from the schema of the read; Spark compares them.
 Rule 2: a field that an entry lacks is null. An empty value is empty as string and binary, and null as any other type,
         as in Spark's CSV source.
-Rule 3: nothing is done for each row, but for those with values that do not fit.
+Rule 3: there is no work per row, except for rows with values that do not fit.
 """
 
 from __future__ import annotations
@@ -30,14 +29,16 @@ BATCH_ROWS: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPe
 
 
 class MalformedError(ValueError):
-    """A value that is not of its column's type, in mode failfast."""
+    """A value that is not of its column's type, with the mode failfast."""
 
 
 class Columns:
-    """Makes batches of one schema. It has no state beyond it, so tasks may make their own."""
+    """Makes batches of one schema. ``wanted`` is what pages must have for it.
+
+    OptionError for a column of a type that a field can't have.
+    """
 
     def __init__(self, schema: StructType, mode: str) -> None:
-        """OptionError for a column of a type that entries can't fill."""
         self.arrow = to_arrow_schema(schema, timezone="UTC")
         self.mode = mode
         for column, field in zip(schema.fields, self.arrow, strict=True):
@@ -53,7 +54,7 @@ class Columns:
 
     @staticmethod
     def kind(field: pa.Field) -> str:
-        """What a column is filled with: its name where it is one of ours, with its type; "field" otherwise."""
+        """What a column holds: its own name for ``_key``, ``_id`` and so on, with their types; else "field"."""
         ours: dict[str, type[Any]] = {"_key": StringType, "_id": StringType, "_ts": TimestampType, CORRUPT: StringType}
         types = {StringType: pa.string(), TimestampType: pa.timestamp("us", "UTC")}
         name: str = field.name
@@ -64,7 +65,7 @@ class Columns:
         return "field"
 
     def batch(self, key: str, page: Page) -> pa.RecordBatch:
-        """The batch of some entries of one stream. MalformedError in mode failfast."""
+        """A page of one stream as a batch. MalformedError for a value that does not fit, with the mode failfast."""
         columns: dict[str, pa.Array] = {}
         bad: set[int] = set()  # rows with a value that did not fit
         for field in self.arrow:
@@ -100,7 +101,7 @@ class Columns:
 
 
 def as_json(entry: list[bytes]) -> str:
-    """An entry's fields as a JSON object; what isn't UTF-8 with replacement characters."""
+    """The fields of [id, field, value, ...] as a JSON object, with replacement characters for what isn't UTF-8."""
     words = [word.decode("utf-8", "replace") for word in entry[1:]]
     return json.dumps(dict(zip(words[::2], words[1::2], strict=True)), ensure_ascii=False)
 

@@ -1,58 +1,44 @@
-"""Arrow batches to TSTAGE commands, without a Python object for each row or value.
+"""Arrow batches to TSTAGE commands (tidelog.client.publish.Part), without a Python object for each row or value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
-    `--------------------------- Python, once a command -------------------------'    `- Arrow, one join -'
+    `------------------------- Python, once per command -------------------------'    `- Arrow, one join -'
 
-Rule 1: a value that is null is a field that the entry lacks. Rows that lack the same fields, one behind the other, are
-        one command, so a stream gets its rows in the order in which they came.
-Rule 2: texts are those that the source reads back: numbers as JSON has them, ``true`` and ``false``, ISO 8601 in UTC.
+Rule 1: a null is a field that the entry lacks. Consecutive rows that lack the same fields are one command, so the rows
+        of a stream keep their order.
+Rule 2: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
+        UTC.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-import hiredis
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidelog.client.publish import Part
 from tidelog.spark.options import OptionError
 
-MOST_WORDS: Final = 2_000  # values a command: the server decodes fastest what arrives in one piece
-MOST_BYTES: Final = 8 << 20  # about so many bytes a command
+MOST_WORDS: Final = 2_000  # values in a command: the server decodes a command fastest if it arrives in one piece
+MOST_BYTES: Final = 8 << 20  # bytes of values in a command, roughly
 KEY: Final = "_key"
 FIELDS: Final = "fields"
 
 
 class RowError(ValueError):
-    """A row that can't be an entry."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one stream that have the same fields: one TSTAGE."""
-
-    key: bytes
-    fields: tuple[bytes, ...]
-    rows: int
-    values: bytes  # in RESP
-
-    def command(self, stage: str, ttl_ms: int) -> bytes:
-        head = ("TSTAGE", stage, ttl_ms, self.key, "FIELDS", len(self.fields), *self.fields, "VALUES")
-        packed: bytes = hiredis.pack_command(head)  # type: ignore[arg-type]  # any length will do
-        count = len(head) + self.rows * len(self.fields)
-        return b"*%d%s%s" % (count, packed[packed.index(b"\r\n") :], self.values)
+    """A row that can't become an entry."""
 
 
 class Entries:
-    """What rows of one schema become."""
+    """Makes Parts from rows of one schema. ``key`` is the stream; None: each row has it in the column _key.
+
+    OptionError if there is no key, or if a column can't be a field.
+    """
 
     def __init__(self, schema: StructType, key: str | None) -> None:
-        """OptionError where it is not clear which stream a row is for, or where a column can't be a field."""
         self.key = key.encode() if key is not None else None
         self.names = schema.fieldNames()
         arrow = to_arrow_schema(schema, timezone="UTC")
@@ -72,7 +58,7 @@ class Entries:
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """The rows of a batch, by stream and in their order. RowError for a row without a key or without any value."""
+        """The rows of a batch, by stream, in their order. RowError for a row without a key or without any value."""
         if self.key is not None:
             yield from self._of_stream(self.key, batch)
             return
@@ -118,7 +104,7 @@ def _is_writable(kind: pa.DataType) -> bool:
 
 
 def _is_fields(name: str, kind: pa.DataType) -> bool:
-    """Whether a column is a map of fields, as the source's default row has it."""
+    """Whether a column is a map of fields, like that in the source's default row."""
     return name == FIELDS and pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
 
 
@@ -127,7 +113,7 @@ def _bytes(key: str | bytes) -> bytes:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Values as bytes."""
+    """A column of any type as a column of bytes, in the form of Rule 2."""
     if pa.types.is_timestamp(column.type):
         zone = "Z" if column.type.tz else ""
         column = pc.strftime(column, f"%Y-%m-%dT%H:%M:%S{zone}")
@@ -135,7 +121,7 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
-    """A map's entries as columns, one for each name, null where a row lacks it."""
+    """The pairs of maps as columns of bytes, one for each name, null where a row lacks it."""
     rows = [dict(row) if row is not None else {} for row in maps.to_pylist()]
     names = dict.fromkeys(name for row in rows for name in row)
     return [
@@ -145,7 +131,7 @@ def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
 
 
 def _alike(columns: list[pa.Array], rows: int) -> list[tuple[int, int]]:
-    """Where rows begin, and how many there are, that are null in the same columns."""
+    """Runs of consecutive rows that are null in the same columns: (first row, number of rows)."""
     if not any(column.null_count for column in columns):
         return [(0, rows)] if rows else []
     changes = pa.array([False] * (rows - 1), pa.bool_())
@@ -157,7 +143,7 @@ def _alike(columns: list[pa.Array], rows: int) -> list[tuple[int, int]]:
 
 
 def _packed(columns: list[pa.Array]) -> bytes:
-    """Columns of bytes without nulls as RESP bulk strings, row by row."""
+    """Columns of bytes without nulls, as RESP bulk strings, row by row."""
     words: list[pa.Array | pa.Scalar] = []
     for column in columns:
         lengths = pc.binary_length(column).cast(pa.string()).cast(pa.binary())

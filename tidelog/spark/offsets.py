@@ -1,13 +1,13 @@
-"""Where a query stands in each stream, where it may go next, and what is gone in between.
+"""What a query has read of each stream, how far it may read in the next batch, and what was lost in between.
 
-An offset, as Spark keeps it in the checkpoint, is ``{"key": "ms.seq", ...}``: everything up to that ID, itself
-included, was read.
+An offset, as Spark keeps it in the checkpoint, is ``{"key": "ms.seq", ...}``: all entries up to that ID were read,
+itself included.
 
-Rule 1: an ID in an offset is ``0.0``, or that of an entry which was there when it was written down. So if it is neither
-        there nor evicted later on, the stream is not the one that was read before.
-Rule 2: offsets never go back, whatever happens to a stream.
+Rule 1: an ID in an offset is ``0.0`` or the ID of an entry that existed when the offset was written. If later on that
+        entry is neither there nor evicted, the stream is not the one that was read before.
+Rule 2: an offset never goes back, whatever happens to a stream.
 Rule 3: a key that is not in an offset is new, and is read from its beginning.
-Rule 4: a key that is subscribed to no more keeps its place in the offset.
+Rule 4: a key that is no longer subscribed to keeps its ID in the offset.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidelog.client.wire import ReplyError
 from tidelog.spark.options import EARLIEST, Places, Source, Where
 
 ZERO: Final = StreamId(0, 0)
-TAILS_FOR: Final = 0.02  # seconds for which a look at the tails is good: Spark asks about 90 times a second
-KEYS_FOR: Final = 1.0  # seconds until the keys of a pattern are looked for again
+LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second
+KEYS_FOR: Final = 1.0  # seconds for which the keys that match a pattern are reused
 SCAN_COUNT: Final = 1000
 NO_KEY: Final = "ERR no such key"
 
@@ -35,11 +35,11 @@ Ids = dict[str, StreamId]
 
 
 class DataLossError(Exception):
-    """Entries that should have been read are gone."""
+    """Entries that the query has not read are gone."""
 
 
 def data_loss(key: str, wanted: StreamId, info: Info | None, what: str) -> DataLossError:
-    """The error for entries after ``wanted`` that are gone; ``info`` is None where the key is gone."""
+    """The error for entries after ``wanted`` that are gone. ``info`` is None if the key is gone, ``what`` says how."""
     if info is None:
         there = "there is no such key"
     elif info.first is None:
@@ -53,7 +53,7 @@ def data_loss(key: str, wanted: StreamId, info: Info | None, what: str) -> DataL
 
 
 def lost(key: str, after: StreamId, info: Info | None) -> DataLossError | None:
-    """The error if not everything after ``after`` is there any more, or the stream does not reach that far."""
+    """The error if entries after ``after`` are gone, or if the stream ends before that ID; else None."""
     if info is None:
         return data_loss(key, after, None, "it was deleted") if after > ZERO else None
     if info.evicted_to > after:
@@ -64,14 +64,14 @@ def lost(key: str, after: StreamId, info: Info | None) -> DataLossError | None:
 
 
 def before(wanted: StreamId) -> StreamId:
-    """The ID in front of this one; 0.0 has none and is returned."""
+    """The ID directly before this one; 0.0 for 0.0."""
     if wanted.seq:
         return StreamId(wanted.ms, wanted.seq - 1)
     return StreamId(wanted.ms - 1, SEQ_MAX) if wanted.ms else wanted
 
 
 def is_text(key: bytes) -> bool:
-    """Whether a key can stand in an offset, which is JSON."""
+    """Whether a key can be part of an offset, which is JSON: it is UTF-8."""
     try:
         key.decode()
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def is_text(key: bytes) -> bool:
 
 
 def found(key: str, reply: Any) -> Any:
-    """A reply about a key. ReplyError, with the key's name, if it is one."""
+    """What ``Servers.ask`` returned for a key. ReplyError, with the key in its text, if that is an error."""
     if isinstance(reply, ReplyError):
         raise ReplyError(f"{reply} (stream {key!r})")
     return reply
@@ -88,30 +88,33 @@ def found(key: str, reply: Any) -> Any:
 
 @dataclass(frozen=True)
 class Span:
-    """What a batch reads of one stream."""
+    """What a batch reads of one stream: the entries after one ID, up to another one."""
 
     key: str
-    after: StreamId  # not included
+    after: StreamId  # excluded
     end: StreamId  # included
 
 
 class Offsets:
-    """What a query knows of its streams. One connection to the leader; nothing is kept that can't be asked again."""
+    """A query's view of its streams, over one connection to the leader. It keeps nothing but short-lived copies.
+
+    All methods raise UnreachableError if no leader answers, and ReplyError if a key is no stream.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.servers = Servers(source.access, f"{source.name}-driver")
-        self._tails: Ids = {}
-        self._tails_until = 0.0
+        self._lasts: Ids = {}
+        self._lasts_until = 0.0
         self._keys: tuple[str, ...] = ()
         self._keys_until = 0.0
 
     def close(self) -> None:
         self.servers.close()
 
-    # -- what is there ------------------------------------------------------------------------------------------
+    # -- what the server has ------------------------------------------------------------------------------------
     def keys(self) -> tuple[str, ...]:
-        """The keys subscribed to; for a pattern, of the streams there are. Names that are not UTF-8 can't match."""
+        """The keys subscribed to. For a pattern, those of the streams that match now; names must be UTF-8."""
         subscription = self.source.subscription
         if not subscription.pattern:
             return subscription.keys
@@ -135,18 +138,18 @@ class Offsets:
             if cursor == b"0":
                 return found
 
-    def tails(self, fresh: bool = False) -> Ids:
-        """The last ID of each stream, 0.0 where there is none. At most ``TAILS_FOR`` old, or asked for now."""
-        if fresh or time.monotonic() >= self._tails_until:
+    def lasts(self, fresh: bool = False) -> Ids:
+        """The last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or asked for now if ``fresh``."""
+        if fresh or time.monotonic() >= self._lasts_until:
             keys = self.keys()
             replies = self.servers.ask(*[calls.tread(key, "0", 0, with_info=True) for key in keys])
             infos = [found(key, reply).info for key, reply in zip(keys, replies, strict=True)]
-            self._tails = {key: info.last for key, info in zip(keys, infos, strict=True)}
-            self._tails_until = time.monotonic() + TAILS_FOR
-        return dict(self._tails)
+            self._lasts = {key: info.last for key, info in zip(keys, infos, strict=True)}
+            self._lasts_until = time.monotonic() + LASTS_FOR
+        return dict(self._lasts)
 
     def infos(self, keys: Iterable[str]) -> dict[str, Info | None]:
-        """TINFO of each key, None where there is none."""
+        """TINFO of each key, None if there is no such key."""
         names = list(keys)
         replies = self.servers.ask(*map(calls.tinfo, names))
         return {
@@ -162,7 +165,7 @@ class Offsets:
         return self._looked_up(infos, places, self.source.starting, first=True)
 
     def end(self, start: Ids) -> Ids:
-        """The last IDs to read in a batch, as the options say; keys that have nothing to read are left out."""
+        """The last IDs to read in a batch, as the options say, without keys that have nothing to read."""
         infos = self.infos(start)
         places = {key: self.source.ending.named(key) or Where("latest") for key in infos}
         ends = self._looked_up(infos, places, self.source.ending, first=False)
@@ -171,7 +174,7 @@ class Offsets:
     def _looked_up(
         self, infos: Mapping[str, Info | None], places: Mapping[str, Where], option: Places, first: bool
     ) -> Ids:
-        """Each place as an ID after which to read (``first``), or up to which. Rule 1 holds for what is returned."""
+        """Each place as an ID: the one to read after if ``first``, else the last one to read. Rule 1 holds for them."""
         bounded = [key for key, where in places.items() if where.kind in ("id", "time") and infos[key] is not None]
         replies = self.servers.ask(*[calls.trevrange(key, f"({places[key].id}", "-", 1) for key in bounded])
         newest = {key: found(key, reply) for key, reply in zip(bounded, replies, strict=True)}
@@ -192,7 +195,10 @@ class Offsets:
         return ids
 
     def _exactly(self, key: str, wanted: StreamId, nearest: StreamId, info: Info, option: Places) -> StreamId:
-        """Where to begin for an entry that was named by its ID: it, or an entry before it, may be gone."""
+        """The ID to read after, for a start that names an ID. ``nearest`` is the newest one before it.
+
+        DataLossError, with ``failOnDataLoss``, if the stream never reached ``wanted``.
+        """
         beyond = wanted > StreamId(info.last.ms, min(info.last.seq + 1, SEQ_MAX))
         if beyond and self.source.fail_on_loss:
             raise data_loss(key, wanted, info, f"{option.option} names ID {wanted}, which the stream never reached")
@@ -200,7 +206,7 @@ class Offsets:
 
     # -- what was lost ------------------------------------------------------------------------------------------
     def verify(self, starts: Ids) -> list[DataLossError]:
-        """What can't be read any more of what follows these IDs."""
+        """The losses: an error for each key of which not all entries after its ID can be read."""
         infos = self.infos(starts)
         errors = {key: lost(key, after, infos[key]) for key, after in starts.items()}
         asked = [
@@ -216,15 +222,15 @@ class Offsets:
 
     # -- how much -----------------------------------------------------------------------------------------------
     def counts(self, spans: list[Span]) -> list[int]:
-        """How many entries each has now."""
+        """The number of entries in each span now."""
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
         return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
     def limited(self, spans: list[Span], most: int) -> list[Span]:
-        """The spans cut so that they have ``most`` entries together; each stream has its share by what it has to give.
+        """The spans, shortened so that they have ``most`` entries in all; shares are in proportion to their entries.
 
-        Every stream gets at least one entry, unless there are more streams than that: then those go first that are
-        furthest behind.
+        Each stream gets at least one entry. If there are more than ``most`` streams, those whose offset is oldest come
+        first.
         """
         have = self.counts(spans)
         total = sum(have)
@@ -236,7 +242,7 @@ class Offsets:
         for i in order:
             share = spare * (have[i] - 1) // rest if rest else 0
             shares[i] += share
-        left = most - sum(shares.values())  # what rounding left over: fewer than there are streams
+        left = most - sum(shares.values())  # left over by rounding: fewer than there are streams
         for i in order:
             more = min(left, have[i] - shares[i])
             shares[i] += more
@@ -251,9 +257,9 @@ class Offsets:
         return cut
 
     def split(self, spans: list[Span], least: int | None) -> list[tuple[Span, int]]:
-        """The spans in at least ``least`` pieces (where there are as many entries), each with the entries it has.
+        """The spans cut into at least ``least`` pieces, if there are as many entries; each with its number of entries.
 
-        Without ``least`` a span is a piece, and nothing is counted (-1).
+        If ``least`` is None or there are enough spans, each span is a piece, and nothing is counted: -1.
         """
         if least is None or least <= len(spans):
             return [(span, -1) for span in spans]
@@ -261,7 +267,7 @@ class Offsets:
         total = sum(have)
         wanted = [
             max(1, min(number, -(-least * number // total) if total else 1)) for number in have
-        ]  # rounded up: at least as many as asked for
+        ]  # rounded up: at least ``least`` in all
         borders = [
             (span, [number * i // pieces for i in range(1, pieces)])
             for span, number, pieces in zip(spans, have, wanted, strict=True)

@@ -1,11 +1,11 @@
-"""The options of ``format("tidelog")``: each declared once, read and checked together before anything is asked for.
+"""The options of ``format("tidelog")``: each declared once, all read and checked before a server is asked anything.
 
-Names and defaults are those of Spark's Kafka source wherever that has the thing.
+Names and defaults are those of Spark's Kafka source, for all options that it has too.
 
-Rule 1: an option that is unknown, malformed, or contradicts another is an ``OptionError`` that names it as it is
-        spelled here. Nothing is ignored in silence.
-Rule 2: Spark does not say whether a source is read as a batch or as a stream when it is made; what only one of them
-        takes is checked as soon as that is known (``for_batch``, ``for_stream``).
+Rule 1: an option that is unknown, malformed or contradicts another one raises an OptionError that names it, spelled as
+        here. No option is ignored silently.
+Rule 2: when Spark makes a source or a sink, it does not say whether it is for a batch or for a stream. Options for only
+        one of them are checked as soon as that is known: the argument ``kind`` of ``for_source`` and ``for_sink``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from tidelog.client.access import DEFAULT_URL, Access, is_url
 from tidelog.client.entries import StreamId
 
 SOURCE: Final = "source"
@@ -27,7 +28,7 @@ NO_ID: Final = StreamId(0, 0)
 
 
 class OptionError(ValueError):
-    """An option that can't be used as it was given; the text names it."""
+    """An option that can't be used as given. The text names it."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Option:
     """One option as docs/spark.md lists it."""
 
     name: str
-    side: str = SOURCE  # who takes it: SOURCE, SINK or BOTH
-    only: str = ""  # BATCH or STREAM where the other one has no use for it
+    side: str = SOURCE  # SOURCE, SINK or BOTH
+    only: str = ""  # BATCH or STREAM: for this kind only
     default: str = ""
 
 
 DECLARED: Final = (
-    Option("url", BOTH, default="redis://localhost:6379"),
+    Option("url", BOTH, default=DEFAULT_URL),
     Option("username", BOTH),
     Option("password", BOTH),
     Option("tls", BOTH, default="false"),
@@ -78,18 +79,25 @@ DECLARED: Final = (
     Option("stageTtlMs", SINK, default="3600000"),
 )
 BY_NAME: Final = {option.name.lower(): option for option in DECLARED}
-#: Options of writeStream itself, which Spark hands on to the sink.
+#: Options of writeStream itself, which Spark passes on to the sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation"})
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+#: The options that fields of Access come from, for its error messages.
+ACCESS_NAMES: Final = {
+    "urls": "url", "ca_file": "tlsCaFile",
+    "retries": "fetchOffset.numRetries", "retry_ms": "fetchOffset.retryIntervalMs",
+}  # fmt: skip
 
 
 class Given:
-    """The options as they were given, by name in any case; each is read and checked on the way out."""
+    """The options as they were given. Names are accepted in any case; each value is checked when it is read.
+
+    OptionError for unknown names.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """OptionError for names that are unknown."""
         self.values: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() in SPARKS_OWN:
@@ -103,24 +111,25 @@ class Given:
         return name in self.values
 
     def text(self, name: str) -> str:
-        """As given, or its default; "" where it has none."""
+        """The value given, or the default; "" if there is none."""
         return self.values.get(name, BY_NAME[name.lower()].default)
 
     def filled(self, name: str) -> str | None:
-        """As given, None if it wasn't. OptionError if it is empty."""
+        """The value given, or None. OptionError if it is empty."""
         value = self.values.get(name)
         if value is not None and not value.strip():
             raise OptionError(f"{name} is empty")
         return value
 
     def flag(self, name: str) -> bool:
+        """``true`` or ``false``. OptionError for anything else."""
         value = self.text(name).strip().lower()
         if value not in ("true", "false"):
             raise OptionError(f"{name} must be true or false: {self.text(name)!r}")
         return value == "true"
 
     def number(self, name: str, least: int = 0) -> int | None:
-        """A whole number, None where the option has no default and wasn't given."""
+        """A whole number, or None if it wasn't given and has no default. OptionError for anything else."""
         value = self.text(name).strip()
         if not value and name not in self.values:
             return None
@@ -129,14 +138,14 @@ class Given:
         return int(value)
 
     def needed(self, name: str, least: int = 0) -> int:
-        """A whole number of an option that has a default."""
+        """A whole number, for an option that has a default or was given."""
         number = self.number(name, least)
         if number is None:
             raise OptionError(f"{name} is needed")
         return number
 
     def duration(self, name: str) -> int:
-        """Milliseconds, from ``15m``, ``10s``, ``250ms``, ``1h``, ``2d``, or a plain number of them."""
+        """Milliseconds, from ``15m``, ``10s``, ``250ms``, ``1h``, ``2d`` or a number of milliseconds."""
         match = re.fullmatch(r"(\d{1,15})\s*(ms|s|m|min|h|d|)", self.text(name).strip().lower())
         if match is None:
             raise OptionError(f"{name} must be a duration such as 15m, 10s or 250ms: {self.text(name)!r}")
@@ -144,20 +153,21 @@ class Given:
         return int(match[1]) * unit
 
     def one_of(self, name: str, *choices: str) -> str:
+        """The value in lower case. OptionError unless it is one of ``choices``."""
         value = self.text(name).strip().lower()
         if value not in choices:
             raise OptionError(f"{name} must be one of {', '.join(choices)}: {self.text(name)!r}")
         return value
 
     def at_most_one(self, names: tuple[str, ...]) -> str | None:
-        """The one that was given. OptionError for two: which one counts could only be guessed."""
+        """The one of these options that was given, or None. OptionError if there are two."""
         given = [name for name in names if name in self.values]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} contradict each other: give one of them")
         return given[0] if given else None
 
     def only_for(self, side: str, kind: str = "") -> None:
-        """OptionError for an option that the other side takes, or that only a batch (a stream) has."""
+        """OptionError for an option of the other side, and for one of the other kind if ``kind`` is given."""
         for name in self.values:
             option = BY_NAME[name.lower()]
             if option.side not in (side, BOTH):
@@ -177,10 +187,10 @@ def _meant(name: str) -> str:
 # -- where to begin and to end ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Where:
-    """A place in a stream, not yet looked up there."""
+    """A place in a stream as an option names it; offsets.py looks it up on the server."""
 
     kind: Literal["earliest", "latest", "id", "time"]
-    id: StreamId = NO_ID  # of kind id; of kind time: that millisecond's first
+    id: StreamId = NO_ID  # for kind "id"; for kind "time", the first ID of that millisecond
 
 
 EARLIEST: Final = Where("earliest")
@@ -191,12 +201,12 @@ LATEST: Final = Where("latest")
 class Places:
     """Where to begin, or to end: one place for all keys, or one for each."""
 
-    option: str  # the option that says so, for messages
+    option: str  # the option that they come from, for messages
     everywhere: Where | None
     by_key: Mapping[str, Where] = field(default_factory=dict)
 
     def named(self, key: str) -> Where | None:
-        """The place for this key; None if the option does not speak of it."""
+        """The place for this key; None if the option does not name it."""
         return self.everywhere or self.by_key.get(key)
 
 
@@ -209,7 +219,7 @@ def _places(given: Given, names: tuple[str, ...], default: Where, refused: Where
         return Places(name, Where("time", StreamId(given.needed(name))))
     by_time = name.endswith("ByTimestamp")
     if not by_time and text.strip().lower() in ("earliest", "latest"):
-        where = Where(text.strip().lower())  # type: ignore[arg-type]  # one of the two, as just asked
+        where = Where(text.strip().lower())  # type: ignore[arg-type]  # one of the two, as just checked
         if where == refused:
             raise OptionError(f"{name} can't be {where.kind}: there would be nothing to read")
         return Places(name, where)
@@ -235,7 +245,7 @@ def _object(name: str, text: str) -> dict[str, Any]:
 
 
 def _place(name: str, key: str, value: object) -> Where:
-    """``earliest``, ``latest``, an ID as text, ms as a number; and Kafka's -2 and -1."""
+    """From ``earliest``, ``latest``, an ID as text, milliseconds as a number, or Kafka's -2 and -1."""
     known = {"earliest": EARLIEST, "latest": LATEST, -2: EARLIEST, -1: LATEST}
     if isinstance(value, str | int) and not isinstance(value, bool):
         where = known.get(value)
@@ -257,7 +267,7 @@ def _time(name: str, key: str, value: object) -> Where:
 # -- what is read ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Subscription:
-    """Which keys: those named, or those whose whole name matches a pattern."""
+    """The keys to read: those named, or those whose whole name matches a pattern."""
 
     option: str
     keys: tuple[str, ...] = ()
@@ -296,71 +306,52 @@ def _assigned(text: str) -> list[str]:
     return value
 
 
-# -- the whole ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Access:
-    """How servers are reached."""
-
-    urls: tuple[str, ...]
-    username: str | None
-    password: str | None
-    tls: bool
-    ca_file: str | None
-    cert_file: str | None
-    key_file: str | None
-    verify: bool
-    connect_ms: int
-    read_ms: int
-    retries: int  # after the first attempt
-    retry_ms: int  # between two attempts
-
-    @classmethod
-    def of(cls, given: Given) -> Access:
-        urls = tuple(url.strip() for url in given.text("url").split(","))
-        schemes = {re.match(r"(redis|rediss|unix)://.", url) for url in urls}
-        if None in schemes:
-            raise OptionError("url must be redis://host:port, rediss://host:port or unix:///path, several by commas")
-        secure = {match[1] == "rediss" for match in schemes if match}
-        if "tls" in given and not given.flag("tls") and True in secure:
-            raise OptionError("tls is false, and url says rediss://")
-        tls = given.flag("tls") or True in secure
-        for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"):
-            if name in given and not tls:
-                raise OptionError(f"{name} is given, but neither tls is true nor does url say rediss://")
-        if ("tlsCertFile" in given) != ("tlsKeyFile" in given):
-            raise OptionError("tlsCertFile and tlsKeyFile belong together")
-        if "password" in given and any("@" in url for url in urls):
-            raise OptionError("password is given, and url has one too")
-        if "username" in given and "password" not in given:
-            raise OptionError("username is given without password")
-        return cls(
-            urls, given.filled("username"), given.values.get("password"), tls, given.filled("tlsCaFile"),
-            given.filled("tlsCertFile"), given.filled("tlsKeyFile"), given.flag("tlsVerify"),
-            given.needed("connectTimeoutMs", 1), given.needed("readTimeoutMs", 1),
-            given.needed("fetchOffset.numRetries"), given.needed("fetchOffset.retryIntervalMs"),
-        )  # fmt: skip
+# -- all together ---------------------------------------------------------------------------------------------------
+def _access(given: Given) -> Access:
+    urls = tuple(url.strip() for url in given.text("url").split(","))
+    if not all(map(is_url, urls)):
+        raise OptionError("url must be redis://host:port, rediss://host:port or unix:///path, several by commas")
+    secure = any(url.startswith("rediss:") for url in urls)
+    if "tls" in given and not given.flag("tls") and secure:
+        raise OptionError("tls is false, and url says rediss://")
+    tls = given.flag("tls") or secure
+    for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"):
+        if name in given and not tls:
+            raise OptionError(f"{name} is given, but neither tls is true nor does url say rediss://")
+    if ("tlsCertFile" in given) != ("tlsKeyFile" in given):
+        raise OptionError("tlsCertFile and tlsKeyFile belong together")
+    if "password" in given and any("@" in url for url in urls):
+        raise OptionError("password is given, and url has one too")
+    if "username" in given and "password" not in given:
+        raise OptionError("username is given without password")
+    return Access(
+        urls, given.filled("username"), given.values.get("password"), tls, given.filled("tlsCaFile"),
+        given.filled("tlsCertFile"), given.filled("tlsKeyFile"), given.flag("tlsVerify"),
+        given.needed("connectTimeoutMs", 1), given.needed("readTimeoutMs", 1),
+        given.needed("fetchOffset.numRetries"), given.needed("fetchOffset.retryIntervalMs"), ACCESS_NAMES,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a read was told."""
+    """The options of a read."""
 
     access: Access
     subscription: Subscription
-    starting: Places  # the default differs: a batch begins at earliest, a stream at latest
+    starting: Places  # by default earliest for a batch, latest for a stream
     ending: Places
-    max_offsets: int | None  # rows a batch of a stream
-    min_offsets: int | None
-    max_delay_ms: int  # after which fewer than min_offsets will do
+    max_offsets: int | None  # entries in one batch of a stream
+    min_offsets: int | None  # entries that a batch of a stream waits for
+    max_delay_ms: int  # how long it waits for them
     min_partitions: int | None
     fail_on_loss: bool
-    name: str  # what the connections call themselves
+    name: str  # of the connections in CLIENT LIST, with -driver or -task appended
     from_replica: bool
     mode: Literal["permissive", "dropmalformed", "failfast"]
 
 
 def for_source(given: Given, kind: str = "") -> Source:
-    """All options of a read. ``kind`` is BATCH or STREAM once that is known. OptionError as Rule 1 says."""
+    """The options of a read. ``kind`` is BATCH or STREAM once that is known. OptionError as in Rule 1."""
     given.only_for(SOURCE, kind)
     subscription = _subscription(given)
     starting = _places(given, STARTS, LATEST if kind == STREAM else EARLIEST, LATEST if kind == BATCH else None)
@@ -377,14 +368,14 @@ def for_source(given: Given, kind: str = "") -> Source:
         raise OptionError(f"groupIdPrefix must be printable ASCII without spaces: {name!r}")
     mode = given.one_of("mode", "permissive", "dropmalformed", "failfast")
     return Source(
-        Access.of(given), subscription, starting, ending, most, least, given.duration("maxTriggerDelay"),
+        _access(given), subscription, starting, ending, most, least, given.duration("maxTriggerDelay"),
         given.number("minPartitions", 1), given.flag("failOnDataLoss"), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
     )  # fmt: skip
 
 
 def _check_keys(places: Places, subscription: Subscription) -> None:
-    """Each key that is named must have its place, as in Kafka's source; others of a pattern are new: from earliest."""
+    """Places by key must name all keys subscribed to, as in Kafka's source, but not all that match a pattern."""
     if places.everywhere is not None:
         return
     for key in places.by_key:
@@ -398,30 +389,30 @@ def _check_keys(places: Places, subscription: Subscription) -> None:
 
 @dataclass(frozen=True)
 class Sink:
-    """What a write was told."""
+    """The options of a write."""
 
     access: Access
-    key: str | None  # None: the column _key says it
-    maxlen: int | None  # entries a stream keeps
-    maxage_ms: int | None  # ms for which it keeps them
+    key: str | None  # None: the column _key has it
+    maxlen: int | None  # entries that a stream keeps after a batch
+    maxage_ms: int | None  # their greatest age
     transaction: tuple[str, int] | None  # txnAppId, txnVersion
     stage_ttl_ms: int
 
 
 def for_sink(given: Given, kind: str = "") -> Sink:
-    """All options of a write. ``kind`` is BATCH or STREAM once that is known. OptionError as Rule 1 says."""
+    """The options of a write. ``kind`` is BATCH or STREAM once that is known. OptionError as in Rule 1."""
     given.only_for(SINK, kind)
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise OptionError("txnAppId and txnVersion belong together")
     given.at_most_one(("maxlen", "maxage"))
     application, version = given.filled("txnAppId"), given.number("txnVersion")
     return Sink(
-        Access.of(given), given.filled("key"), given.number("maxlen"),
+        _access(given), given.filled("key"), given.number("maxlen"),
         given.duration("maxage") if "maxage" in given else None,
         None if application is None or version is None else (application, version), given.needed("stageTtlMs", 1000),
     )  # fmt: skip
 
 
 def is_source(given: Given) -> bool:
-    """Whether these are clearly meant for a read."""
+    """Whether these options are clearly for a read: they name what to subscribe to."""
     return any(name in given for name in SUBSCRIPTIONS)

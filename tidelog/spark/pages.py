@@ -1,16 +1,17 @@
-"""Entries off the wire to pages, columns of bytes that columns.py makes its batches of: compiled where that can be.
+"""Entries in RESP to pages: columns of bytes, from which columns.py makes batches. Compiled if possible.
 
     bytes --hiredis-->  a list for each entry, [id, field, value, ...]  --HiredisPage-->  Arrow arrays
     bytes --_rows.c-->  Arrow's buffers                                 --NativePage--->  the same arrays
 
-Rule 1: both ways lead to the same pages and errors: what the compiled one does not understand it hands to hiredis,
-        from the first byte of that entry on. It is stricter in two things, which no server does: behind a value there
-        must be CRLF, and other types that are lists and bytes in Python too (sets, simple strings) are refused.
-Rule 2: an entry is a list of bytes, odd in number. Anything else is a StrangeError, an error of the server's a
-        ReplyError.
-Rule 3: a field that an entry lacks is null. One that occurs twice counts with its last value, where it was first.
-Rule 4: hiredis' common page, where all entries have the same fields in the same order, is cut into columns by slices of
-        one flat list; nothing is done for each row.
+Rule 1: both ways give the same pages and the same errors. Input that the compiled way does not understand goes to
+        hiredis, from the first byte of that entry. The compiled way is stricter in two points that no server depends
+        on: a value must be followed by CRLF, and sets and simple strings, which are lists and bytes in Python too, are
+        refused.
+Rule 2: an entry is an array of an odd number of bulk strings. Anything else is a NotAnEntryError, and an error reply is
+        a ReplyError.
+Rule 3: a field that an entry lacks is null. A field that occurs twice has its last value, at its first place.
+Rule 4: if all entries of a page have the same fields in the same order, HiredisPage takes its columns as slices of one
+        flat list, without work per row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import hiredis
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.wire import Gather, ReplyError, StrangeError
+from tidelog.client.wire import Gather, NotAnEntryError, ReplyError
 from tidelog.spark import values
 
 if TYPE_CHECKING:
@@ -36,53 +37,53 @@ try:
     from tidelog.spark._rows import Rows
 
     BUILT = True
-except ImportError:  # there was no compiler when this was installed, or it runs from a zip file
+except ImportError:  # installed without a compiler, or run from a zip file
     BUILT = False
 
 SWITCH: Final = "TIDELOG_NATIVE"
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
-MORE: Final = object()  # what hiredis returns where bytes are lacking; its own False is a value in RESP3
+MORE: Final = object()  # what hiredis returns if bytes are missing; its default, False, is a value in RESP3
 
 
 def native() -> bool:
-    """Whether the compiled way is taken: it is there, and ``TIDELOG_NATIVE=0`` does not stand against it."""
+    """Whether pages are made by the compiled way: it is built, and the environment has no ``TIDELOG_NATIVE=0``."""
     return BUILT and os.environ.get(SWITCH, "1") != "0"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of entries will be asked for; the rest is not kept."""
+    """What is needed of the entries. Pages may lack the rest."""
 
-    names: tuple[bytes, ...] = ()  # fields
+    names: tuple[bytes, ...] = ()  # these fields
     ids: bool = False
     times: bool = False
-    fields: bool = False  # the maps of all fields
-    entries: bool = False  # whole entries, for the few that are looked at one by one
+    fields: bool = False  # maps of all fields
+    entries: bool = False  # whole entries, for Page.entry()
 
 
 class Page(ABC):
-    """Some entries, at least one."""
+    """Some entries, at least one, as columns."""
 
-    last: bytes  # ID of the last one
+    last: bytes  # ID of the last entry
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def ids(self) -> pa.Array:
-        """binary"""
+        """The IDs, as binary."""
 
     def times(self) -> pa.Array:
-        """The time in each ID, as timestamp in UTC; null beyond what a timestamp holds."""
+        """The time in each ID, as timestamp in UTC; null if a timestamp can't hold it."""
         return times(self.ids().cast(pa.string()))
 
     @abstractmethod
     def field(self, name: bytes) -> pa.Array:
-        """binary, null where an entry lacks it"""
+        """One field, as binary; null where an entry lacks it."""
 
     @abstractmethod
     def maps(self) -> pa.Array:
-        """map<string, binary> of all fields; names that aren't UTF-8 with replacement characters."""
+        """All fields, as map<string, binary>; replacement characters in names that aren't UTF-8."""
 
     @abstractmethod
     def entry(self, number: int) -> list[bytes]:
@@ -90,23 +91,23 @@ class Page(ABC):
 
 
 def gather(wanted: Wanted) -> Gather[Page]:
-    """What makes pages of a range's bytes; one for each range."""
+    """The Gather for one range (tidelog.client.wire)."""
     return NativeGather(wanted) if native() else HiredisGather()
 
 
-def judged(reply: Any) -> StrangeError | ReplyError:
-    """What to say of something that came in the place of an entry."""
+def judged(reply: Any) -> NotAnEntryError | ReplyError:
+    """The error for a reply in place of an entry."""
     if isinstance(reply, hiredis.ReplyError):
         return ReplyError(str(reply))
-    return StrangeError(f"an entry was expected, not {reprlib.repr(reply)}")
+    return NotAnEntryError(f"an entry was expected, not {reprlib.repr(reply)}")
 
 
 def times(ids: pa.Array) -> pa.Array:
-    """As Page.times() says, of IDs as strings."""
+    """What Page.times() returns, from IDs as strings."""
     ms = pc.list_element(pc.split_pattern(ids, "."), 0) if len(ids) else ids
     try:
         return pc.multiply_checked(ms.cast(pa.int64()), 1000).cast(MICROSECONDS)
-    except pa.ArrowInvalid:  # IDs may hold 64 bits of ms, a timestamp 63 bits of us
+    except pa.ArrowInvalid:  # an ID has 64 bits for ms, a timestamp 63 bits for us
         micros = [int(text) * 1000 for text in ms.to_pylist()]
         fitting = [number if number < 1 << 63 else None for number in micros]
         return pa.array(fitting, pa.int64()).cast(MICROSECONDS)
@@ -114,7 +115,7 @@ def times(ids: pa.Array) -> pa.Array:
 
 # -- by hiredis -----------------------------------------------------------------------------------------------------
 class HiredisGather:
-    """Entries as lists of bytes."""
+    """Makes HiredisPages."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(notEnoughData=MORE)
@@ -134,17 +135,17 @@ class HiredisGather:
                 rows.append(row)
         except hiredis.ProtocolError as error:
             self._take(rows)
-            raise StrangeError(str(error)) from None
+            raise NotAnEntryError(str(error)) from None
         self._take(rows)
         return len(self._rows)
 
     def _take(self, rows: list[Any]) -> None:
-        """Rule 2, without a look at each row as long as all is well."""
+        """Add rows to the page; checks Rule 2 without work per row as long as all rows are entries."""
         try:
             if rows and set(map(type, rows)) != {list}:
                 raise TypeError
             flat = list(chain.from_iterable(rows))
-            b"".join(flat)  # the quickest way to learn that all of them are bytes
+            b"".join(flat)  # the fastest check that all of them are bytes
             if not all(length % 2 for length in set(map(len, rows))):
                 raise TypeError
         except TypeError:
@@ -163,13 +164,13 @@ def _is_entry(reply: Any) -> bool:
 
 
 class HiredisPage(Page):
-    """Entries as lists."""
+    """A page of entries as lists."""
 
     def __init__(self, rows: list[list[bytes]], flat: list[bytes]) -> None:
         self.rows = rows
         self.flat = flat
         self.last = rows[-1][0]
-        self.width = self._common_width()  # words a row if all have the same fields in the same order, else 0
+        self.width = self._common_width()  # words per row if all rows have the same fields in the same order, else 0
         self._dicts: list[dict[bytes, bytes]] = []
 
     def __len__(self) -> int:
@@ -188,7 +189,7 @@ class HiredisPage(Page):
 
     @property
     def dicts(self) -> list[dict[bytes, bytes]]:
-        """Each entry's fields, for entries that differ."""
+        """The fields of each entry, for pages whose entries differ."""
         if not self._dicts:
             self._dicts = [dict(zip(row[1::2], row[2::2], strict=True)) for row in self.rows]
         return self._dicts
@@ -227,13 +228,13 @@ class HiredisPage(Page):
 
 # -- compiled -------------------------------------------------------------------------------------------------------
 class NativeGather:
-    """Entries as Arrow's buffers."""
+    """Makes NativePages."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._rows = Rows(*astuple(wanted))
         self._number = 0  # entries in the page
-        self._judge: Any = None  # hiredis, once there was something that it has to look at
+        self._judge: Any = None  # a hiredis.Reader, once there was input that it has to judge (Rule 1)
 
     def feed(self, data: bytes) -> None:
         (self._judge or self._rows).feed(data)
@@ -249,11 +250,11 @@ class NativeGather:
         try:
             reply = self._judge.gets()
         except hiredis.ProtocolError as error:
-            raise StrangeError(str(error)) from None
+            raise NotAnEntryError(str(error)) from None
         if reply is MORE:
             return self._number
         if _is_entry(reply):
-            raise StrangeError(f"an entry in a form that no server sends it in: {reprlib.repr(reply)}")
+            raise NotAnEntryError(f"an entry in a form that no server sends it in: {reprlib.repr(reply)}")
         raise judged(reply)
 
     def page(self) -> NativePage:
@@ -262,7 +263,7 @@ class NativeGather:
 
 
 class NativePage(Page):
-    """What Rows.page() returned."""
+    """A page as ``Rows.page()`` returned it (_rows.pyi)."""
 
     def __init__(
         self, names: tuple[bytes, ...], number: int, last: bytes, ids: Column | None, micros: bytearray | None,
@@ -304,7 +305,7 @@ class NativePage(Page):
 
 def _binary(number: int, column: Column | None) -> pa.Array:
     if column is None:
-        raise AssertionError("it was not wanted")
+        raise AssertionError("not wanted, so the page lacks it")
     offsets, data, valid = column
     bits = None if valid is None else pa.py_buffer(valid)
     return pa.Array.from_buffers(pa.binary(), number, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])

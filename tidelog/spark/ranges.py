@@ -1,12 +1,12 @@
 """Reading one range of one stream: what a Spark task does.
 
-Rule 1: a range is (after, end], and it is the same entries each time it is read, or an error: never through a group,
-        and no entry is missing unless ``failOnDataLoss=false`` allows it.
-Rule 2: what was handed on is not read again: after a lost connection it goes on behind the last entry.
+Rule 1: a range is (after, end]. Reading it again gives the same entries or an error. No entry is missing, unless
+        ``failOnDataLoss=false`` allows it.
+Rule 2: no entry is returned twice: after a lost connection, reading goes on after the last entry returned.
 
-How Rule 1 is kept while others may evict: first TCOUNT, then TINFO, then TRANGE. If nothing of the range was evicted at
-the moment of TINFO, the count before it was the whole; and if TRANGE, which is answered as of one moment, announces as
-many, it has them all.
+How Rule 1 holds while others may evict: TCOUNT, then TINFO, then TRANGE. If TINFO shows that nothing of the range was
+evicted so far, the count before it was complete. TRANGE is answered as of one moment: if it announces as many entries,
+it has all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.client import calls
+from tidelog.client.access import shown
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import PASSING, ReplyError, Wire
@@ -28,37 +29,37 @@ from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found,
 from tidelog.spark.options import Source
 from tidelog.spark.pages import Page, Wanted, gather
 
-CATCH_UP: Final = 2.0  # seconds a replica has to catch up before the leader is asked
-LOOK_AGAIN: Final = 0.02  # seconds between two looks at how far it is
+CATCH_UP: Final = 2.0  # seconds for a replica to catch up before the leader is asked
+LOOK_AGAIN: Final = 0.02  # seconds between two checks of how far it is
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Range(InputPartition):
-    """The entries of ``key`` after one ID up to another, that one included."""
+    """The entries of ``key`` after one ID (excluded) up to another one (included)."""
 
     key: str
     after: str
     end: str
-    replica: str = ""  # URL of the replica to read from; "": the leader
+    replica: str = ""  # URL of the replica to read from; "" is the leader
 
     @classmethod
     def of(cls, span: Span, replica: str = "") -> Range:
         return cls(span.key, str(span.after), str(span.end), replica)
 
 
-class Lagging(Exception):  # noqa: N818 - no error: the leader is asked instead
-    """A replica is not as far as the range's end."""
+class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked instead
+    """A replica has not reached the end of the range."""
 
 
 def read_pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
-    """The entries of a range, at most ``size`` at a time.
+    """The entries of a range, in pages of at most ``size``.
 
-    DataLossError where some are gone and ``fail_on_loss``; UnreachableError where nobody answers.
+    DataLossError if some are gone, with ``failOnDataLoss``; UnreachableError if no server answers.
     """
     collecting = gc.isenabled()
-    gc.disable()  # hiredis: ten thousand lists a page, none in a cycle; looking for some costs twice as much as reading
+    gc.disable()  # hiredis makes ten thousand lists a page, none in a cycle: collecting costs twice as much as reading
     try:
         yield from _pages(source, piece, wanted, size)
     finally:
@@ -82,14 +83,14 @@ def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[
         except UnreachableError:
             raise
         except Lagging:
-            log.warning("replica %s has not got as far as %s of %r; the leader is asked", replica, end, piece.key)
+            log.warning("replica %s has not reached %s of %r; the leader is asked", shown(replica), end, piece.key)
             replica = ""
         except (OSError, ReplyError) as error:
             if isinstance(error, ReplyError) and error.code not in PASSING:
                 raise
             failures += 1
             if replica:
-                log.warning("replica %s: %s; the leader is asked", replica.rpartition("@")[2], error)
+                log.warning("replica %s: %s; the leader is asked", shown(replica), error)
                 replica = ""
             elif failures > source.access.retries:
                 raise
@@ -102,7 +103,7 @@ def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[
 
 
 def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool) -> tuple[int, bytes]:
-    """Ask for the range; returns how many entries come, and the first bytes of them."""
+    """Send TRANGE, with the checks of Rule 1; returns what ``Wire.header`` does. Lagging, or errors as read_pages."""
     counted, info = _look(wire, key, after, end)
     if is_replica:
         patience = time.monotonic() + CATCH_UP
@@ -133,7 +134,7 @@ def _look(wire: Wire, key: str, after: StreamId, end: StreamId) -> tuple[int, In
 
 
 def report(losses: list[DataLossError], fail: bool) -> None:
-    """Raise the first, or log them all."""
+    """Raise the first loss if ``fail``, else log all of them."""
     if losses and fail:
         raise losses[0]
     for loss in losses:

@@ -4,17 +4,18 @@
     driver   commit(messages[, batch ID])    publish all stages in one step, in the order of the partitions
              abort(messages[, batch ID])     drop them
 
-Rule 1: a streaming batch is published under the fence of its query and its batch ID. A batch that is run again, in
-        whatever partitions, is skipped if it was published.
-Rule 2: abort() may come after a publish that succeeded. So it drops stages, by names that are never used again, and
-        does nothing else.
-Rule 3: rows are only ever appended, in complete mode too: like Kafka's sink, each batch is then the whole result.
+Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A batch that is run again is
+        skipped if it was published, whatever its partitions are now.
+Rule 2: Spark may call abort() after a publish that succeeded. abort() does nothing but drop stages, and names of stages
+        are never used again, so that is safe.
+Rule 3: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,30 +23,37 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelog.client.publish import NAME, Stager, StaleError, drop, evict, publish, publish_once
+from tidelog.client.client import StaleEpochError
+from tidelog.client.publish import Publisher, Stager
 from tidelog.spark.commands import Entries
 from tidelog.spark.options import OptionError, Sink
 
+NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: the beginning of each of these names
+
 Messages = Sequence[WriterCommitMessage | None]
+
+
+class StaleError(Exception):
+    """A batch of a query that comes after a later one was published."""
 
 
 @dataclass
 class Staged(WriterCommitMessage):
     """What a task tells the driver."""
 
-    query: str  # the streaming query's ID, which commit() isn't told; "" in a batch
+    query: str  # the streaming query's ID, which Spark does not pass to commit(); "" in a batch write
     partition: int
     stages: tuple[str, ...]
-    keys: frozenset[bytes]  # streams that rows are for
+    keys: frozenset[bytes]  # the streams that rows are for
     rows: int
 
 
 def staged(sink: Sink, entries: Entries, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Stage a task's rows."""
+    """Stage the rows of one task."""
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
     batch = (context.getLocalProperty("streaming.sql.batchId") if context else None) or ""
-    stager = Stager(sink, f"{NAME}:{query or uuid4().hex}:{batch}")
+    stager = Stager(sink.access, f"{NAME}-task", f"{NAME}:{query or uuid4().hex}:{batch}", sink.stage_ttl_ms)
     keys: set[bytes] = set()
     for rows in batches:
         parts = list(entries.parts(rows))
@@ -56,20 +64,35 @@ def staged(sink: Sink, entries: Entries, batches: Iterator[pa.RecordBatch]) -> S
 
 
 def of(messages: Messages) -> list[Staged]:
-    """The messages of those tasks that succeeded, in the order of the partitions."""
+    """The messages of the tasks that succeeded, in the order of the partitions."""
     return sorted((message for message in messages if isinstance(message, Staged)), key=lambda m: m.partition)
 
 
 def names(messages: list[Staged]) -> list[str]:
+    """All stages, in the order of the partitions."""
     return [name for message in messages for name in message.stages]
 
 
-def touched(messages: list[Staged]) -> set[bytes]:
-    return {key for message in messages for key in message.keys}
+def publisher(sink: Sink) -> Publisher:
+    """What the driver publishes, drops and evicts with."""
+    return Publisher(sink.access, f"{NAME}-driver")
+
+
+def evict(by: Publisher, sink: Sink, messages: list[Staged]) -> None:
+    """Evict from the streams that were written to, as ``maxlen`` or ``maxage`` say."""
+    if sink.maxlen is not None or sink.maxage_ms is not None:
+        keys = {key for message in messages for key in message.keys}
+        by.evict(sorted(keys), count=sink.maxlen, ms=sink.maxage_ms)
+
+
+def drop(sink: Sink, messages: Messages) -> None:
+    """Drop what was staged."""
+    with publisher(sink) as by:
+        by.drop(names(of(messages)))
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query, each exactly once."""
+    """Writes the batches of a streaming query, each exactly once."""
 
     def __init__(self, sink: Sink, schema: StructType) -> None:
         self.sink = sink
@@ -85,21 +108,22 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query = done[0].query
         if not query:
             raise AssertionError("Spark did not tell the tasks which query they work for")
-        try:
-            publish(self.sink, f"{NAME}:query:{query}", batchId, names(done))
-        except StaleError as error:
-            raise StaleError(
-                f"batch {batchId} of query {query} comes after a later one was published: another run of the query is "
-                f"ahead, or its checkpoint was put back to an older state ({error})"
-            ) from None
-        evict(self.sink, touched(done))
+        with publisher(self.sink) as by:
+            try:
+                by.publish(f"{NAME}:query:{query}", batchId, names(done))
+            except StaleEpochError as error:
+                raise StaleError(
+                    f"batch {batchId} of query {query} comes after a later one was published: another run of the query "
+                    f"is ahead, or its checkpoint was put back to an older state ({error})"
+                ) from None
+            evict(by, self.sink, done)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
-        drop(self.sink, names(of(messages)))
+        drop(self.sink, messages)
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """Writes a batch: all of it, or nothing."""
+    """``df.write``: writes all rows or none. OptionError for ``mode("overwrite")``."""
 
     def __init__(self, sink: Sink, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -112,20 +136,19 @@ class TidelogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         done = of(messages)
-        if not names(done):
+        stages = names(done)
+        if not stages:
             return
-        if self.sink.transaction is None:
-            publish_once(self.sink, names(done))
-        else:
-            self._publish_version(*self.sink.transaction, names(done))
-        evict(self.sink, touched(done))
-
-    def _publish_version(self, application: str, version: int, stages: list[str]) -> None:
-        """Publish unless this version was; a lower one than the last is old news, and skipped as well, as in Delta."""
-        try:
-            publish(self.sink, f"{NAME}:txn:{application}", version, stages)
-        except StaleError:
-            drop(self.sink, stages)
+        with publisher(self.sink) as by:
+            if self.sink.transaction is None:
+                by.publish_once(f"{NAME}:jobs", stages)
+            else:
+                application, version = self.sink.transaction
+                try:
+                    by.publish(f"{NAME}:txn:{application}", version, stages)
+                except StaleEpochError:  # skipped, like a version that was published: as Delta does
+                    by.drop(stages)
+            evict(by, self.sink, done)
 
     def abort(self, messages: Messages) -> None:
-        drop(self.sink, names(of(messages)))
+        drop(self.sink, messages)

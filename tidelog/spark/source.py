@@ -1,14 +1,13 @@
-"""``format("tidelog")`` for Spark: the data source, and its readers for batch and stream.
+"""``format("tidelog")``: the data source, and its readers for batches and streams, as Spark calls them.
 
-What Spark does with them, as far as it matters here:
+    load()             TidelogDataSource(options) in a process of its own; from then on it is pickled
+    batch              reader().partitions() once, then read() in the tasks, for each partition
+    stream             streamReader() in a process that lives as long as the query: initialOffset() if there is no
+                       checkpoint, then latestOffset() about 90 times a second, and partitions() for each batch
+    stream, restarted  partitions() of the batch that was being processed, with the offsets in the checkpoint
 
-    load()             TidelogDataSource(options), in a process of its own; pickled from then on
-    batch              reader().partitions() once, then read() for each in the tasks
-    stream             streamReader() in one process that lives as long as the query: initialOffset() for a query
-                       without a checkpoint, then latestOffset() about 90 times a second, partitions() for each batch
-    stream, restarted  partitions() of the batch that was under way, for the offsets in the checkpoint
-
-Rule 1: read() depends on nothing but its partition. commit() and stop() may be called late or never; neither is used.
+Rule 1: what read() returns depends only on its partition.
+Rule 2: Spark may call commit() and stop() late, or never: nothing depends on them.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 
 
 class TidelogDataSource(DataSource):
-    """What Spark makes of ``format("tidelog")`` and its options. OptionError for options that can't be used."""
+    """The entry point: Spark makes one from the options of ``format("tidelog")``. OptionError for wrong options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.given = Given(options)
         if is_source(self.given):
-            for_source(self.given)  # so that load() fails where an option is wrong, not a query later on
+            for_source(self.given)  # so that load() fails if an option is wrong, not a query later
 
     @classmethod
     def name(cls) -> str:
@@ -67,7 +66,7 @@ class TidelogDataSource(DataSource):
 
 
 def planned(offsets: Offsets, spans: list[Span]) -> list[Range]:
-    """Spans as partitions: checked for losses, in as many pieces as are wanted, each with its server."""
+    """Spans as partitions: checked for losses, cut into ``minPartitions``, each with the server to read from."""
     source = offsets.source
     if not spans:
         return []
@@ -80,14 +79,14 @@ def planned(offsets: Offsets, spans: list[Span]) -> list[Range]:
 
 
 def batches(source: Source, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What a task hands to Spark for its partition."""
-    if isinstance(partition, Range):  # Spark makes up a partition of its own where there is none
+    """The rows of a partition, as a task returns them to Spark."""
+    if isinstance(partition, Range):  # without partitions, Spark reads a dummy partition of its own
         for page in read_pages(source, partition, made.wanted, BATCH_ROWS):
             yield made.batch(partition.key, page)
 
 
 class TidelogReader(DataSourceReader):
-    """A read of what is there, from the starting to the ending offsets."""
+    """``spark.read``: from the starting to the ending offsets."""
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
@@ -107,14 +106,14 @@ class TidelogReader(DataSourceReader):
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A read that goes on."""
+    """``spark.readStream``."""
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
         self.columns = Columns(schema, source.mode)
-        self._offsets: Offsets | None = None  # only in the query's own process: tasks get this object pickled
-        self._target: Ids | None = None  # for availableNow: what there was when the query started
-        self._triggered = -float("inf")  # monotonic seconds; when minOffsetsPerTrigger last let a batch through
+        self._offsets: Offsets | None = None  # only in the query's process: tasks get this object pickled
+        self._target: Ids | None = None  # with availableNow, the last IDs when the query started
+        self._triggered = -float("inf")  # monotonic seconds at which minOffsetsPerTrigger last let a batch through
 
     @property
     def offsets(self) -> Offsets:
@@ -134,7 +133,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self.offsets.tails(fresh=True)
+        self._target = self.offsets.lasts(fresh=True)
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         begun = read(start)
@@ -146,35 +145,34 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return written(begun | {span.key: span.end for span in spans})
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802 - Spark's name
-        return written(self.offsets.tails())
+        return written(self.offsets.lasts())
 
     def _available(self, begun: Ids) -> list[Span]:
-        """What there is to read after these IDs. DataLossError where a stream ends before its ID."""
-        tails = self.offsets.tails()
+        """What can be read after these IDs. DataLossError, with ``failOnDataLoss``, if a stream ends before its ID."""
+        lasts = self.offsets.lasts()
         spans = []
-        for key, tail in tails.items():
+        for key, last in lasts.items():
             after = begun.get(key, ZERO)
-            if tail < after and self.source.fail_on_loss:
+            if last < after and self.source.fail_on_loss:
                 info = self.offsets.infos([key])[key]
                 if info is None or info.last < after:
                     raise data_loss(key, after, info, "it was deleted" if info is None else "it is shorter than before")
-            end = tail if self._target is None else min(tail, self._target.get(key, ZERO))
+            end = last if self._target is None else min(last, self._target.get(key, ZERO))
             if end > after:
                 spans.append(Span(key, after, end))
-        return self._and_deleted(begun, tails, spans)
-
-    def _and_deleted(self, begun: Ids, tails: Ids, spans: list[Span]) -> list[Span]:
-        """For a pattern: keys that were read and are gone. Keys that were named and are no more keep their place."""
-        gone = [key for key, after in begun.items() if key not in tails and after > ZERO]
-        if gone and self.source.subscription.pattern and self.source.fail_on_loss:
-            infos = self.offsets.infos(gone)
-            for key, info in infos.items():
-                if info is None:
-                    raise data_loss(key, begun[key], None, "it was deleted")
+        self._check_deleted(begun, lasts)
         return spans
 
+    def _check_deleted(self, begun: Ids, lasts: Ids) -> None:
+        """DataLossError, with ``failOnDataLoss``, if a key that matched the pattern and was read is gone."""
+        gone = [key for key, after in begun.items() if key not in lasts and after > ZERO]
+        if gone and self.source.subscription.pattern and self.source.fail_on_loss:
+            for key, info in self.offsets.infos(gone).items():
+                if info is None:
+                    raise data_loss(key, begun[key], None, "it was deleted")
+
     def _enough(self, spans: list[Span], least: int) -> list[Span]:
-        """The spans if they have enough entries together, or if that took too long; else none."""
+        """The spans if they have ``least`` entries in all, or if the longest delay is over; else none."""
         if not spans:
             return []
         now = time.monotonic()
@@ -201,10 +199,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def written(ids: Ids) -> dict[str, str]:
-    """An offset as Spark keeps it."""
-    return {key: str(place) for key, place in sorted(ids.items())}
+    """An offset in the form that Spark keeps."""
+    return {key: str(last) for key, last in sorted(ids.items())}
 
 
 def read(offset: dict[str, str]) -> Ids:
-    """An offset as it was kept."""
-    return {key: StreamId.parse(place) for key, place in offset.items()}
+    """An offset from the form that Spark keeps."""
+    return {key: StreamId.parse(last) for key, last in offset.items()}

@@ -1,8 +1,8 @@
-"""A column of bytes to a column of a type, and which of them did not fit.
+"""Columns of bytes to columns of a type, and which values did not fit.
 
-Rule 1: what a text must look like is what Arrow's cast accepts, with the exceptions that stand in ``_refuse``.
-Rule 2: a batch in which all fit is one cast. Where one doesn't, the batch is halved until the culprits are alone, so
-        that a few bad values cost little, and the result is the same as if each had been cast on its own.
+Rule 1: a value fits if Arrow's cast accepts it, except for those that ``_refuse`` names.
+Rule 2: if all values of a batch fit, there is one cast. If not, the batch is halved until each value that does not fit
+        is alone: a few bad values cost little, and the result is the same as if each value were cast alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POSSIBLE: Final = (
 
 
 def fits(wanted: pa.DataType) -> bool:
-    """Whether values can be of this type."""
+    """Whether a field can have this type."""
     known = (
         pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_string,
         pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp,
@@ -28,7 +28,7 @@ def fits(wanted: pa.DataType) -> bool:
 
 
 def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """A binary column as ``wanted``, null where a value is missing or did not fit; places of the latter, ascending."""
+    """A binary column as ``wanted``, null where a value is missing or does not fit; and the rows that do not fit."""
     if wanted == pa.binary():
         return array, []
     fitting = _all_fit(array, wanted)
@@ -51,7 +51,7 @@ def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
 
 
 def _all_fit(array: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """The whole column at once, as it nearly always goes; None if something in it needs a closer look."""
+    """The whole column in one cast, which is the usual case; None if a value may not fit."""
     try:
         text = array.cast(pa.string())
         made = _whole(text, wanted)
@@ -61,10 +61,10 @@ def _all_fit(array: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _refuse(text: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """Where a text is one that Arrow would take, and that is no number to anybody else: hexadecimal integers."""
+    """A mask of texts that Arrow accepts and Spark does not: hexadecimal integers. None if there are none."""
     if not pa.types.is_integer(wanted):
         return None
-    letters = text.buffers()[2]  # of all values, one behind the other: a look at them costs next to nothing
+    letters = text.buffers()[2]  # the bytes of all values: searching them costs next to nothing
     if letters is None or not any(letter in letters.to_pybytes() for letter in (b"x", b"X")):
         return None
     mask = pc.fill_null(pc.match_substring(text, "x", ignore_case=True), False)
@@ -72,7 +72,7 @@ def _refuse(text: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, base: int, wrong: list[int]) -> list[pa.Array]:
-    """The array in pieces of the wanted type; appends the places (from ``base``) of what does not fit to ``wrong``."""
+    """The array in pieces of the wanted type. Appends the rows that do not fit, counted from ``base``, to ``wrong``."""
     try:
         return [_whole(array, wanted)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -84,7 +84,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, base: int, wrong: list[int]) -> 
 
 
 def _whole(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """One cast. ArrowInvalid if one value does not fit."""
+    """One cast. ArrowInvalid if any value does not fit."""
     if pa.types.is_timestamp(wanted):
         return _timestamps(array, wanted)
     if pa.types.is_decimal(wanted):
@@ -93,7 +93,7 @@ def _whole(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """ISO 8601 with or without its zone; without one it is UTC. In a column without zones a zone is none of ours."""
+    """ISO 8601; without a zone it is UTC. For timestamp_ntz, a value with a zone does not fit."""
     try:
         return array.cast(pa.timestamp("us")).cast(wanted)
     except pa.ArrowInvalid:
@@ -103,7 +103,7 @@ def _timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Digits beyond the scale are rounded, half up, as Spark does; too many before it don't fit."""
+    """Digits beyond the scale are rounded half up, as Spark does; too many digits before the point don't fit."""
     try:
         return array.cast(wanted)
     except pa.ArrowInvalid:
@@ -112,7 +112,7 @@ def _decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def text_or_replaced(words: pa.Array) -> pa.Array:
-    """A binary column as text; what isn't UTF-8, with replacement characters."""
+    """A binary column as text, with replacement characters for what isn't UTF-8."""
     try:
         return words.cast(pa.string())
     except pa.ArrowInvalid:

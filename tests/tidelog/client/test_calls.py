@@ -1,4 +1,4 @@
-"""What each command sends and how it reads replies: both written out, in RESP2 and RESP3 form, without a server."""
+"""What each call sends, and what it reads from replies in RESP2 and RESP3 form. No server is needed."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ def test_what_is_sent_and_read(call: Call[Any], sent: str, replies: list[tuple[A
             assert (read.info, read.timed_out) == (meaning.info, meaning.timed_out)
 
 
-def test_only_blocking_reads_ask_for_patience() -> None:
-    patient = [call.args[0] for call, _, _ in TABLE if call.block is not None]
-    assert patient == ["TREAD", "TREAD", "WAIT", "WAIT", "WAITAOF"]
+def test_only_some_calls_let_the_server_hold_back_the_reply() -> None:
+    blocking = [call.args[0] for call, _, _ in TABLE if call.block is not None]
+    assert blocking == ["TREAD", "TREAD", "WAIT", "WAIT", "WAITAOF"]
     assert calls.tread("k", block=250).block == 250
 
 
-def test_nothing_to_acknowledge_asks_nothing() -> None:
+def test_calls_without_ids_send_nothing() -> None:
     for call in (calls.tdrop(), calls.tack("k", "g"), calls.tnack("k", "g", delay=5), calls.ttouch("k", "g", 5)):
         assert call.args == ()
         assert call.read(None) == 0
@@ -159,7 +159,7 @@ def test_nothing_to_acknowledge_asks_nothing() -> None:
         (lambda: calls.ttrim("k", count=1, ms=1), TypeError),
         (lambda: calls.tread("k", group="g", expire=5), TypeError),
         (lambda: calls.tread("k", group="g", deadletter="d"), TypeError),
-        (lambda: calls.trange("k", datetime(2026, 1, 1)), ValueError),  # noqa: DTZ001 - that it has no zone is the point
+        (lambda: calls.trange("k", datetime(2026, 1, 1)), ValueError),  # noqa: DTZ001 - it has no zone on purpose
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_sent(wrong: Any, error: type[Exception]) -> None:
@@ -188,7 +188,7 @@ class TestStreamId:
         with pytest.raises(ValueError, match="not a stream ID"):
             StreamId.parse(text)
 
-    def test_order_is_numeric_and_text_comes_back(self) -> None:
+    def test_order_is_numeric_and_text_is_parsed_back(self) -> None:
         ids = [StreamId(9, 0), StreamId(10, 2), StreamId(10, 11)]
         assert sorted([ids[2], ids[0], ids[1]]) == ids
         assert [StreamId.parse(str(i)) for i in ids] == ids
@@ -208,7 +208,7 @@ class TestEntry:
         with pytest.raises(KeyError):
             EA["g"]
 
-    def test_text_of_bytes_that_are_none(self) -> None:
+    def test_text_of_bytes_that_are_not_utf_8(self) -> None:
         entry = Entry(A, [b"f", b"\xff"])
         with pytest.raises(UnicodeDecodeError):
             entry.text()

@@ -1,4 +1,4 @@
-"""Client and AsyncClient against a real server, in RESP2 and RESP3: one script for the four."""
+"""Client and AsyncClient against a real server, each in RESP2 and RESP3, by the same tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.testing import Server
 
 
 class Driven:
-    """An AsyncClient that is used like a Client, so that one script serves both."""
+    """An AsyncClient with the methods of a Client, so that the same test serves both."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -106,7 +106,7 @@ def test_many_at_once(client: Any) -> None:
     assert entries[1].pairs == [(b"n", b"1"), (b"x", b"\xff")]
 
 
-def test_all_or_nothing_once(client: Any) -> None:
+def test_staging_and_publishing(client: Any) -> None:
     assert client.tstage("task-1", 60_000, "k", ["n"], [(0,), (1,)]) == 2
     assert client.tstage("task-1", 60_000, "k", ["n"], [(2,)]) == 3
     assert client.tstage("task-2", 60_000, "other", ["n"], [(9,)]) == 1
@@ -216,14 +216,14 @@ def test_blocking_read_outlasts_the_socket_timeout(tidelog_server: Server) -> No
         with ThreadPoolExecutor(1) as pool, tidelog_server.client() as writer:
             endless = pool.submit(impatient.tread, "k", block=0)
             wait_for_blocked(writer, 1)
-            time.sleep(0.3)  # three times the socket timeout: what is waited for is that nothing happens
+            time.sleep(0.3)  # three times the socket timeout, in which nothing may happen
             assert not endless.done()
             writer.tappend("k", {"n": 7})
             assert numbers(endless.result(5)) == [7]
         impatient.close()
 
 
-def test_other_reads_keep_the_socket_timeout_and_no_reply_goes_astray(tidelog_server: Server) -> None:
+def test_other_reads_keep_the_socket_timeout_and_late_replies_are_dropped(tidelog_server: Server) -> None:
     for kind in KINDS.values():
         impatient = kind(tidelog_server.url, socket_timeout=0.3)
         impatient.tappend("k", {"n": 1})
@@ -237,7 +237,7 @@ def test_other_reads_keep_the_socket_timeout_and_no_reply_goes_astray(tidelog_se
         impatient.close()
 
 
-def test_a_reader_whose_group_goes_is_told(tidelog_server: Server) -> None:
+def test_a_blocked_reader_learns_that_its_group_has_ended(tidelog_server: Server) -> None:
     with tidelog_server.client() as reader, tidelog_server.client() as other, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.tread, "k", block=0, group="g")
         wait_for_blocked(other, 1)
@@ -283,14 +283,14 @@ def test_an_async_client_finds_a_restarted_server_again(tidelog_server: Server) 
     assert asyncio.run(scenario()) == [1]
 
 
-def test_redis_commands_beside(tidelog_server: Server) -> None:
+def test_other_redis_commands(tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         client.redis.set("lock", "me", nx=True, px=5000)
         assert client.redis.get("lock") == b"me"
 
 
 class Rude:
-    """A server that takes a command and hangs up: it may have happened."""
+    """A server that takes a command and closes the connection: the client can't know whether it was executed."""
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
@@ -318,7 +318,7 @@ class Rude:
         self._listener.close()
 
 
-def test_an_append_whose_answer_is_lost_is_not_sent_again() -> None:
+def test_an_append_whose_reply_is_lost_is_not_sent_again() -> None:
     for kind in KINDS.values():
         rude = Rude()
         made = kind(rude.url)
@@ -378,5 +378,5 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
 def wait_for_blocked(client: Client, readers: int) -> None:
     end = time.monotonic() + 5
     while client.redis.info("clients")["blocked_clients"] != readers:
-        assert time.monotonic() < end, "it never came to that"
+        assert time.monotonic() < end, f"there are never {readers} blocked readers"
         time.sleep(0.005)

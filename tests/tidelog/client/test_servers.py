@@ -1,20 +1,22 @@
-"""Leaders and replicas: which server is read from, and what happens when it lags, goes away, or hands over."""
+"""Which server is asked, and what happens when it does not answer or is no longer the leader."""
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tidelog.testing import Server, running_server
+from tidelog.client import calls
+from tidelog.client.access import Access
+from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.wire import ReplyError
+from tidelog.testing import Server, free_port, running_server
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+DEAD = "redis://127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
@@ -37,77 +39,141 @@ def info(server: Server) -> dict[str, Any]:
         return dict(client.redis.info("replication"))
 
 
-def ranges(server: Server) -> int:
-    """How many TRANGE a server has answered."""
-    with server.client() as client:
-        return int(client.redis.info("commandstats").get("cmdstat_trange", {"calls": 0})["calls"])
+def connect(*urls: str, **settings: Any) -> Servers:
+    return Servers(Access(urls, **{"retry_ms": 1} | settings), "test")
 
 
-def numbers(spark: SparkSession, url: str, **options: str) -> Counter[int]:
-    reader = spark.read.format("tidelog").schema("n int").option("url", url).option("subscribe", "a").options(**options)
-    return Counter(row["n"] for row in reader.load().collect())
+class Answers:
+    """A server that answers each command of a connection with the next of some replies, then hangs up."""
+
+    def __init__(self, *connections: list[bytes]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.connections = 0
+        self._thread = threading.Thread(target=self._serve, args=(connections,))
+
+    def _serve(self, connections: tuple[list[bytes], ...]) -> None:
+        for replies in connections:
+            peer, _ = self.listener.accept()
+            self.connections += 1
+            with peer:
+                for reply in [b"+OK\r\n", *replies]:  # the first for CLIENT SETNAME
+                    peer.recv(1000)
+                    peer.sendall(reply)
+
+    def __enter__(self) -> Answers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(10)
+        self.listener.close()
+        assert not self._thread.is_alive(), "it waits for a connection that never came"
 
 
-def append(server: Server, *values: int) -> None:
-    with server.client() as client:
-        client.tmappend("a", ["n"], [(value,) for value in values])
-
-
-def test_reading_from_replicas(spark: SparkSession, pair: tuple[Server, Server]) -> None:
+def test_the_leader_is_asked_wherever_it_is_in_the_list(pair: tuple[Server, Server]) -> None:
     leader, replica = pair
-    with leader.client() as client:
-        client.redis.flushall()
-    append(leader, *range(500))
-    for url in (leader.url, f"{leader.url},{replica.url}", f"{replica.url},{leader.url}"):
-        before = ranges(leader), ranges(replica)
-        assert numbers(spark, url, readFrom="replica", minPartitions="2") == Counter(range(500))
-        assert (ranges(leader), ranges(replica)) == (before[0], before[1] + 2)
-        assert numbers(spark, url) == Counter(range(500))
-        assert (ranges(leader), ranges(replica)) == (before[0] + 1, before[1] + 2)
+    for urls in ((leader.url,), (leader.url, replica.url), (replica.url, leader.url)):
+        servers = connect(*urls)
+        assert servers.leader().url == leader.url
+        assert servers.ask(calls.tlen("a"), calls.tcount("a")) == [0, 0]
+        servers.close()
 
 
-def test_a_replica_that_lags_or_is_gone_is_passed_over(spark: SparkSession, pair: tuple[Server, Server]) -> None:
+def test_a_single_server_counts_as_the_leader(pair: tuple[Server, Server]) -> None:
+    _, replica = pair
+    servers = connect(replica.url)
+    assert servers.leader().url == replica.url
+    assert servers.replicas() == (replica.url,)
+    servers.close()
+
+
+def test_replicas(pair: tuple[Server, Server]) -> None:
     leader, replica = pair
-    urls = f"{leader.url},{replica.url}"
-    with leader.client() as client, replica.client() as follower:
-        client.redis.flushall()
-        append(leader, *range(10))
-        until(lambda: follower.tlen("a") == 10)
-        follower.redis.slaveof("127.0.0.1", 1)  # a leader that is not there: from here on it lags
-        append(leader, *range(10, 20))
-        assert numbers(spark, urls, readFrom="replica") == Counter(range(20))
-        replica.kill()
-        assert numbers(spark, urls, readFrom="replica") == Counter(range(20))
-        replica.start()
+    until(lambda: info(leader)["connected_slaves"] == 1)
+    for urls in ((leader.url,), (replica.url, leader.url)):
+        servers = connect(*urls)
+        assert servers.replicas() == (replica.url,)
+        servers.close()
 
 
-def test_the_leader_is_found_after_it_handed_over(spark: SparkSession) -> None:
+def test_replicas_have_the_password_of_the_leader() -> None:
+    replicas = b"*3\r\n$2\r\nr1\r\n$1\r\n1\r\n$1\r\n9\r\n*3\r\n$3\r\n::2\r\n$1\r\n2\r\n$1\r\n9\r\n"
+    with Answers([b"+OK\r\n", b"*3\r\n$6\r\nmaster\r\n:9\r\n*2\r\n" + replicas]) as server:
+        servers = connect(server.url.replace("//", "//user:secret@"))
+        assert servers.replicas() == ("redis://user:secret@r1:1", "redis://user:secret@[::2]:2")
+        servers.close()
+
+
+def test_a_failover_is_followed() -> None:
     with running_server() as one, running_server(replicaof=f"127.0.0.1 {one.port}") as two:
-        append(one, *range(10))
         until(lambda: info(two)["master_link_status"] == "up")
+        servers = connect(one.url, two.url, retries=100, retry_ms=50)
+        assert servers.ask(calls.tstage("s", 60_000, "a", ["n"], [(1,)])) == [1]
+        assert servers.leader().url == one.url
         with one.client() as client:
             client.redis.execute_command("FAILOVER")
         until(lambda: info(two)["role"] == "master")
-        append(two, *range(10, 20))
-        frame = spark.createDataFrame([(20,)], "n int")
-        frame.write.format("tidelog").mode("append").option("url", f"{one.url},{two.url}").option("key", "a").save()
-        assert numbers(spark, f"{one.url},{two.url}") == Counter(range(21))
+        (published,) = servers.ask(calls.tpublish("f", 1, "s"))  # the old leader answers READONLY
+        assert published.now
+        assert servers.leader().url == two.url
+        servers.close()
 
 
-def test_no_leader_at_all(spark: SparkSession, pair: tuple[Server, Server]) -> None:
+def test_no_leader_at_all(pair: tuple[Server, Server]) -> None:
     _, replica = pair
-    options = {"fetchOffset.numRetries": "0", "connectTimeoutMs": "300"}
-    with pytest.raises(Exception, match=r"no leader among url \(.*: a replica; "):
-        numbers(spark, f"{replica.url},redis://127.0.0.1:1", **options)
+    servers = connect(replica.url, f"redis://127.0.0.1:{free_port()}", retries=0)
+    with pytest.raises(UnreachableError, match=r"in 1 attempts .* no leader among urls \(.*: a replica; redis://127"):
+        servers.ask(calls.tlen("a"))
 
 
-def test_a_password(spark: SparkSession) -> None:
+def test_nobody() -> None:
+    url = f"redis://user:secret@127.0.0.1:{free_port()}"
+    with pytest.raises(UnreachableError, match=r"127.0.0.1:\d+ in 3 attempts \(retries, .*ConnectionRefused") as caught:
+        connect(url, retries=2).ask(calls.tlen("a"))
+    assert "secret" not in str(caught.value)
+
+
+def test_messages_name_the_settings_of_the_caller() -> None:
+    access = Access((f"redis://127.0.0.1:{free_port()}",), retries=0, names={"retries": "tries", "retry_ms": "pause"})
+    with pytest.raises(UnreachableError, match=r"in 1 attempts \(tries, pause\)"):
+        Servers(access, "test").ask(calls.tlen("a"))
+
+
+def test_errors_that_pass_are_tried_again_and_others_are_results() -> None:
+    with Answers([b"-LOADING wait\r\n"], [b":7\r\n-READONLY no\r\n"], [b":7\r\n-WRONGTYPE no\r\n"]) as server:
+        servers = connect(server.url, retries=5)
+        seven, wrong = servers.ask(calls.tlen("a"), calls.tlen("b"))
+        assert seven == 7
+        assert isinstance(wrong, ReplyError)
+        assert wrong.code == "WRONGTYPE"
+        assert server.connections == 3
+        servers.close()
+
+
+def test_an_error_that_does_not_pass_ends_the_attempts() -> None:
+    servers = connect(DEAD, retries=5)
+    tried = []
+
+    def do() -> None:
+        tried.append(1)
+        raise ReplyError("ERR no")
+
+    with pytest.raises(ReplyError, match="ERR no"):
+        servers.attempts(do)
+    assert len(tried) == 1
+
+
+def test_nothing_to_ask_needs_no_server() -> None:
+    assert connect(DEAD, retries=0).ask() == []
+
+
+def test_passwords() -> None:
     with running_server(requirepass="secret") as server:
-        with server.client(password="secret") as client:
-            client.tappend("a", {"n": 1})
-        assert numbers(spark, server.url, password="secret") == Counter([1])
-        assert numbers(spark, server.url.replace("//", "//:secret@")) == Counter([1])
-        with pytest.raises(Exception, match="WRONGPASS"):
-            numbers(spark, server.url, password="wrong")
-        with pytest.raises(Exception, match="NOAUTH"):
-            numbers(spark, server.url)
+        for access in (Access((server.url,), password="secret"), Access((server.url.replace("//", "//:secret@"),))):
+            servers = Servers(access, "test")
+            assert servers.ask(calls.tlen("a")) == [0]
+            servers.close()
+        for wrong, message in (("wrong", "WRONGPASS"), (None, "NOAUTH")):
+            with pytest.raises(ReplyError, match=message):
+                Servers(Access((server.url,), password=wrong), "test").leader()

@@ -1,4 +1,4 @@
-"""The connection itself, without Spark: long ranges in pieces, TLS, unix sockets, strangers."""
+"""One connection: long ranges in pages, TLS, unix sockets, peers that are no servers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hiredis
 import pytest
@@ -13,14 +14,13 @@ import trustme
 
 from tidelog import Client
 from tidelog.client import calls
-from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.access import Access
 from tidelog.client.wire import ReplyError, Wire
-from tidelog.spark.options import Access, Given
 from tidelog.testing import Server, free_port, running_server
 
 
 class Lists:
-    """Gathers entries as lists of bytes; this needs no pyarrow."""
+    """Gathers entries as lists of bytes."""
 
     def __init__(self) -> None:
         self.reader = hiredis.Reader()
@@ -39,18 +39,18 @@ class Lists:
         return page
 
 
-def access(**options: str) -> Access:
-    return Access.of(Given({name.replace("__", "."): value for name, value in options.items()}))
+def connect(url: str, **settings: Any) -> Wire:
+    return Wire(Access((url,), **settings), url, "test")
 
 
 @pytest.fixture
 def wire(tidelog_server: Server) -> Iterator[Wire]:
-    wire = Wire(access(url=tidelog_server.url), tidelog_server.url, "test")
+    wire = connect(tidelog_server.url)
     yield wire
     wire.close()
 
 
-def test_a_long_range_comes_in_lists(wire: Wire, tidelog_server: Server) -> None:
+def test_a_long_range_comes_in_pages(wire: Wire, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         for start in range(0, 50_000, 10_000):
             client.tmappend("a", ["n"], [(n,) for n in range(start, start + 10_000)])
@@ -60,10 +60,10 @@ def test_a_long_range_comes_in_lists(wire: Wire, tidelog_server: Server) -> None
         pages = list(wire.pages(number, first, Lists(), size))
         assert [int(row[2]) for page in pages for row in page] == list(range(50_000))
         assert {len(page) for page in pages[:-1]} <= {size}
-    assert wire.ask("PING") == b"PONG"  # nothing is left over
+    assert wire.ask("PING") == b"PONG"  # nothing is left in the connection
 
 
-def test_a_list_ends_where_it_has_many_bytes(wire: Wire, tidelog_server: Server) -> None:
+def test_a_page_ends_where_it_has_many_bytes(wire: Wire, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         for _ in range(40):
             client.tappend("a", {"v": b"x" * (1 << 20)})
@@ -99,18 +99,21 @@ def test_tls(tmp_path: Path) -> None:
         tls_port=port, tls_cert_file=paths["cert"], tls_key_file=paths["key"], tls_ca_cert_file=paths["ca"]
     ):
         url = f"rediss://127.0.0.1:{port}"
-        trusted = {"tlsCaFile": paths["ca"], "tlsCertFile": paths["cert"], "tlsKeyFile": paths["key"]}
-        wire = Wire(access(url=url, **trusted), url, "test")
-        assert wire.ask("PING") == b"PONG"
-        wire.close()
-        plain = url.replace("rediss", "redis")
-        wire = Wire(access(url=plain, tls="true", **trusted), plain, "test")
-        assert wire.ask("PING") == b"PONG"
-        wire.close()
+        client = {"cert_file": paths["cert"], "key_file": paths["key"]}
+        for wire in (
+            connect(url, ca_file=paths["ca"], **client),
+            connect(url.replace("rediss", "redis"), ca_file=paths["ca"], tls=True, **client),
+            connect(f"{url}?ssl_ca_certs={paths['ca']}", **client),
+            connect(url, verify=False, **client),
+        ):
+            assert wire.ask("PING") == b"PONG"
+            wire.close()
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            Wire(access(url=url), url, "test")
-        with pytest.raises(FileNotFoundError, match="tlsCaFile"):
-            Wire(access(url=url, tlsCaFile="/nowhere"), url, "test")
+            connect(url)
+        with pytest.raises(FileNotFoundError, match=r"^ca_file: no such file here: /nowhere"):
+            connect(url, ca_file="/nowhere")
+        with pytest.raises(FileNotFoundError, match=r"^tlsCaFile: no such file"):
+            connect(url, ca_file="/nowhere", names={"ca_file": "tlsCaFile"})
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
@@ -119,12 +122,24 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         url = f"unix://{path}"
         with Client(server.url) as client:
             client.tappend("a", {"n": 1})
-        servers = Servers(access(url=url), "test")
-        assert servers.ask(calls.tlen("a")) == [1]
-        servers.close()
+        wire = connect(url)
+        assert wire.run(calls.tlen("a")) == [1]
+        wire.close()
 
 
-def test_a_stranger() -> None:
+def test_calls_and_errors_in_their_place(wire: Wire, tidelog_server: Server) -> None:
+    with tidelog_server.client() as client:
+        last = client.tappend("a", {"n": 1})
+        client.redis.set("s", "x")
+    length, error, batch = wire.run(calls.tlen("a"), calls.tlen("s"), calls.tread("a", "0"))
+    assert (length, batch.last_id) == (1, last)
+    assert isinstance(error, ReplyError)
+    assert error.code == "WRONGTYPE"
+    with pytest.raises(ReplyError, match="WRONGTYPE"):
+        wire.ask("TLEN", "s")
+
+
+def test_a_peer_that_is_no_server() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def greet() -> None:
@@ -135,16 +150,9 @@ def test_a_stranger() -> None:
 
     thread = threading.Thread(target=greet)
     thread.start()
-    url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
-    with pytest.raises(ConnectionError, match="does not speak RESP"):
-        Wire(access(url=url), url, "test")
+    url = f"redis://user:secret@127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(ConnectionError, match="does not speak RESP") as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
     thread.join()
     listener.close()
-
-
-def test_nobody() -> None:
-    servers = Servers(
-        access(url="redis://127.0.0.1:1", fetchOffset__numRetries="2", fetchOffset__retryIntervalMs="1"), "t"
-    )
-    with pytest.raises(UnreachableError, match=r"127.0.0.1:1 in 3 attempts .*ConnectionRefusedError"):
-        servers.ask(calls.tlen("a"))

@@ -1,28 +1,23 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.tidelog.spark.sparkkit import new_session
+from tests.tidelog.spark.sparkkit import new_session, require_spark
 from tidelog import Client
-from tidelog.testing import Server, tidelog_process, tidelog_server
+from tidelog.testing import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["tidelog_process", "tidelog_server"]
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One session for the run; skipped, and that said aloud, where Spark can't run."""
-    pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
-    if shutil.which("java") is None:
-        pytest.skip("no Java here, which Spark needs (Debian: apt-get install openjdk-17-jre-headless)")
+    """One session for the run; its tests are skipped, with the reason, where Spark can't run."""
+    require_spark()
     session = new_session()
     yield session
     session.stop()

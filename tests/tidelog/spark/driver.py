@@ -1,6 +1,6 @@
-"""A driver to be killed: copies stream `in` to stream `out`, and stops where TIDELOG_TEST_PAUSE says.
+"""A driver for tests to kill: copies stream `in` to stream `out`, and pauses where TIDELOG_TEST_PAUSE says (faulty.py).
 
-python -m tests.spark.driver URL CHECKPOINT
+python -m tests.tidelog.spark.driver URL CHECKPOINT
 """
 
 from __future__ import annotations

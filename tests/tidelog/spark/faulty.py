@@ -1,7 +1,7 @@
-"""The sink with accidents: a task that fails when it has staged, a driver that stops in the middle of a commit. And the
-source as it reads one way only: compiled, or by hiredis.
+"""Sinks that fail: a task after it has staged, a driver in the middle of a commit. Sources that read in one way only:
+compiled, or by hiredis.
 
-Workers import this module, so what they need to know comes by environment variables.
+Spark's workers import this module, so its settings are environment variables.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.sink import Messages, Staged, TidelogStreamWriter
 from tidelog.spark.source import TidelogDataSource, TidelogReader
 
-PAUSE = "TIDELOG_TEST_PAUSE"  # "before:7:/path": touch the path and stop before batch 7 is published; or "after:..."
-LONGEST = 60.0  # seconds a pause lasts if nobody kills the process
+PAUSE = "TIDELOG_TEST_PAUSE"  # "before:7:/path": touch the path and pause before batch 7 is published; or "after:..."
+LONGEST = 60.0  # seconds that a pause lasts if the process is not killed
 
 
 class FailingWriter(TidelogStreamWriter):
-    """The first attempt at partition 0 stages all rows, and fails."""
+    """The first attempt at partition 0 fails after it has staged its rows."""
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         message = super().write(iterator)
@@ -37,7 +37,7 @@ class FailingWriter(TidelogStreamWriter):
 
 
 class PausingWriter(TidelogStreamWriter):
-    """Stops before or after it has published one batch."""
+    """Pauses before or after it publishes one batch."""
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         when, batch, path = os.environ[PAUSE].split(":", 2)
@@ -69,7 +69,7 @@ class PausingSource(TidelogDataSource):
 
 
 class OneWayReader(TidelogReader):
-    """Reads by hiredis, or compiled; the task fails where it isn't so."""
+    """Reads compiled, or by hiredis; the task fails if that is not possible."""
 
     compiled = True
 

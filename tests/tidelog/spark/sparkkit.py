@@ -1,4 +1,4 @@
-"""A Spark session that starts in seconds, for the tests and for the drivers that they kill."""
+"""A Spark session that starts in seconds, for tests and for the drivers that they kill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
-#: No UI, loopback only, the C1 compiler alone, and a task that fails may be tried three times.
+#: No UI, loopback only, only the C1 compiler, and three attempts at a task.
 SETTINGS = {
     "spark.master": "local[2,3]",
     "spark.ui.enabled": "false",
@@ -31,8 +31,17 @@ SETTINGS = {
 }
 
 
+def require_spark() -> None:
+    """Skip the test, with the reason, where Spark can't run."""
+    import pytest  # here: drivers run without it
+
+    pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+    if shutil.which("java") is None:
+        pytest.skip("no Java here, which Spark needs (Debian: apt-get install openjdk-17-jre-headless)")
+
+
 def worker_program() -> str:
-    """What starts Spark's Python workers: without pyspark's zip on the path, from which imports take half a second."""
+    """The program that starts Spark's Python workers: without pyspark's zip on the path, which costs half a second."""
     path = Path(tempfile.mkdtemp(prefix="tidelog-spark-")) / "python"
     path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n')
     path.chmod(0o700)
@@ -41,13 +50,13 @@ def worker_program() -> str:
 
 
 def new_session(**settings: str) -> SparkSession:
-    """A session of this process; there can be one at a time."""
+    """The session of this process: there can be only one at a time."""
     program = worker_program()
     os.environ |= {
         "PYSPARK_PYTHON": program,
         "PYSPARK_DRIVER_PYTHON": program,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(ROOT),  # how Spark's look-up of formats finds the checkout
+        "PYTHONPATH": str(ROOT),  # where Spark looks for formats: the checkout
     }
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""Reading what is there."""
+"""Batch reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def values(frame: DataFrame, column: str = "n") -> list[Any]:
 
 
 def fill(client: Client, key: str, numbers: range) -> list[str]:
-    """An entry for each number, each in a command of its own so that times differ; returns their IDs."""
+    """Append an entry for each number, each by its own command; returns their IDs."""
     return [str(client.tappend(key, {"n": number})) for number in numbers]
 
 
@@ -41,7 +41,7 @@ def test_the_default_row(load: Load, client: Client) -> None:
 
 
 def _local(moment: datetime) -> datetime:
-    """What collect() makes of a timestamp: this machine's time, without a zone."""
+    """A timestamp as collect() returns it: in this machine's time, without a zone."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -129,7 +129,7 @@ def test_wrong_options_fail_at_load(load: Load) -> None:
         load()
     with pytest.raises(Exception, match="maxOffsetsPerTrigger is for stream reads only"):
         load(subscribe="a", maxOffsetsPerTrigger=1).count()
-    with pytest.raises(Exception, match="mode must be one of"):  # with a schema Spark asks for nothing before it reads
+    with pytest.raises(Exception, match="mode must be one of"):  # with a schema, Spark makes the source when it reads
         load("n int", subscribe="a", mode="strict").count()
 
 
@@ -147,7 +147,7 @@ def test_starting_and_ending_by_time(load: Load, client: Client) -> None:
     import time
 
     fill(client, "a", range(3))
-    time.sleep(0.003)  # IDs have the millisecond
+    time.sleep(0.003)  # so that the next IDs have a later millisecond
     middle = int(time.time() * 1000)
     fill(client, "a", range(3, 6))
     fill(client, "b", range(10, 12))
@@ -159,7 +159,7 @@ def test_starting_and_ending_by_time(load: Load, client: Client) -> None:
     assert values(load("n int", subscribe="a", startingTimestamp=middle + 10**9)) == []
 
 
-def test_patterns_and_keys_that_are_missing(load: Load, client: Client) -> None:
+def test_patterns_and_missing_keys(load: Load, client: Client) -> None:
     fill(client, "t:1", range(2))
     fill(client, "t:2", range(2, 4))
     fill(client, "u:1", range(4, 6))
@@ -172,7 +172,7 @@ def test_patterns_and_keys_that_are_missing(load: Load, client: Client) -> None:
         load("n int", subscribe="t:3").collect()
 
 
-def test_pieces(load: Load, client: Client) -> None:
+def test_at_least_so_many_partitions(load: Load, client: Client) -> None:
     client.tmappend("a", ["n"], [(n,) for n in range(1000)])
     fill(client, "b", range(1000, 1003))
     whole = load("n int", subscribe="a,b")
@@ -185,12 +185,12 @@ def test_pieces(load: Load, client: Client) -> None:
     assert sorted(values(more_than_entries)) == [1000, 1001, 1002]
 
 
-def test_a_million_rows(load: Load, client: Client) -> None:
-    for start in range(0, 1_000_000, 20_000):
+def test_many_pages_in_several_tasks(load: Load, client: Client) -> None:
+    for start in range(0, 200_000, 20_000):
         client.tmappend("a", ["n", "s"], [(n, "x") for n in range(start, start + 20_000)])
     frame = load("n long, s string", subscribe="a", minPartitions=4)
     total = frame.selectExpr("count(*)", "sum(n)", "count(distinct n)", "count(s)").collect()[0]
-    assert tuple(total) == (1_000_000, 499_999_500_000, 1_000_000, 1_000_000)
+    assert tuple(total) == (200_000, 19_999_900_000, 200_000, 200_000)
 
 
 def test_data_loss(load: Load, client: Client) -> None:
@@ -200,13 +200,13 @@ def test_data_loss(load: Load, client: Client) -> None:
     with pytest.raises(Exception, match=f"'a': entries up to {ids[2]} were evicted.*{ids[3]}.*failOnDataLoss=false"):
         load("n int", subscribe="a", startingOffsets=begin).collect()
     assert values(load("n int", subscribe="a", startingOffsets=begin, failOnDataLoss="false")) == [3, 4, 5]
-    assert values(load("n int", subscribe="a")) == [3, 4, 5]  # earliest is what there is
+    assert values(load("n int", subscribe="a")) == [3, 4, 5]  # earliest is the first entry there
     assert values(load("n int", subscribe="a", startingTimestamp=0)) == [3, 4, 5]
     with pytest.raises(Exception, match="which the stream never reached"):
         load("n int", subscribe="a", startingOffsets='{"a": "99999999999999.0"}').collect()
 
 
-def test_nobody_answers(load: Load, tidelog_server: Server) -> None:
+def test_no_server_answers(load: Load, tidelog_server: Server) -> None:
     tidelog_server.stop()
     options = {"fetchOffset.numRetries": 1, "fetchOffset.retryIntervalMs": 10, "connectTimeoutMs": 500}
     with pytest.raises(Exception, match=r"no answer from .* in 2 attempts"):

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.wire import Wire
 from tidelog.spark.options import (
     BATCH,
     DECLARED,
@@ -18,6 +21,7 @@ from tidelog.spark.options import (
     Where,
     for_source,
 )
+from tidelog.testing import Server
 
 pytestmark = pytest.mark.quick
 
@@ -34,8 +38,31 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     assert batch.ending.everywhere == LATEST
     assert (stream.max_offsets, stream.min_offsets, stream.min_partitions) == (None, None, None)
     assert (stream.max_delay_ms, stream.fail_on_loss, stream.mode) == (15 * 60_000, True, "permissive")
-    assert (stream.access.retries, stream.access.retry_ms) == (3, 1000)
+    assert stream.access == Access()
     assert not stream.from_replica
+
+
+def test_how_servers_are_reached() -> None:
+    options = {
+        "url": "redis://a, rediss://b", "username": "u", "password": "p", "tlsCaFile": "/ca", "tlsCertFile": "/cert",
+        "tlsKeyFile": "/key", "tlsVerify": "false", "connectTimeoutMs": "1", "readTimeoutMs": "2",
+        "fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "4",
+    }  # fmt: skip
+    expected = Access(("redis://a", "rediss://b"), "u", "p", True, "/ca", "/cert", "/key", False, 1, 2, 3, 4)
+    assert source(**SUB, **options).access == expected
+
+
+def test_messages_about_servers_name_options(tidelog_server: Server) -> None:
+    once = {"fetchOffset__numRetries": "0", "fetchOffset__retryIntervalMs": "1"}
+    access = source(**SUB, url="redis://127.0.0.1:1", **once).access
+    with pytest.raises(UnreachableError, match=r"\(fetchOffset.numRetries, fetchOffset.retryIntervalMs\); the last "):
+        Servers(access, "test").replicas()
+    access = source(**SUB, url="redis://127.0.0.1:1,redis://127.0.0.1:2", **once).access
+    with pytest.raises(UnreachableError, match=r"no leader among url \(redis://127.0.0.1:1: .*; redis://127.0.0.1:2: "):
+        Servers(access, "test").replicas()
+    url = tidelog_server.url.replace("redis:", "rediss:")
+    with pytest.raises(FileNotFoundError, match=r"^tlsCaFile: no such file here: /nowhere"):
+        Wire(source(**SUB, url=url, tlsCaFile="/nowhere").access, url, "test")
 
 
 def test_names_are_taken_in_any_case() -> None:
@@ -125,12 +152,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "options", "message"), WRONG)
-def test_wrong_options_name_themselves(kind: str, options: dict[str, str], message: str) -> None:
+def test_errors_name_the_option(kind: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         for_source(Given(options), kind)
 
 
-def test_every_option_has_a_wrong_value_or_takes_all() -> None:
+def test_every_option_is_tried_with_a_wrong_value_unless_it_accepts_all() -> None:
     tried = {name for _, options, _ in WRONG for name in options} | {"username", "password", "tlsKeyFile", "tlsVerify"}
     source_options = {option.name for option in DECLARED if option.side != "sink"}
     assert source_options <= tried

@@ -1,7 +1,8 @@
-"""Writing: what becomes of a row, and batches that are there as a whole or not at all."""
+"""Batch writes: rows become entries, as a whole or not at all."""
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -38,7 +39,7 @@ def stages(client: Client) -> int:
     return int(client.redis.info("streams")["stages"])
 
 
-def test_what_becomes_of_values(spark: SparkSession, client: Client, to: Any, load: Load) -> None:
+def test_values_of_each_type(spark: SparkSession, client: Client, to: Any, load: Load) -> None:
     schema = (
         "b byte, i int, l long, f float, d double, dec decimal(6,2), ok boolean, s string, raw binary, day date, "
         "at timestamp, plain timestamp_ntz"
@@ -70,7 +71,7 @@ def test_what_becomes_of_values(spark: SparkSession, client: Client, to: Any, lo
     assert stages(client) == 0
 
 
-def test_null_is_a_field_that_is_not_there_and_order_is_kept(spark: SparkSession, client: Client, to: Any) -> None:
+def test_a_null_is_no_field_and_order_is_kept(spark: SparkSession, client: Client, to: Any) -> None:
     rows = [(n, None if n % 2 == 0 else f"s{n}", None if n % 7 == 0 else 1.5) for n in range(15_000)]
     to(spark.createDataFrame(rows, "n int, s string, d double").coalesce(1), key="a").save()
     expected = [
@@ -86,7 +87,7 @@ def test_the_key_of_each_row(spark: SparkSession, client: Client, to: Any) -> No
     to(frame).save()
     for key in range(3):
         assert entries(client, f"k{key}") == [{"n": str(n)} for n in range(key, 30, 3)]
-    to(frame, key="all").save()  # the option is stronger, as Kafka's topic is
+    to(frame, key="all").save()  # the option overrides the column, like the option topic of Kafka's sink
     assert entries(client, "all") == [{"n": str(n)} for n in range(30)]
 
 
@@ -135,6 +136,8 @@ def test_overwriting_is_refused(spark: SparkSession, client: Client, to: Any) ->
 def test_a_batch_is_there_as_a_whole_or_not_at_all(spark: SparkSession, client: Client, to: Any) -> None:
     to(spark.range(50_000).repartition(3), key="a").save()
     assert Counter(entry["id"] for entry in client.trange("a")) == Counter(b"%d" % n for n in range(50_000))
+    (claim,) = client.redis.scan_iter("spark-tidelog-sink:*")
+    assert claim.startswith(f"spark-tidelog-sink:jobs:{socket.gethostname()}:".encode())
     broken = spark.range(0, 50_000, 1, 3).selectExpr("if(id = 49999, raise_error('as asked for'), id) as id")
     with pytest.raises(Exception, match="as asked for"):
         to(broken, key="b").save()
@@ -163,21 +166,3 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, client
     to(spark.range(10), key="a", txnAppId="other", txnVersion=1).save()
     assert client.tlen("a") == 30
     assert stages(client) == 0
-
-
-def test_two_jobs_in_one_nanosecond(
-    client: Client, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
-    from tidelog.client import publish
-    from tidelog.spark.options import BATCH, Given, for_sink
-
-    sink = for_sink(Given({"url": tidelog_server.url, "key": "a"}), BATCH)
-    moments = iter([1_700_000_000_000_000_000] * 3 + [1_700_000_000_000_000_001])
-    monkeypatch.setattr("tidelog.client.publish.time.time_ns", lambda: next(moments))
-    for number in (1, 2):
-        client.redis.execute_command("TSTAGE", f"s{number}", 60_000, "a", "FIELDS", 1, "n", "VALUES", number)
-    for number in (1, 2):
-        publish.publish_once(sink, [f"s{number}"])
-    assert entries(client, "a") == [{"n": "1"}, {"n": "2"}]
-    assert next(moments, None) is None, "the second job read the clock until it had a moment of its own"

@@ -31,12 +31,13 @@ def run(tidelog_server: Server) -> Run:
 
 
 def process(server: Server, *args: str) -> subprocess.Popen[bytes]:
-    """The program as a process of its own, for signals and pipes."""
+    """The program as a process of its own, for signals and pipes. It takes SIGINT even if the test run ignores it."""
     return subprocess.Popen(
         [sys.executable, "-m", "tidelog.cli", *args, "--url", server.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -69,7 +70,7 @@ class TestLoad:
         with tidelog_server.client() as client:
             assert client.tlen("k") == 2
 
-    def test_a_bad_row_stops_and_says_where_to_go_on(
+    def test_a_bad_row_stops_the_load_and_the_line_to_continue_at_is_printed(
         self, run: Run, tidelog_server: Server, tmp_path: Path
     ) -> None:
         file = tmp_path / "a.csv"
@@ -98,7 +99,7 @@ class TestLoad:
             loading.stdin.write(b'{"n": 1}\n{"n": 2}\n')
             loading.stdin.flush()
             assert len(client.tread("k", "0", block=20_000)) == 2
-            client.redis.ping()  # a later tick: the loader's answer has left
+            client.redis.ping()  # in a later tick, so the loader has its reply
             tidelog_server.kill()
             loading.stdin.write(b'{"n": 3}\n{"n": 4}\n')
             loading.stdin.close()
@@ -151,7 +152,7 @@ class TestDump:
         assert "sensor" not in run("dump", "missing").output
         assert "needs its zone" in run("dump", "k", "--start", "2999-01-01", ok=False).output
 
-    def test_a_reader_that_leaves_early(self, tidelog_server: Server) -> None:
+    def test_a_pipe_that_is_closed_early(self, tidelog_server: Server) -> None:
         with tidelog_server.client() as client:
             client.tmappend("k", ["n"], [("x" * 100,)] * 5000)
         with process(tidelog_server, "dump", "k", "--text") as dumping:
@@ -163,7 +164,7 @@ class TestDump:
 
 
 class TestTail:
-    def test_the_newest_then_what_arrives(self, tidelog_server: Server) -> None:
+    def test_the_newest_entries_then_new_ones(self, tidelog_server: Server) -> None:
         with tidelog_server.client() as client:
             for n in range(5):
                 client.tappend("k", {"n": n})
@@ -183,7 +184,7 @@ class TestTail:
         output = run("tail", "k", "--from", ids[0], "--json", "--limit", 2).output
         assert [json.loads(line)["id"] for line in output.splitlines()] == [str(ids[1]), str(ids[2])]
 
-    def test_entries_that_are_gone_are_mentioned(self, run: Run, tidelog_server: Server) -> None:
+    def test_evicted_entries_are_mentioned(self, run: Run, tidelog_server: Server) -> None:
         with tidelog_server.client() as client:
             ids = [client.tappend("k", {"n": n}) for n in range(3)]
             client.ttrim("k", count=1)
@@ -251,7 +252,7 @@ def test_a_server_that_is_not_there() -> None:
     assert "secret" not in result.output
 
 
-def test_help_teaches_every_command() -> None:
+def test_help_shows_every_command() -> None:
     text = CliRunner().invoke(main, ["--help"]).output
     for name in main.commands:
         assert f"tidelog {name} " in text

@@ -1,4 +1,4 @@
-"""Invariant: the same bytes, cut anywhere, are the same batches by hiredis and compiled, or the same error."""
+"""Invariant: the same bytes, cut anywhere, become the same batches compiled and by hiredis, or the same error."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from pyspark.sql import types  # noqa: E402 - needs pyspark
 
 import tidelog.spark  # noqa: E402
-from tests.tidelog.client.test_wire import access  # noqa: E402
 from tidelog import Client  # noqa: E402
 from tidelog.client import wire  # noqa: E402
+from tidelog.client.access import Access  # noqa: E402
 from tidelog.client.wire import ReplyError, Wire  # noqa: E402
 from tidelog.spark import pages  # noqa: E402
 from tidelog.spark.columns import DEFAULT_SCHEMA, Columns, MalformedError  # noqa: E402
@@ -51,7 +51,7 @@ TYPES: Final = {
 
 
 def schema_of(text: str) -> types.StructType:
-    """What Spark makes of a schema; Spark needs a JVM for it."""
+    """A schema as Spark parses it, which takes Spark a JVM."""
     columns = [column.split(" ", 1) for column in text.replace(", binary", ",binary").split(", ")]
     return types.StructType([types.StructField(name, TYPES[kind]) for name, kind in columns])
 
@@ -67,7 +67,7 @@ def entry(number: int, *words: bytes) -> Entry:
 
 
 class Pieces:
-    """In a socket's place: bytes cut where the test wants, then the end."""
+    """In place of a socket: bytes in these pieces, then the end."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self.pieces = iter(pieces)
@@ -86,7 +86,7 @@ def everywhere(data: bytes) -> list[bytes]:
 
 
 def outcome(compiled: bool, pieces: list[bytes], number: int, schema: str, mode: str, size: int) -> list[Any]:
-    """The batches that come, and the error if one ends them."""
+    """The batches, and the error if one ends them."""
     made = Columns(schema_of(schema), mode)
     connection = object.__new__(Wire)
     connection.url = "redis://here:1"
@@ -153,7 +153,7 @@ def test_the_same_batches(shape: str, schema: str, mode: str) -> None:
     compare(cut(data, *range(0, len(data), 11)), len(entries), schema, mode)
 
 
-def test_what_comes_out() -> None:
+def test_columns_of_a_batch() -> None:
     entries = [entry(5, b"n", b"1", b"s", b"a"), entry(7, b"s", b"b", b"n", b"2", b"s", b"c"), entry(9, b"s", b"")]
     schema = "n int, s string, fields map<string,binary>"
     for compiled in (True, False):
@@ -221,7 +221,7 @@ GARBAGE: Final = {
 
 @pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, "n long, s string"])
 @pytest.mark.parametrize("what", GARBAGE)
-def test_something_else_than_entries(what: str, schema: str) -> None:
+def test_input_that_is_no_entry(what: str, schema: str) -> None:
     good = encoded(SHAPES["all the same"][:10])
     for before, number in ((b"", 3), (good, 12)):
         data = before + GARBAGE[what]
@@ -239,13 +239,13 @@ def test_something_else_than_entries(what: str, schema: str) -> None:
     [b"*1\r\n$3\r\n1.1XX", b"*1\r\n+1.1\r\n", b"~1\r\n$3\r\n1.1\r\n"],
     ids=["no CRLF", "a simple string", "a set"],
 )
-def test_what_no_server_sends_is_refused_where_hiredis_takes_it(data: bytes) -> None:
+def test_the_compiled_way_refuses_what_no_server_sends(data: bytes) -> None:
     *_, kind, text = outcome(True, [data], 1, "n long", "permissive", 7)
     assert kind is ConnectionError
     assert "does not speak RESP" in text
 
 
-def test_an_entry_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "ENTRY_BYTES", 5000)
     monkeypatch.setattr(wire, "PAGE_BYTES", 1000)
     data = encoded([entry(1, b"n", b"1"), entry(2, b"s", b"x" * 3000), entry(3, b"s", b"x" * 9000)])
@@ -255,7 +255,7 @@ def test_an_entry_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_over_a_real_connection() -> None:
-    """A server that begins well."""
+    """The server sends entries, then something else."""
     listener = socket.create_server(("127.0.0.1", 0))
     good = encoded(SHAPES["all the same"])
 
@@ -274,7 +274,7 @@ def test_over_a_real_connection() -> None:
     found = []
     gathers: list[Any] = [NativeGather(Wanted((b"n",))), HiredisGather()]
     for gather in gathers:
-        connection = Wire(access(url=url), url, "test")
+        connection = Wire(Access((url,)), url, "test")
         connection.send(("TRANGE", "a", "-", "+"))
         coming = connection.pages(*connection.header(), gather, 15)
         lasts = [next(coming).last, next(coming).last]
@@ -288,7 +288,7 @@ def test_over_a_real_connection() -> None:
     listener.close()
 
 
-# -- by chance ------------------------------------------------------------------------------------------------------
+# -- random entries -------------------------------------------------------------------------------------------------
 words = st.one_of(
     st.sampled_from([word for field in FIELDS for word in field]),
     st.binary(max_size=40),
@@ -296,7 +296,7 @@ words = st.one_of(
 )
 names = st.one_of(st.sampled_from([b"n", b"s", b"d", b"b", b"t", b"_id", b"x"]), st.binary(max_size=3))
 ids = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)).map(lambda pair: b"%d.%d" % pair)
-entries_by_chance = st.lists(
+random_entries = st.lists(
     st.tuples(ids, st.lists(st.tuples(names, words), max_size=20)).map(
         lambda drawn: [drawn[0], *(word for field in drawn[1] for word in field)]
     ),
@@ -309,24 +309,24 @@ places = st.lists(st.integers(1, 4000), max_size=12)
 
 @settings(deadline=None, max_examples=200)
 @given(
-    entries_by_chance, places, st.sampled_from([DEFAULT_SCHEMA, TYPED]), st.sampled_from(MODES), st.integers(1, 30)
+    random_entries, places, st.sampled_from([DEFAULT_SCHEMA, TYPED]), st.sampled_from(MODES), st.integers(1, 30)
 )
-def test_entries_by_chance(entries: list[Entry], cuts: list[int], schema: str, mode: str, size: int) -> None:
+def test_random_entries(entries: list[Entry], cuts: list[int], schema: str, mode: str, size: int) -> None:
     data = encoded(entries)
     compare(cut(data, *(place for place in cuts if place < len(data))), len(entries), schema, mode, size)
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    entries_by_chance,
+    random_entries,
     st.lists(st.tuples(st.integers(0, 4000), st.sampled_from(list(SIGNIFICANT))), min_size=1, max_size=4),
     places,
     st.sampled_from([DEFAULT_SCHEMA, TYPED]),
 )
-def test_damage_by_chance(
+def test_random_damage(
     entries: list[Entry], damage: list[tuple[int, int]], cuts: list[int], schema: str
 ) -> None:
-    """What the compiled way takes hiredis takes alike; where both refuse, they say the same."""
+    """hiredis reads what the compiled way accepts, and reads the same; if both refuse it, the errors are the same."""
     damaged = bytearray(encoded(entries))
     for place, byte in damage:
         damaged[place % len(damaged)] = byte

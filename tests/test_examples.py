@@ -1,0 +1,102 @@
+"""Each program in examples/ runs as its docstring says: from the command line, on data of ours, against a server."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.tidelog.spark.sparkkit import require_spark
+from tidelog import Client
+from tidelog.testing import Server, running_server
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WEEK = timedelta(days=7)
+LATE = timedelta(days=2)  # the watermark of the example
+FIRST = datetime(2010, 1, 1, tzinfo=UTC)
+SECONDS = 2000  # ms of a window of the other job
+
+
+def run(server: Server, *command: str) -> None:
+    environment = os.environ | {
+        "PYTHONPATH": str(EXAMPLES.parent),
+        "TIDELOG_URL": server.url,
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts in half the time
+    }
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def measured(server: Server) -> Iterator[None]:
+    """Load of a machine goes into the stream ``machine`` meanwhile, every 50 ms."""
+    done = threading.Event()
+
+    def sample() -> None:
+        with server.client() as client:
+            number = 0
+            while not done.wait(0.05):
+                client.tappend("machine", {"cpu": number % 50, "memory": 30})
+                number += 1
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield
+    finally:
+        done.set()
+        sampler.join()
+
+
+def check_weeks(client: Client, temps: dict[datetime, float]) -> None:
+    """All weeks that are over are there once, with the figures that plain Python finds."""
+    by_week: dict[datetime, list[float]] = {}
+    for at, temp in temps.items():
+        by_week.setdefault(EPOCH + (at - EPOCH) // WEEK * WEEK, []).append(temp)
+    over = {week: values for week, values in by_week.items() if week + WEEK <= max(temps) - LATE}
+    rows = [entry.text() for entry in client.trange("sf_temps:weeks")]
+    assert sorted(datetime.fromisoformat(row["week"]) for row in rows) == sorted(over) != []
+    for row in rows:
+        values = over[datetime.fromisoformat(row["week"])]
+        assert [float(row["low"]), float(row["high"])] == pytest.approx([min(values), max(values)])
+        assert float(row["mean"]) == pytest.approx(sum(values) / len(values), abs=0.006)
+        assert int(row["rows"]) == len(values)
+
+
+def check_seconds(client: Client) -> None:
+    """Some windows are there, each once, with all entries of their two seconds."""
+    counted = Counter(entry.id.ms // SECONDS * SECONDS for entry in client.trange("machine"))
+    rows = [entry.text() for entry in client.trange("machine:seconds")]
+    found = {round(datetime.fromisoformat(row["at"]).timestamp() * 1000): int(row["rows"]) for row in rows}
+    assert len(found) == len(rows) > 0
+    assert found == {at: counted[at] for at in found}
+
+
+@pytest.mark.timeout(300)  # a JVM that begins cold
+def test_windows(tmp_path: Path) -> None:
+    require_spark()
+    temps = {FIRST + timedelta(hours=hour): 50 + 10 * math.sin(hour / 24) + hour % 7 for hour in range(2500)}
+    file = tmp_path / "sf-temps.csv"
+    file.write_text("temp,date\n" + "".join(f"{temp!r},{at:%Y/%m/%d %H:%M:%S}\n" for at, temp in temps.items()))
+    with running_server() as server, server.client() as client, measured(server):
+        run(server, "-m", "tidelog.cli", "load", "sf_temps", str(file))
+        run(server, str(EXAMPLES / "spark_windows.py"), server.url, str(tmp_path / "checkpoints"))
+        check_weeks(client, temps)
+        check_seconds(client)
+
+
+def test_every_example_is_run_here() -> None:
+    text = Path(__file__).read_text()
+    assert all(f'"{path.name}"' in text for path in EXAMPLES.iterdir() if path.suffix)
