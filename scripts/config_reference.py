@@ -32,8 +32,8 @@ redis-cli CONFIG REWRITE                               # write changes into the 
 
 A line of the file is a directive or a comment, which starts with `#`. Names and `yes`/`no` can be in any case. Values
 with blanks need quotes (`"a \\x41 \\n"` or `'as it is'`). `include other.conf` inserts the lines of another file, or of
-several with a pattern such as `conf.d/*.conf`. Sizes are in bytes or have a unit: `1k` is 1000 bytes, `1kb` is 1024, and
-so on with `m`, `mb`, `g` and `gb`. Relative paths start at the directory in which the server was started.
+several with a pattern such as `conf.d/*.conf`. Sizes are in bytes or have a unit: `1k` is 1000 bytes, `1kb` is 1024,
+and so on with `m`, `mb`, `g` and `gb`. Relative paths start at the directory in which the server was started.
 
 Directives of Redis that have no effect in tidelog are accepted with a warning, so that tidelog starts with a
 `redis.conf` as it is (see the end of this page). An unknown directive is an error, and the message names the most
