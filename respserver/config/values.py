@@ -18,7 +18,7 @@ from respserver.config.conffile import ConfigError, Line
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive, Limits, SavePoint, Value
 from respserver.config.ignored import IGNORED, reason_ignored
 
-OPEN_TO_ALL = "protected-mode is off and no password is set: whoever reaches this server can read and write everything"
+OPEN_TO_ALL = "protected-mode is off and no password is set: every client that reaches this server has full access"
 
 
 class Values:

@@ -328,7 +328,7 @@ def test_waits_go_on_after_the_data_was_replaced(tmp_path: Path) -> None:
 def test_readers_get_news_that_came_with_the_new_data(local: LocalServer) -> None:
     reader, ks = waiting(local, "0.0", 1, "BLOCK", 0), local.server.data.ks
     ks.append(b"s", ks.create_stream(b"s"), 1, 1, b"*2\r\n$3\r\n1.1\r\n*0\r\n")
-    ks.ready.clear()  # nobody is told of it
+    ks.ready.clear()  # as if no reader had been woken
     local.server.blocking.recount()
     local.server.tick()
     assert reader.taken() == b"*1\r\n*2\r\n$3\r\n1.1\r\n*0\r\n"
