@@ -23,7 +23,7 @@ from tidelog.spark.source import TidelogDataSource, TidelogReader
 
 PAUSES = "TIDELOG_TEST_PAUSES"  # a directory: a file in it, named like the stream, says that its writer pauses
 PAUSED = 1  # the batch in which writers pause
-LONGEST = 60.0  # seconds that a pause lasts if the process is not killed
+LONGEST = 300.0  # seconds that a pause lasts if the process is not killed
 
 
 class FailingWriter(TidelogStreamWriter):

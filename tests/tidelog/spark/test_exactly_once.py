@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 100  # seconds
 
-pytestmark = pytest.mark.timeout(240)  # two JVMs start, one after the other
+pytestmark = pytest.mark.timeout(300)  # JVMs that begin cold
 
 
 def fill(client: Client, numbers: range) -> None:
@@ -74,7 +74,7 @@ def test_the_driver_is_killed_before_and_after_publishing(
         cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + 2 * PATIENCE
         while len(list(pauses.iterdir())) < 2:
             assert driver.poll() is None, "the driver ended"
             assert time.monotonic() < deadline
@@ -103,14 +103,14 @@ def test_a_task_fails_after_it_has_staged(
 def test_the_server_is_killed_again_and_again(
     spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
 ) -> None:
-    fill(client, range(600))
+    fill(client, range(500))
     options: dict[str, Any] = {"fetchOffset.retryIntervalMs": "200"}
     query = start(spark, tidelog_server.url, checkpoint, **options)
     done = threading.Event()
     kills = []
 
     def disturb() -> None:
-        while not done.wait(0.8):
+        while not done.wait(1.2):
             tidelog_server.kill()
             tidelog_server.start()
             kills.append(time.monotonic())
@@ -124,7 +124,7 @@ def test_the_server_is_killed_again_and_again(
         disturber.join()
     assert len(kills) > 1
     with tidelog_server.client() as again:
-        assert written(again) == once(range(600))
+        assert written(again) == once(range(500))
 
 
 def test_an_older_state_of_the_checkpoint_fails_the_query(
