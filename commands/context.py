@@ -1,8 +1,8 @@
-"""What a handler is given and what it may return.
+"""Arguments and results of handlers.
 
-A handler is a plain function ``handler(ctx, argv) -> Reply``; ``argv[0]`` is the command's name as sent.
-It reads no clock, opens nothing and never waits: ``ctx.now`` is the time, a ``Block`` asks the server to wait.
-What it needs of the running server it asks of one of its parts: ``ctx.server.clients``, ``ctx.server.config`` ...
+A handler is a plain function ``handler(ctx, argv) -> Reply``; ``argv[0]`` is the name of the command as sent. It does
+no I/O, reads no clock and never waits: ``ctx.now`` is the time, and a ``Block`` makes the client wait. It uses the
+running server through its parts: ``ctx.server.clients``, ``ctx.server.config`` ...
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from storage.keyspace import Keyspace
 
 
 class Chunks:
-    """A reply too large to build at once: ``pieces`` yields encoded bytes; ``close()`` frees what it pins.
+    """A streamed reply: ``pieces`` yields encoded bytes; ``close()`` releases what they need.
 
-    The connection pulls a piece when its output buffer has room, so memory stays bounded (one piece is at most
-    about ``stream-node-max-bytes``).
+    The connection takes the next piece when the socket's buffer has room. So memory is bounded: a piece has about
+    ``stream-node-max-bytes`` at most.
     """
 
     __slots__ = ("close", "pieces")
@@ -29,10 +29,10 @@ class Chunks:
 
 
 class Block:
-    """Nothing to return yet: park the client until ``key`` has news.
+    """Returned if the client must wait until ``key`` has news. Subclasses make the reply.
 
     ``group`` is None for a plain reader, else the group whose queue it joins. ``timeout_reply`` is sent at
-    ``deadline`` (ms since epoch, 0 = never). A subclass knows what the client waits for.
+    ``deadline`` (ms since epoch; 0: never).
     """
 
     __slots__ = ("deadline", "group", "key", "timeout_reply")
@@ -44,27 +44,26 @@ class Block:
         self.timeout_reply = timeout_reply
 
     def serve(self, ctx: Context) -> bytes | Chunks | None:
-        """Asked again whenever the key is signalled, and at wake_at(): the reply, or None to go on waiting.
+        """The reply, or None to go on waiting. Called when the key is signalled, and at wake_at().
 
         Raises CommandError, which ends the wait.
         """
         raise NotImplementedError
 
     def wake_at(self, ctx: Context) -> int | None:  # noqa: ARG002
-        """ms since epoch at which the group's next message falls due; None if none does."""
+        """When the next message of the group falls due, in ms since epoch; None if none does."""
         return None
 
     def same(self, other: Block) -> bool:  # noqa: ARG002
-        """Whether serve() says the same as that of a plain reader of the same key and protocol, asked at the same
-        moment."""
+        """Whether serve() of both returns the same now. ``other``: of a plain reader with the same key and protocol."""
         return False
 
 
 class Await:
-    """Nothing to return yet: park the client until replicas, or the disk, have caught up (WAIT, WAITAOF).
+    """Returned if the client must wait for replicas or the disk (WAIT, WAITAOF).
 
-    ``check()`` is called again whenever a replica acknowledges or the log was synced. It returns the reply, or None to
-    go on waiting. ``at_timeout()`` makes the reply at ``deadline`` (ms since epoch, 0 = never).
+    ``check()`` returns the reply, or None to go on waiting. It is called when a replica has acknowledged or the log was
+    synced. ``at_timeout()`` returns the reply at ``deadline`` (ms since epoch; 0: never).
     """
 
     __slots__ = ("at_timeout", "check", "deadline")
@@ -79,15 +78,15 @@ Reply = bytes | Chunks | Block | Await
 
 
 class Context:
-    """One command's surroundings. The dispatcher reuses one object: a handler must not keep it."""
+    """The data and the client of a command. The dispatcher reuses one object: a handler must not keep it."""
 
     __slots__ = ("in_exec", "ks", "now", "server", "session")
 
     ks: Keyspace
-    now: int  # ms since epoch, one reading a command
+    now: int  # ms since epoch; one reading for each command
     session: Session
     server: ServerParts
-    in_exec: bool  # inside EXEC: nothing blocks
+    in_exec: bool  # inside EXEC, where commands must not block
 
     def __init__(self, ks: Keyspace, server: ServerParts, session: Session, now: int = 0) -> None:
         self.ks = ks
@@ -97,9 +96,9 @@ class Context:
         self.in_exec = False
 
 
-# -- what handlers may ask of the running server: one protocol for each part of it ---------------------------------
+# -- the parts of the running server that handlers use: a protocol for each ----------------------------------------
 class ServerParts(Protocol):
-    """The parts of the running server that commands use. ``respserver.server`` builds them."""
+    """The parts, as attributes. ``respserver.server`` builds them."""
 
     @property
     def clients(self) -> ClientsPart: ...
@@ -128,34 +127,34 @@ class ServerParts(Protocol):
     @property
     def clock(self) -> ClockPart: ...
     def random(self) -> float:
-        """From 0 to 1, 1 excluded."""
+        """A random number in [0, 1)."""
     def stop(self, save: bool, now: bool) -> None:
-        """Begin to end. ``save``: with a checkpoint. ``now``: without waiting for replicas."""
+        """End the server. ``save``: with a checkpoint. ``now``: without waiting for replicas."""
     def reload(self, session: Session, save: bool) -> None:
-        """DEBUG: read everything back from disk; ``save``: after a checkpoint. Raises CommandError."""
+        """Read everything back from disk. ``save``: after a checkpoint. Raises CommandError."""
 
 
 class ClientsPart(Protocol):
-    """CLIENT. A single client is reached by its ``session.transport``."""
+    """For CLIENT. Operations on a single client are methods of its ``session.transport``."""
 
     def all(self) -> list[Session]:
-        """Oldest connection first; a copy."""
+        """All sessions, oldest first; a copy."""
     def get(self, client_id: int) -> Session | None: ...
 
 
 class PausesPart(Protocol):
-    """CLIENT PAUSE."""
+    """For CLIENT PAUSE."""
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
-        """Hold commands back until a time in ms since epoch. A pause is never shortened by another."""
+        """Hold commands back until a time in ms since epoch. A shorter pause does not end a longer one."""
     def unpause(self) -> None: ...
 
 
 class MonitorsPart(Protocol):
-    """MONITOR."""
+    """For MONITOR."""
 
     def add(self, session: Session) -> None:
-        """Sets ``session.monitoring``."""
+        """Also sets ``session.monitoring``."""
     def remove(self, session: Session) -> None:
         """Idempotent."""
 
@@ -175,75 +174,75 @@ class PubSubPart(Protocol):
 
 
 class ConfigPart(Protocol):
-    """CONFIG, and the password."""
+    """For CONFIG, and the password."""
 
     def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """All or nothing. Raises CommandError with Redis's texts."""
+        """Set all or none. Raises CommandError with Redis's texts."""
     def rewrite(self) -> None:
         """Raises CommandError."""
     def value(self, name: str) -> str: ...
     def check_password(self, user: bytes, password: bytes) -> bool:
-        """In constant time."""
+        """Whether they are right, compared in constant time."""
 
 
 class WritesPart(Protocol):
-    """How far the log goes. An offset counts bytes of records ever logged."""
+    """Log offsets. An offset is the number of bytes of all records before it."""
 
     def written(self, session: Session) -> int:
-        """A log offset: a log that reaches it has everything that the client has written."""
+        """A log offset. A log that reaches it has all writes of the client."""
     def synced(self, offset: int) -> bool:
-        """Whether everything up to ``offset`` is on this server's disk."""
+        """Whether the log is on this server's disk up to ``offset``."""
 
 
 class CheckpointsPart(Protocol):
-    """SAVE and its kin. ``session``: whose writes so far end in the checkpoint's batch."""
+    """For SAVE and related commands. ``session``: the caller, whose writes so far are in the checkpoint."""
 
     def save(self, session: Session) -> None:
         """Write a checkpoint before returning. Raises CommandError."""
     def begin(self, session: Session) -> bool:
-        """Start one in the background; False if one is running. Raises CommandError."""
+        """Start one in the background. Returns False if one is running. Raises CommandError."""
     def schedule(self) -> None:
-        """Start one as soon as that is possible."""
+        """Start one as soon as possible."""
     def last(self) -> int:
-        """Unix seconds of the last good one."""
+        """Unix seconds of the last successful one."""
 
 
 class RolesPart(Protocol):
-    """Leader or replica."""
+    """The role of the server."""
 
     def describe(self) -> list[object]:
-        """What ROLE answers."""
+        """The reply of ROLE."""
     def follow(self, host: str, port: int) -> bool:
-        """Become the replica of a leader; False if it is that already. Raises CommandError."""
+        """Become a replica of this leader. Returns False if it is one already. Raises CommandError."""
     def lead(self) -> None:
-        """Become a leader; nothing happens where it is one. Raises CommandError."""
+        """Become a leader. Does nothing on a leader. Raises CommandError."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """Begin to hand over to ``target``; None: to the first replica that has everything. 0 ms: no time limit.
+        """Start to hand over to ``target``; None: to the first replica that has everything. 0 ms: no timeout.
 
         Raises CommandError.
         """
     def failover_abort(self) -> None:
-        """Raises CommandError where nothing was begun."""
+        """Raises CommandError if no failover is under way."""
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
-        """The client is a replica from now on. ``takeover``: and hands over to this server. Raises CommandError."""
+        """Make the connection a replica's. ``takeover``: the sender hands over to this server. Raises CommandError."""
 
 
 class ReplicasPart(Protocol):
     """The replicas of this server."""
 
     def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Names and values that a replica tells of itself; False if no reply is due. Raises CommandError."""
+        """Take names and values from a replica. Returns False if no reply must be sent. Raises CommandError."""
     def acknowledged(self, offset: int) -> int:
-        """How many have everything up to ``offset``."""
+        """The number of replicas that have the log up to ``offset``."""
     def synced(self, offset: int) -> int:
-        """How many have everything up to ``offset`` on disk."""
+        """The number of replicas that have the log up to ``offset`` on disk."""
     def ask(self) -> None:
-        """Have them say how far they are."""
+        """Ask them to acknowledge."""
 
 
 class StatsPart(Protocol):
-    """INFO, MEMORY."""
+    """For INFO and MEMORY."""
 
     def info(self, sections: list[str]) -> str: ...
     def reset(self) -> None:
@@ -253,18 +252,18 @@ class StatsPart(Protocol):
 
 
 class TimingsPart(Protocol):
-    """SLOWLOG, LATENCY."""
+    """For SLOWLOG and LATENCY."""
 
     @property
     def slowlog(self) -> SlowLogPart: ...
     @property
     def latency(self) -> LatencyPart: ...
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
+        """Command -> its calls, and ``(microseconds, calls that took at most that)`` for powers of two."""
 
 
 class SlowLogPart(Protocol):
-    """Commands that took long."""
+    """The slow log."""
 
     def entries(self) -> list[tuple[int, int, int, list[bytes], str, str]]:
         """Newest first: ID, unix seconds, microseconds, argv, client address, client name."""
@@ -272,25 +271,25 @@ class SlowLogPart(Protocol):
 
 
 class LatencyPart(Protocol):
-    """Events that took long."""
+    """Latency samples."""
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
         """Event -> [(unix seconds, ms), ...]."""
     def reset(self, events: list[str]) -> int:
-        """No names: all. Returns how many there were."""
+        """Forget the named events, or all if none is named. Returns how many there were."""
 
 
 class DispatcherPart(Protocol):
-    """What runs commands."""
+    """The dispatcher, for EXEC."""
 
     def run_queued(self, ctx: Context) -> Reply:
-        """EXEC: run ``session.queued`` in order; the reply is the whole array (Chunks if a part was)."""
+        """Run ``session.queued`` in order; the reply is an array, as Chunks if one of its parts is."""
 
 
 class ClockPart(Protocol):
-    """TIME and DEBUG SLEEP. A handler's own time is ``ctx.now``."""
+    """For TIME and DEBUG SLEEP. For everything else the time is ``ctx.now``."""
 
     def micros(self) -> int:
-        """Microseconds since epoch."""
+        """Microseconds since the epoch."""
     def sleep(self, seconds: float) -> None:
-        """Stop everything for so long."""
+        """Block the whole server for a time."""

@@ -1,9 +1,10 @@
-"""Declaring commands: the decorator, the table, and how a list of arguments finds its command.
+"""Declarations of commands: the decorator, the table, and finding the command of a list of arguments.
 
 Rule 1: a command is declared once, above its handler. Arity, key positions, ACL categories, COMMAND INFO, COMMAND
-DOCS, COMMAND GETKEYS and the reference page follow from that; the first docstring line is the summary.
-Rule 2: the tree is read at import and for cold commands only; handlers parse argv by hand.
-Rule 3: what a flag or the group implies is computed (a write command is @write, one that isn't fast is @slow).
+DOCS, COMMAND GETKEYS and the reference page derive from that. The first docstring line is the summary.
+Rule 2: the argument tree is used at import and by COMMAND only; handlers parse argv themselves.
+Rule 3: ACL categories that follow from flags or the group are not declared (a write command is @write, one that is not
+fast is @slow).
 
 A mistake in a declaration is a ValueError at import.
 """
@@ -24,14 +25,14 @@ __all__ = [
     "FLAGS", "GROUPS", "TABLE", "TRAITS", "Arg", "BatchHandler", "Command", "Handler", "KeySpec", "all_commands", "arg",
     "batch", "block", "command",
     "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
-    "token", "top_commands", "unknown_command", "unknown_subcommand",
+    "token", "top_commands",
 ]  # fmt: skip
 
 Handler = Callable[[Context, list[bytes]], Reply]
-# Handles calls of one command that came together and differ in nothing but their data: the same key, the same number
-# of words. Returns the replies of the first calls, one or more, in order; None if they have to be called one by one.
-# After the calls come the bytes that they arrived as and the offsets before, between and after them; both empty where
-# they are not known.
+# Handles calls of one command that arrived together, with the same key and the same number of words. Its arguments: the
+# context, the calls, the bytes in which they arrived, and the offsets in these bytes before, between and after them
+# (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have each call
+# handled alone.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
@@ -44,14 +45,14 @@ FLAGS: Final = frozenset(
     )
 )  # fmt: skip
 
-# What the dispatcher must know of a command beyond Redis's flags. Not published.
+# What the dispatcher must know about a command in addition to Redis's flags. Not published.
 TRAITS: Final = frozenset(
     (
-        "immediate",  # inside MULTI it runs at once instead of being queued
-        "runs_queue",  # it runs what the session has queued: what refuses one of those refuses the call
-        "subscribed",  # a RESP2 client that has subscriptions may call it
+        "immediate",  # in a transaction it runs at once instead of being queued
+        "runs_queue",  # it runs the queued commands of the session: checks that refuse one of them refuse the call
+        "subscribed",  # a client with subscriptions may call it with RESP2
         "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
-        "reaches_replicas",  # it writes nothing, but replicas see its effect: a FAILOVER holds it back like a write
+        "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
     )
 )
 
@@ -67,7 +68,7 @@ _FLAG_CATEGORIES: Final = {
 
 # -- commands --------------------------------------------------------------------------------------------------
 class Command:
-    """A command as declared, and its counters."""
+    """A command as declared, and its stats."""
 
     __slots__ = (
         "acl_categories", "args", "arity", "batch", "called", "calls", "complexity", "failed", "first", "flags",
@@ -87,11 +88,11 @@ class Command:
         if group not in GROUPS:
             raise ValueError(f"{name}: unknown group {group!r}")
         self.name = name  # lower case; "client|id" for a subcommand
-        self.called = name  # what clients call it: another name after rename-command
+        self.called = name  # the name that clients use: another one after rename-command
         self.handler = handler
         self.args = args
         self.group = group
-        self.since = since  # version of tidelog that first had it
+        self.since = since  # the first version of tidelog that has it
         self.complexity = complexity
         self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless it is a container
         named_by = name.count("|") + 1
@@ -99,32 +100,32 @@ class Command:
         # number of words, the name included; negative: at least that many
         self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
         self.key_specs = tuple(key_specs(args, named_by, named_by))
-        # Redis's older form of the same: first key, last key (negative: from the end), step; 0 0 0 without keys
+        # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
         self.first, self.last, self.step = _key_range(self.key_specs)
         if any(spec.keyword for spec in self.key_specs):
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags
-        self.writes = writes  # whether a call changes data, where not every call of a write command does
+        self.writes = writes  # whether a call changes data; None: all calls of a write command do
         self.traits = traits
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
-        # counters since start or CONFIG RESETSTAT, kept by the dispatcher
+        # stats since the start or CONFIG RESETSTAT, kept by the dispatcher
         self.calls = 0
-        self.usec = 0  # time spent, in the dispatcher's unit
-        self.rejected = 0  # refused before they ran
-        self.failed = 0  # answered with an error
+        self.usec = 0  # time spent, in nanoseconds
+        self.rejected = 0  # calls that were refused before they ran
+        self.failed = 0  # calls whose reply is an error
         self.batch: BatchHandler | None = None
-        # the dispatcher's short way: least and most words that need no further look; a container has none
+        # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
 
     @property
     def summary(self) -> str:
-        """One line of what it does, without the line end."""
+        """What it does, in one line."""
         return f"Holds the {self.name.upper()} subcommands." if self.bare else summary_of(self.handler)
 
     @property
     def bare(self) -> bool:
-        """A container that is no command of its own: CLIENT is one, COMMAND isn't."""
+        """Whether it only has subcommands: true for CLIENT, false for COMMAND, which is a command itself."""
         return self.handler is _no_subcommand
 
     def changes(self, argv: list[bytes]) -> bool:
@@ -132,7 +133,7 @@ class Command:
         return self.write and (self.writes is None or self.writes(argv))
 
     def takes(self, count: int) -> bool:
-        """Whether ``count`` words, the name included, fit the arity."""
+        """Whether it can be called with ``count`` words, its name included."""
         return count == self.arity if self.arity > 0 else count >= -self.arity
 
 
@@ -159,7 +160,7 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 
 
 # -- the table -------------------------------------------------------------------------------------------------
-# Every top-level command under its lower- and its upper-case name, so that the hot path takes one lookup.
+# All top-level commands by name in lower and in upper case, so that the fast path needs one lookup.
 TABLE: Final[dict[bytes, Command]] = {}
 
 
@@ -167,15 +168,15 @@ def command(
     name: str, *args: Arg, flags: str = "", group: str = "stream", since: str = "0.1.0", complexity: str = "O(1)",
     arity: int | None = None, acl: str = "", traits: str = "", writes: Callable[[list[bytes]], bool] | None = None,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
-    """Declare the decorated handler as a command; ``"CLIENT|ID"`` is a subcommand, its container comes by itself.
+    """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand, which makes its container, too.
 
     ``flags``, ``traits`` and ``acl`` (categories that follow neither from the flags nor from the group) are
-    space-separated. ``arity`` overrides what the tree says. ``writes`` tells of a call of a write command whether it
-    changes data; without it, each does. The first docstring line is the summary.
+    space-separated. ``arity`` overrides that of the argument tree. ``writes(argv)``: whether a call of a write command
+    changes data; without it, all calls do. The first docstring line is the summary.
     """
 
     def declare(handler: Handler) -> Handler:
-        if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():  # a compiled one never has one
+        if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():  # compiled ones have none
             raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
         declared = Command(
             name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
@@ -188,7 +189,7 @@ def command(
 
 
 def batch(name: str) -> Callable[[BatchHandler], BatchHandler]:
-    """Declare the decorated function as the handler of batches of a command, which is declared already."""
+    """Declare the decorated function as the batch handler of a command that is declared already."""
 
     def declare(handler: BatchHandler) -> BatchHandler:
         TABLE[name.lower().encode()].batch = handler
@@ -211,7 +212,7 @@ def _register(new: Command) -> None:
     if old is not None:
         if not old.bare:
             raise ValueError(f"{new.name} is declared twice")
-        new.subcommands = old.subcommands  # COMMAND: a command of its own, and a container
+        new.subcommands = old.subcommands  # COMMAND is a command and a container
         new.hot_least = 1 << 62
     TABLE[top.encode()] = TABLE[top.upper().encode()] = new
 
@@ -225,15 +226,15 @@ def _container(name: str, group: str, since: str) -> Command:
 
 
 def _no_subcommand(ctx: Context, argv: list[bytes]) -> Reply:
-    raise unknown_subcommand(argv)
+    raise _unknown_subcommand(argv)
 
 
-def unknown_subcommand(argv: Sequence[bytes]) -> CommandError:
+def _unknown_subcommand(argv: Sequence[bytes]) -> CommandError:
     name = errors.show(argv[0]).upper()
     return CommandError(f"ERR unknown subcommand '{_printed(argv[1], 128)}'. Try {name} HELP.")
 
 
-def unknown_command(argv: Sequence[bytes]) -> CommandError:
+def _unknown_command(argv: Sequence[bytes]) -> CommandError:
     shown = ""
     for word in argv[1:]:
         if len(shown) >= 128:
@@ -243,12 +244,12 @@ def unknown_command(argv: Sequence[bytes]) -> CommandError:
 
 
 def _printed(word: bytes, limit: int) -> str:
-    """As Redis prints a word in an error: up to its first NUL byte."""
+    """A word as Redis prints it in an error: up to its first NUL byte."""
     return errors.show(word.split(b"\0", 1)[0], limit)
 
 
 def find(words: Sequence[bytes]) -> Command | None:
-    """The command (or subcommand, if a second word names one) of that name in any case; None if there is none."""
+    """The command, or subcommand if there is a second word, with this name in any case; None if there is none."""
     found = TABLE.get(words[0]) or TABLE.get(words[0].lower())
     if found is None or len(words) == 1 or not found.subcommands:
         return found
@@ -256,14 +257,14 @@ def find(words: Sequence[bytes]) -> Command | None:
 
 
 def lookup(argv: Sequence[bytes]) -> Command:
-    """The command that argv calls. Raises Redis's errors: unknown command, unknown subcommand, wrong arity."""
+    """The command that argv calls. Raises CommandError (Redis's): unknown command or subcommand, wrong arity."""
     found = TABLE.get(argv[0]) or TABLE.get(argv[0].lower())
     if found is None:
-        raise unknown_command(argv)
+        raise _unknown_command(argv)
     if found.subcommands and len(argv) > 1:
         sub = found.subcommands.get(argv[1].lower())
         if sub is None:
-            raise unknown_subcommand(argv)
+            raise _unknown_subcommand(argv)
         found = sub
     if not found.takes(len(argv)):
         raise errors.arity(found.called)
@@ -271,21 +272,21 @@ def lookup(argv: Sequence[bytes]) -> Command:
 
 
 def top_commands() -> list[Command]:
-    """Every command but the subcommands, each once, in alphabetical order."""
+    """All commands without subcommands, in alphabetical order."""
     return sorted((cmd for word, cmd in TABLE.items() if word == word.lower()), key=lambda cmd: cmd.called)
 
 
 def all_commands() -> Iterator[Command]:
-    """Every command, containers and subcommands too; a container comes before its subcommands."""
+    """All commands, containers and subcommands. A container comes before its subcommands."""
     for top in top_commands():
         yield top
         for _, sub in sorted(top.subcommands.items()):
             yield sub
 
 
-# -- what is published -----------------------------------------------------------------------------------------
+# -- documentation ---------------------------------------------------------------------------------------------
 def find_keys(cmd: Command, argv: Sequence[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
-    """The keys in argv, each with its key flags, as COMMAND GETKEYS and GETKEYSANDFLAGS print them."""
+    """The keys in argv, each with its key flags, for COMMAND GETKEYS and GETKEYSANDFLAGS."""
     return [(argv[at], spec.flags) for spec in cmd.key_specs for at in spec.positions(argv)]
 
 
@@ -313,7 +314,7 @@ def _shown(node: Arg) -> str:
 
 
 def docs_tree(cmd: Command) -> dict[str, object]:
-    """What COMMAND DOCS says of a command, for ``reply.encode``; sets are what RESP3 has as sets."""
+    """The reply of COMMAND DOCS for one command, as Python objects; sets are sets in RESP3."""
     tree: dict[str, object] = {
         "summary": cmd.summary, "since": cmd.since, "group": cmd.group, "complexity": cmd.complexity,
     }  # fmt: skip
@@ -326,7 +327,7 @@ def docs_tree(cmd: Command) -> dict[str, object]:
 
 
 def _spec_numbers(args: Sequence[Arg], numbers: Iterator[int], found: dict[int, int]) -> dict[int, int]:
-    """Each key node's key spec, as both are in the order of the tree: id() of the node -> number."""
+    """The numbers of the key specs, by id() of the key nodes. Both are in the order of the tree."""
     for node in args:
         if node.type == "key":
             found[id(node)] = next(numbers)
@@ -351,11 +352,11 @@ def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
 
 
 def info_row(cmd: Command) -> list[object]:
-    """What COMMAND INFO says of a command, for ``reply.encode``."""
+    """The reply of COMMAND INFO for one command, as Python objects."""
     return [
         cmd.called, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
         frozenset("@" + category for category in cmd.acl_categories),
-        [],  # tips: advice for cluster clients
+        [],  # tips, which are for cluster clients
         [_spec_docs(spec) for spec in cmd.key_specs],
         [info_row(sub) for _, sub in sorted(cmd.subcommands.items())],
     ]  # fmt: skip
@@ -376,7 +377,7 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
 
 
 def help_lines(container: str) -> list[str]:
-    """What a HELP subcommand prints: a heading, then each subcommand's syntax and, indented, its summary."""
+    """The lines of a HELP subcommand: a heading, then the syntax of each subcommand and, indented, its summary."""
     name = container.lower()
     top = next(cmd for cmd in TABLE.values() if cmd.name == name)
     lines = [f"{top.called.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]

@@ -1,8 +1,8 @@
-"""The language in which a command's arguments are declared, and what can be read from a tree of them.
+"""The arguments of a command, declared as a tree.
 
     key("RW"), repeat(block("data", arg("field"), arg("value"))), opt(arg("count", "integer", token="COUNT"))
 
-A tree tells how many words a command takes and where its keys stand. A mistake in a tree is a ValueError at import.
+Arity and key positions are derived from it. A mistake in a tree is a ValueError at import.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY_FLAGS: Final = frozenset(("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSER
 
 
 class Arg:
-    """A node of a command's argument tree, immutable once declared."""
+    """A node of an argument tree. Never changed."""
 
     __slots__ = ("access", "children", "multiple", "name", "optional", "token", "type")
 
@@ -30,16 +30,16 @@ class Arg:
             raise ValueError(f"argument {name!r}: {kind!r} is no argument type")
         if kind == "pure-token" and not token:
             raise ValueError(f"argument {name!r}: a pure-token needs its token")
-        self.name = name  # as printed in the syntax line
+        self.name = name  # as shown in the syntax line
         self.type = kind  # one of ARG_TYPES
-        self.token = token  # the word that stands before it (for a pure-token: that is all of it); None: none
+        self.token = token  # the word before it (a pure-token is only that word); None: none
         self.children = children  # of a oneof or a block; else empty
         self.access = access  # key flags of a key, space-separated; else empty
         self.optional = optional
-        self.multiple = multiple  # once or more often; its token, if any, stands once before all of them
+        self.multiple = multiple  # once or more often, with its token, if any, once before the first
 
     def words(self) -> tuple[int, bool]:
-        """Fewest words it takes when it is there (optional or not), and whether that is the only number."""
+        """The smallest number of words that it takes if it is present, and whether that is the only number."""
         if self.type == "pure-token":
             return 1, not self.multiple
         if self.type == "oneof":
@@ -60,7 +60,7 @@ class Arg:
 
 
 def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
-    """Fewest words that the arguments take together, and whether that is the only number."""
+    """The smallest number of words that the arguments take together, and whether that is the only number."""
     least, exact = 0, True
     for node in args:
         size, fixed = node.words()
@@ -73,7 +73,7 @@ def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
 
 
 def key(access: str, name: str = "key", token: str | None = None, multiple: bool = False) -> Arg:
-    """A key. ``access``: Redis's key flags, ``RO`` ``RW`` ``OW`` or ``RM`` and what is done, as in ``"RW UPDATE"``."""
+    """A key. ``access``: Redis's key flags, as in ``"RW UPDATE"``."""
     words = access.split()
     if not words or not KEY_FLAGS.issuperset(words):
         raise ValueError(f"key {name!r}: {access!r} are no key flags")
@@ -81,22 +81,22 @@ def key(access: str, name: str = "key", token: str | None = None, multiple: bool
 
 
 def arg(name: str, type: str = "string", token: str | None = None, multiple: bool = False) -> Arg:  # noqa: A002
-    """A value, with the word ``token`` before it if it has one."""
+    """A value, after the word ``token`` if it has one."""
     return Arg(name, type, token, multiple=multiple)
 
 
 def token(word: str, name: str | None = None) -> Arg:
-    """A word that stands for itself, like ``NX``."""
+    """A word without a value, like ``NX``."""
     return Arg(name or word.lower(), "pure-token", word)
 
 
 def oneof(name: str, *children: Arg, token: str | None = None) -> Arg:
-    """Exactly one of several."""
+    """Exactly one of the children."""
     return Arg(name, "oneof", token, children)
 
 
 def block(name: str, *children: Arg, token: str | None = None) -> Arg:
-    """Several in this order."""
+    """All children, in this order."""
     return Arg(name, "block", token, children)
 
 
@@ -111,15 +111,15 @@ def repeat(node: Arg) -> Arg:
 
 # -- keys ------------------------------------------------------------------------------------------------------
 class KeySpec:
-    """Where keys stand, as COMMAND INFO describes it: where to begin, and the range from there."""
+    """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
 
     __slots__ = ("flags", "index", "keyword", "last", "step")
 
     def __init__(self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int) -> None:
         self.flags = flags
-        self.index = index  # position in argv of the first key, or where the search for ``keyword`` starts
-        self.keyword = keyword  # the word before the first key; "": the key stands at ``index``
-        self.last = last  # last key counted from the first; -1: up to the last argument
+        self.index = index  # position of the first key in argv, or where the search for ``keyword`` starts
+        self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
+        self.last = last  # the last key, counted from the first; -1: up to the last argument
         self.step = step  # from one key to the next
 
     def positions(self, argv: Sequence[bytes]) -> range:
@@ -148,10 +148,10 @@ def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec
 
 
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
-    """Specs of the keys among ``args``, in the order of the tree.
+    """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
-    ``at``: position of the first of them, None if what stands before has no fixed width. ``start``: where a search
-    for a keyword begins. ``end``: nothing follows them.
+    ``at``: the position of the first argument; None if those before it have no fixed number of words. ``start``: where
+    the search for a keyword begins. ``end``: no arguments follow.
     """
     for number, node in enumerate(args):
         size, fixed = node.words()
@@ -171,3 +171,15 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
                 yield from key_specs((child,), at if node.token is None else None, start, last_node)
         if at is not None:
             at = at + size if fixed and not node.optional else None
+
+
+def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
+    """The spec of a key argument. ``at``, ``start``: as for key_specs(). Raises ValueError."""
+    flags, last = tuple(node.access.split()), -1 if node.multiple else 0
+    if node.multiple and not last_node:
+        raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
+    if node.token:
+        return KeySpec(flags, start, node.token, last, 1)
+    if at is None:
+        raise ValueError(f"key {node.name!r} has no fixed position and no token")
+    return KeySpec(flags, at, "", last, 1)

@@ -1,4 +1,4 @@
-"""What HELP subcommands answer."""
+"""The replies of HELP subcommands."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from resp import reply
 
 
 def help_reply(container: str) -> bytes:
-    """Every subcommand's syntax and summary, a line each, encoded."""
+    """A line for the syntax and one for the summary of each subcommand, encoded."""
     return reply.array([reply.simple(line.encode()) for line in help_lines(container)])

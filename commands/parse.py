@@ -1,4 +1,4 @@
-"""Numbers in argv, read as strictly as Redis reads them, with its error texts."""
+"""Numbers and IDs in argv. Numbers are parsed as strictly as in Redis, with its error texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ INT_MAX: Final = (1 << 63) - 1
 LONGEST_SPAN: Final = 1 << 62  # ms
 
 _LONGEST: Final = 20  # characters of the lowest 64-bit number
-_SHORT: Final = 18  # digits that are below 2**63, whatever they are
+_SHORT: Final = 18  # a number with so many digits is always below 2**63
 
 _SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the sequence numbers that most IDs have
 
 
 def is_integer(raw: bytes) -> bool:
-    """Whether ``raw`` is a signed 64-bit number in the one form that Redis takes: no ``+``, space or leading zero."""
+    """Whether ``raw`` is a signed 64-bit number in the form that Redis accepts: no ``+``, space or leading zero."""
     if not 0 < len(raw) <= _LONGEST:
         return False
     try:
@@ -39,14 +39,14 @@ def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
             value = int(raw)
         except ValueError:
             raise CommandError(text) from None
-        # int() is too kind (" 1", "+1", "1_0", "01"): only what prints back the same is taken
+        # int() accepts too much (" 1", "+1", "1_0", "01"): compare with the printed number
         if INT_MIN <= value <= INT_MAX and b"%d" % value == raw:
             return value
     raise CommandError(text)
 
 
 def positive(raw: bytes) -> int:
-    """A number of at least 0 (Redis's word for it). Raises CommandError."""
+    """A number of at least 0, which Redis calls positive. Raises CommandError."""
     value = integer(raw)
     if value < 0:
         raise CommandError(errors.NOT_POSITIVE)
@@ -54,9 +54,9 @@ def positive(raw: bytes) -> int:
 
 
 def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
-    """A number of ms after which something is due. Raises CommandError, with ``text`` if it is below ``least``.
+    """A number of ms from now. Raises CommandError, with ``text`` if it is below ``least``.
 
-    At most so many that the moment itself, in ms since epoch, is a signed 64-bit number: replies tell it.
+    The largest one is LONGEST_SPAN: the time itself, in ms since epoch, must be a signed 64-bit number for replies.
     """
     value = integer(raw)
     if value < least:
@@ -67,7 +67,7 @@ def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
 
 
 def timeout_ms(raw: bytes) -> int:
-    """The ms of a BLOCK option; 0 is for ever. Raises CommandError."""
+    """The ms of a BLOCK option; 0: for ever. Raises CommandError."""
     value = integer(raw, errors.BAD_TIMEOUT)
     if value < 0:
         raise CommandError(errors.NEGATIVE_TIMEOUT)
@@ -75,7 +75,7 @@ def timeout_ms(raw: bytes) -> int:
 
 
 def id_parts(text: bytes) -> tuple[int, int]:
-    """(ms, seq) of an ID as parse_id() takes it, without making one large int of them. Raises CommandError."""
+    """(ms, seq) of an ID, as of parse_id() but without one large int. Raises CommandError."""
     ms, dot, seq = text.partition(b".")
     if dot and len(ms) <= _SHORT and len(seq) <= _SHORT and ms.isdigit() and seq.isdigit():
         return int(ms), int(seq)
@@ -84,9 +84,9 @@ def id_parts(text: bytes) -> tuple[int, int]:
 
 
 def raw_ids(texts: list[bytes]) -> list[bytes]:
-    """IDs as parse_id() takes them, each as 16 bytes, big-endian. Raises CommandError."""
+    """IDs, as of parse_id(), each as 16 bytes, big-endian. Raises CommandError."""
     raws: list[bytes] = []
-    last, high = b".", b""  # messages that are acknowledged together have few different ms
+    last, high = b".", b""  # messages that are acknowledged together often have the same ms
     for text in texts:
         ms, dot, seq = text.partition(b".")
         low = _SEQS.get(seq) if dot else None
@@ -97,5 +97,5 @@ def raw_ids(texts: list[bytes]) -> list[bytes]:
 
 
 def invalid_expire(command: str) -> CommandError:
-    """What Redis answers to a time that can't be an expiry; ``command`` in lower case."""
+    """Redis's error for a time that can't be an expiry. ``command``: its name in lower case."""
     return CommandError(f"ERR invalid expire time in '{command}' command")

@@ -1,20 +1,20 @@
-"""Importing this module fills the command table: a module of commands that isn't named here has none."""
+"""Importing this module fills the command table. Each module with commands must be named here."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Final
 
-from commands.declare import TABLE, all_commands, find, lookup, top_commands
+from commands.declare import TABLE, all_commands
 
-MODULES: Final = (
+_MODULES: Final = (
     "streams.append", "streams.groups", "streams.range", "streams.read", "streams.staging",
     "keys.expiry", "keys.keys", "keys.strings", "keys.transactions",
     "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection", "admin.memory",
     "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
 )  # fmt: skip
 
-for _name in MODULES:
+for _name in _MODULES:
     importlib.import_module(f"commands.{_name}")
 
-__all__ = ["MODULES", "TABLE", "all_commands", "find", "lookup", "top_commands"]
+__all__ = ["TABLE", "all_commands"]

@@ -1,4 +1,4 @@
-"""What the server remembers of one client, without any I/O: the state that commands read and change."""
+"""The state of one client that commands read and change. Without I/O."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Final, Protocol, cast
 
 from storage.keyspace import Keyspace, Watcher
 
-LEADER: Final = "leader"  # ``Session.replica`` of the session that stands for the link to this server's leader
+LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 
 
 @dataclass
 class TransportStats:
-    """What only the connection knows of itself; all zero for a session without one."""
+    """Stats of a connection. The defaults are for sessions without one."""
 
     fd: int = -1
-    query_buffered: int = 0  # bytes of an incomplete command, and of commands that wait
-    output_buffered: int = 0  # bytes of replies waiting for the socket
-    output_pieces: int = 0  # 1 while a streamed reply is under way
+    query_buffered: int = 0  # bytes of an incomplete command and of commands that wait
+    output_buffered: int = 0  # bytes of replies that wait for the socket
+    output_pieces: int = 0  # 1 while a streamed reply is being sent
     reading: bool = True
-    writing: bool = False  # the socket refused bytes; waiting for room
+    writing: bool = False  # the socket's buffer is full
 
 
 class Transport(Protocol):
-    """A client's connection, as commands see it."""
+    """The methods of a client's connection that commands use."""
 
     def kill(self) -> None:
-        """Close at once. What is queued is lost, and the client waits for nothing any more."""
+        """Close at once. Queued replies are lost, and a wait of the client ends."""
     def unblock(self, error: bool) -> bool:
-        """End the client's wait as if it had timed out, or with an error; False if it does not wait."""
+        """End the client's wait as at its timeout, or with an error. Returns False if it does not wait."""
     def push(self, data: bytes) -> None:
-        """Queue encoded bytes that the client did not ask for (a message, a monitor line). They leave with the tick."""
+        """Queue encoded bytes that are no reply: a message, a line of MONITOR. They leave with the tick."""
     def stats(self) -> TransportStats: ...
 
 
 class Session:
-    """Grouped by lifetime: identity, connection state, transaction, subscriptions, counters."""
+    """The state of one client."""
 
     __slots__ = (
         "addr", "authenticated", "blocked", "close_after_reply", "created", "dirty_cas",
@@ -50,12 +50,12 @@ class Session:
         self.addr = addr  # "ip:port", or "path:0" for a unix socket
         self.laddr = laddr
         self.created = now  # ms since epoch
-        self.transport: Transport | None = None  # the connection; None once it is gone
+        self.transport: Transport | None = None  # the connection; None once it is closed
         self.tls = False
         self.unix = False
         # connection state
         self.proto = 2  # 2 or 3
-        self.authenticated = True  # False until AUTH where a password is set
+        self.authenticated = True  # False until AUTH if a password is set
         self.user = b"default"
         self.name = b""
         self.lib_name = b""
@@ -66,15 +66,15 @@ class Session:
         self.monitoring = False
         self.close_after_reply = False
         self.blocked = False
-        # True while nothing but a plain call can happen: authenticated, no MULTI, replies on, not in RESP2 subscribe
-        # mode. To be recomputed by refresh() after a change of one of these.
+        # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
+        # subscriptions with RESP2. After a change of one of these, refresh() must be called.
         self.plain = True
         # replication
-        self.replica: object = None  # what the server knows of the replica whose connection this is; or LEADER
-        self.wrote = 0  # a log offset inside the batch of its last write; batches are atomic: it stands for all of it
+        self.replica: object = None  # the feed of the replica whose connection this is; or LEADER
+        self.wrote = 0  # a log offset in the batch of its last write; a log that has it has the whole batch
         # transaction
         self.multi = False
-        self.exec_abort = False  # a queued command was wrong
+        self.exec_abort = False  # a command was refused instead of queued
         self.dirty_cas = False  # a watched key changed
         self.queued: list[list[bytes]] = []
         self.watching: set[bytes] = set()
@@ -89,7 +89,7 @@ class Session:
         self.total_commands = 0
 
     def refresh(self) -> None:
-        """Recompute ``plain`` after a change of what it is made of."""
+        """Recompute ``plain``."""
         self.plain = (
             self.authenticated
             and not self.multi
@@ -98,12 +98,12 @@ class Session:
         )
 
     def watch(self, ks: Keyspace, key: bytes) -> None:
-        """A change of the key sets ``dirty_cas`` from now on."""
+        """From now on a change of the key sets ``dirty_cas``."""
         self.watching.add(key)
         ks.watchers.setdefault(key, set()).add(cast(Watcher, self))
 
     def unwatch(self, ks: Keyspace) -> None:
-        """Watch nothing any more; ``dirty_cas`` stays."""
+        """Stop watching all keys. ``dirty_cas`` stays."""
         for key in self.watching:
             watchers = ks.watchers.get(key)
             if watchers is not None:
@@ -113,7 +113,7 @@ class Session:
         self.watching.clear()
 
     def end_transaction(self, ks: Keyspace) -> None:
-        """Back to a connection without MULTI and without watched keys."""
+        """End MULTI and forget queued commands and watched keys."""
         if self.watching:
             self.unwatch(ks)
         self.multi = self.exec_abort = self.dirty_cas = False

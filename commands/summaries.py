@@ -1,6 +1,6 @@
-"""The first docstring line of a handler, also of a compiled one, which has no docstring: the source stands beside it.
+"""The first docstring lines of handlers. Compiled handlers have no docstrings: theirs are read from the source file.
 
-Rule 1: sources are read when somebody asks for documentation, never at import.
+Rule 1: source files are read when documentation is requested, never at import.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from functools import cache
 
 
 def summary_of(handler: Callable[..., object]) -> str:
-    """Empty where there is no docstring."""
+    """The first line of its docstring; empty if it has none."""
     text = handler.__doc__ or _docstrings(handler.__module__).get(handler.__name__, "")
     return text.strip().partition("\n")[0].rstrip()
 
 
 @cache
 def _docstrings(module: str) -> dict[str, str]:
-    """Docstrings of the functions of a module, by name; of one that has no source beside it, none."""
+    """The docstrings of the functions of a module, by name; empty if its source file is missing."""
     package, _, name = module.rpartition(".")
     try:
         source = pkgutil.get_data(package, name + ".py")

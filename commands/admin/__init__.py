@@ -1,14 +1,14 @@
-"""Commands about connections, configuration, replication and the server itself, as Redis has them.
+"""Redis's commands for connections, configuration, replication and the server itself.
 
     client         CLIENT
-    clientlist     a client as CLIENT LIST shows it
+    clientlist     the line of a client in CLIENT LIST
     config         CONFIG
     connection     HELLO, AUTH, PING, RESET, SELECT
-    debug          DEBUG, off unless enabled
-    introspection  COMMAND, which feeds redis-cli's hints
+    debug          DEBUG, disabled by default
+    introspection  COMMAND, which redis-cli uses for hints
     memory         MEMORY
     observe        SLOWLOG, LATENCY
-    pubsub         SUBSCRIBE, PUBLISH and their kin
-    replication    REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF, and what replicas say
-    server         INFO, TIME, FLUSHALL, saving, SHUTDOWN
+    pubsub         SUBSCRIBE, PUBLISH, PUBSUB and related commands
+    replication    REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; REPLCONF and PSYNC from replicas
+    server         INFO, TIME, MONITOR, FLUSHALL, SAVE, SHUTDOWN and related commands
 """

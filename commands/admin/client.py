@@ -1,4 +1,4 @@
-"""CLIENT: the caller's own connection, and every other one."""
+"""CLIENT: commands for the caller's connection and for other connections."""
 
 from __future__ import annotations
 
@@ -49,32 +49,32 @@ def _text(ctx: Context, text: str) -> bytes:
 # -- the caller ------------------------------------------------------------------------------------------------
 @_own("CLIENT|ID")
 def client_id(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the connection's ID, which is never used twice."""
+    """Return the ID of the connection. IDs are never reused."""
     return reply.integer(ctx.session.id)
 
 
 @_own("CLIENT|INFO")
 def client_info(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return this connection's line of CLIENT LIST."""
+    """Return the line of this connection in CLIENT LIST."""
     return _text(ctx, client_line(ctx.session, ctx.now) + "\n")
 
 
 @_own("CLIENT|SETNAME", arg("connection-name"))
 def client_setname(ctx: Context, argv: list[bytes]) -> Reply:
-    """Name the connection; an empty name takes it away."""
+    """Set the name of the connection; an empty name removes it."""
     ctx.session.name = check_name(argv[2], "Client names")
     return reply.OK
 
 
 @_own("CLIENT|GETNAME")
 def client_getname(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the connection's name, or null."""
+    """Return the name of the connection, or null."""
     return reply.bulk(ctx.session.name) if ctx.session.name else reply.null(ctx.session.proto)
 
 
 @_own("CLIENT|SETINFO", oneof("attr", arg("libname", token="LIB-NAME"), arg("libver", token="LIB-VER")))
 def client_setinfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say which client library, and which version of it, uses the connection."""
+    """Set the name or the version of the client library that uses the connection."""
     word = argv[2].lower()
     if word not in (b"lib-name", b"lib-ver"):
         raise errors.unrecognized_option(argv[2])
@@ -88,7 +88,7 @@ def client_setinfo(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|REPLY", oneof("action", token("ON"), token("OFF"), token("SKIP")))
 def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
-    """Switch replies on or off, or leave out the next one."""
+    """Switch replies on or off, or skip the next one."""
     session, word = ctx.session, argv[2].upper()
     if word == b"ON":
         session.reply_mode = 0
@@ -107,7 +107,7 @@ def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|NO-TOUCH", oneof("enabled", token("ON"), token("OFF")))
 def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Read keys without changing when they were last used."""
+    """Switch whether commands of this connection leave the idle time of keys unchanged."""
     ctx.session.no_touch = ctx.ks.no_touch = _on_off(argv[2])
     return reply.OK
 
@@ -117,21 +117,21 @@ def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
     traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
 )
 def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
-    """Keep the connection when clients are cut for memory."""
+    """Mark the connection as not to be closed to free memory; clients are never closed for that."""
     ctx.session.no_evict = _on_off(argv[2])
     return reply.OK
 
 
-# -- client-side caching, which there is none of: the answers of a connection that doesn't use it -----------------
+# -- client-side caching, which is not supported: the replies for a connection that doesn't use it ----------------
 @_own("CLIENT|GETREDIR")
 def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return -1: invalidation messages go nowhere, there are none."""
+    """Return -1, as there are no invalidation messages to redirect."""
     return reply.integer(-1)
 
 
 @_own("CLIENT|TRACKINGINFO")
 def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say that client-side caching is off."""
+    """Return that client-side caching is off."""
     proto = ctx.session.proto
     return reply.map_reply(
         proto,
@@ -145,7 +145,7 @@ def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")), arity=-3)
 def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
-    """Accept OFF; there is no client-side caching to switch on."""
+    """Accept OFF only; client-side caching is not supported."""
     if _on_off(argv[2]):
         raise CommandError(errors.CACHING_UNSUPPORTED)
     if len(argv) > 3:
@@ -180,9 +180,9 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class KillFilter:
-    """What CLIENT KILL's options ask for: a client must fit every one that was given.
+    """The options of CLIENT KILL. A client matches if it matches each of them.
 
-    An option given twice counts as it was given last, as in Redis.
+    As in Redis, the last one counts if an option is given twice.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class KillFilter:
 
     @classmethod
     def parse(cls, words: list[bytes], now: int) -> KillFilter:
-        """``words``: option, value, ... . ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
+        """``words``: options and values in turn. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
         self = cls()
         for at in range(0, len(words), 2):
             if at + 1 == len(words):
@@ -261,7 +261,7 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
     arity=-3
 )
 def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
-    """Close the connection from an address, or every one that fits the filters."""
+    """Close the connection with this address, or all that match the filters."""
     clients = ctx.server.clients.all()
     old_form = len(argv) == 3
     if old_form:
@@ -278,7 +278,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
         ]
     for victim in victims:
         if victim is ctx.session:
-            victim.close_after_reply = True  # it still gets this reply
+            victim.close_after_reply = True  # it gets this reply first
         elif victim.transport is not None:
             victim.transport.kill()
     return reply.OK if old_form else reply.integer(len(victims))
@@ -288,7 +288,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     "CLIENT|UNBLOCK", arg("client-id", "integer"), opt(oneof("unblock-type", token("TIMEOUT"), token("ERROR")))
 )
 def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
-    """End a blocked client's wait, as if it had timed out or with an error."""
+    """End the wait of a blocked client, as at its timeout or with an error."""
     as_error = False
     if len(argv) == 4:
         word = argv[3].upper()
@@ -306,7 +306,7 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
     "CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL")))
 )
 def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
-    """Hold back every client's commands, or only those that write, for a number of ms."""
+    """Hold back the commands of all clients, or only those that write, for a number of ms."""
     writes_only = False
     if len(argv) == 4:
         word = argv[3].upper()
@@ -321,7 +321,7 @@ def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_all("CLIENT|UNPAUSE")
 def client_unpause(ctx: Context, argv: list[bytes]) -> Reply:
-    """Let paused clients go on."""
+    """End CLIENT PAUSE."""
     ctx.server.pauses.unpause()
     return reply.OK
 
@@ -330,5 +330,5 @@ def client_unpause(ctx: Context, argv: list[bytes]) -> Reply:
     "CLIENT|HELP", flags="loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def client_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("CLIENT")

@@ -1,10 +1,10 @@
-"""A client as CLIENT LIST and CLIENT INFO show it."""
+"""The line of a client in CLIENT LIST and CLIENT INFO."""
 
 from __future__ import annotations
 
 from commands.session import LEADER, Session, TransportStats
 
-# A rough price of a connection that holds nothing: the session, the connection, its decoder and its socket object.
+# A rough estimate for an idle connection: the session, the connection, its decoder and its socket object.
 IDLE_CLIENT_BYTES = 4096
 
 
@@ -16,7 +16,7 @@ def client_type(session: Session) -> bytes:
 
 
 def client_flags(session: Session) -> str:
-    """One letter a state, as CLIENT LIST documents them; ``N`` where there is nothing to say."""
+    """The letters of the client's states, as in Redis; ``N`` if there are none."""
     kind = client_type(session)
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
@@ -32,15 +32,15 @@ def transport_stats(session: Session) -> TransportStats:
 
 
 def client_bytes(stats: TransportStats) -> int:
-    """Estimate of what a client takes in memory, without the commands that wait for EXEC."""
+    """An estimate of a client's memory in bytes, without the commands that wait for EXEC."""
     return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_buffered
 
 
 def client_line(session: Session, now: int) -> str:
-    """The client's line in CLIENT LIST and CLIENT INFO, without the line end. ``now``: ms since epoch.
+    """The line without its line end. ``now``: ms since epoch.
 
-    Names and order are Redis's (7.4 and later). ``argv-mem``, ``qbuf-free``, ``rbs`` and ``rbp`` are 0: a command's
-    arguments are not kept after its handler, and there are no buffers of fixed size.
+    Fields and order are those of Redis 7.4 and later. ``argv-mem``, ``qbuf-free``, ``rbs`` and ``rbp`` are 0: arguments
+    are not kept after the handler, and there are no buffers of fixed size.
     """
     stats = transport_stats(session)
     queued = sum(sum(map(len, argv)) for argv in session.queued)

@@ -1,4 +1,4 @@
-"""CONFIG: directives while the server runs."""
+"""CONFIG: reading and changing directives at run time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _config = partial(command, flags="admin noscript loading stale", group="server",
 
 @_config("CONFIG|GET", arg("parameter", "pattern", multiple=True), complexity="O(N): N directives.")
 def config_get(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the directives whose names fit the patterns, and their values."""
+    """Return the directives whose names match one of the patterns, and their values."""
     pairs = ctx.server.config.get(argv[2:])
-    return reply.map_reply(
-        ctx.session.proto, [(reply.bulk(name.encode()), reply.bulk(value.encode())) for name, value in pairs]
-    )
+    return reply.map_reply(ctx.session.proto, [(_bulk(name), _bulk(value)) for name, value in pairs])
+
+
+def _bulk(text: str) -> bytes:
+    return reply.bulk(text.encode("utf-8", "surrogateescape"))
 
 
 @_config(
@@ -26,7 +28,7 @@ def config_get(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N directives."
 )
 def config_set(ctx: Context, argv: list[bytes]) -> Reply:
-    """Change directives: all of them, or none if one can't be."""
+    """Set directives; if one of them can't be set, none is."""
     if len(argv) % 2:
         raise errors.syntax()
     ctx.server.config.set(list(zip(argv[2::2], argv[3::2], strict=True)))
@@ -35,19 +37,19 @@ def config_set(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_config("CONFIG|RESETSTAT", complexity="O(1)")
 def config_resetstat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set the counts that INFO shows back to zero."""
+    """Set the counters of INFO to zero."""
     ctx.server.stats.reset()
     return reply.OK
 
 
 @_config("CONFIG|REWRITE", complexity="O(1)")
 def config_rewrite(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write what was changed at run time into the configuration file."""
+    """Write the present values of the directives into the configuration file."""
     ctx.server.config.rewrite()
     return reply.OK
 
 
 @command("CONFIG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
 def config_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("CONFIG")

@@ -1,4 +1,4 @@
-"""Who is talking, and how: HELLO, AUTH, PING, ECHO, QUIT, RESET, SELECT."""
+"""HELLO, AUTH, PING, ECHO, QUIT, RESET, SELECT."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
 
-# The Redis whose behaviour the shared commands follow, in HELLO and INFO: clients choose features by this number.
+# The version of Redis that shared commands follow. HELLO and INFO return it, and clients choose features by it.
 REDIS_LEVEL = b"8.4.0"
 
 
 def check_name(value: bytes, what: str) -> bytes:
-    """A client's name or library word: printable ASCII without spaces. Raises CommandError."""
+    """Check a client's name, or a word of CLIENT SETINFO: printable ASCII without spaces. Raises CommandError."""
     if any(not 0x21 <= code <= 0x7E for code in value):
         raise errors.bad_name(what)
     return value
 
 
 def _log_in(ctx: Context, user: bytes, password: bytes) -> None:
-    """Raises WRONGPASS. Without ``requirepass`` the default user takes any password, as in Redis."""
+    """Raises CommandError (WRONGPASS). Without ``requirepass`` any password is right for ``default``, as in Redis."""
     open_to_all = not ctx.server.config.value("requirepass")
     if not (open_to_all and user == b"default") and not ctx.server.config.check_password(user, password):
         raise CommandError(errors.BAD_CREDENTIALS)
@@ -44,7 +44,7 @@ def _log_in(ctx: Context, user: bytes, password: bytes) -> None:
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def hello(ctx: Context, argv: list[bytes]) -> Reply:
-    """Greet the server: choose RESP2 or RESP3, log in, set the client's name; says who the server is."""
+    """Choose RESP2 or RESP3, log in, and set the name of the connection; return properties of the server."""
     session = ctx.session
     proto = session.proto
     if len(argv) > 1:
@@ -138,7 +138,7 @@ def quit_(ctx: Context, argv: list[bytes]) -> Reply:
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def reset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Bring the connection back to what it was when it was made."""
+    """Reset the connection to the state of a new one."""
     session = ctx.session
     session.end_transaction(ctx.ks)
     unsubscribe_all(ctx, session)
@@ -154,7 +154,7 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def unsubscribe_all(ctx: Context, session: Session) -> None:
-    """Without telling the client."""
+    """End all subscriptions of a client. No confirmations are sent."""
     for channel in list(session.channels):
         ctx.server.pubsub.unsubscribe(session, channel, pattern=False)
     for pattern in list(session.patterns):
@@ -166,7 +166,7 @@ def unsubscribe_all(ctx: Context, session: Session) -> None:
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def select(ctx: Context, argv: list[bytes]) -> Reply:
-    """Accept database 0, the only one."""
+    """Accept database 0, which is the only one."""
     if integer(argv[1]) != 0:
         raise CommandError(errors.NO_SUCH_DATABASE)
     return reply.OK

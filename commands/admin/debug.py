@@ -1,4 +1,4 @@
-"""DEBUG: for tests. Off unless ``enable-debug-command`` is ``yes``, or ``local`` and the caller is on this machine."""
+"""DEBUG, for tests. Refused unless ``enable-debug-command`` is ``yes``, or ``local`` for clients on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SLEEP = 3600.0  # seconds
 
 
 def is_local(session: Session) -> bool:
-    """By unix socket or over loopback."""
+    """Whether the client is connected by unix socket or over the loopback interface."""
     host = session.addr.rpartition(":")[0].strip("[]")
     return session.unix or host == "::1" or host.startswith(("127.", "::ffff:127."))
 
@@ -31,7 +31,7 @@ def _allowed(ctx: Context) -> None:
 
 @_debug("DEBUG|SLEEP", arg("seconds", "double"), complexity="Depends on the argument.")
 def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
-    """Stop the whole server for some seconds."""
+    """Block the whole server for a number of seconds."""
     _allowed(ctx)
     try:
         seconds = float(argv[2])
@@ -47,7 +47,7 @@ def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
     "DEBUG|RELOAD", opt(arg("option", multiple=True)), flags=FLAGS + " no_multi", complexity="O(N): N keys and nodes.",
 )  # fmt: skip
 def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint, then read everything back from disk. NOSAVE leaves the checkpoint out."""
+    """Write a checkpoint, unless NOSAVE is given, and read everything back from disk."""
     _allowed(ctx)
     options = {word.upper() for word in argv[2:]}
     if options - {b"NOSAVE"}:
@@ -58,7 +58,7 @@ def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_debug("DEBUG|LOADAOF", flags=FLAGS + " no_multi", complexity="O(N): N keys, nodes and records.")
 def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Read everything back from store, journal and tail."""
+    """Read everything back from store, journal and WAL."""
     _allowed(ctx)
     ctx.server.reload(ctx.session, save=False)
     return reply.OK
@@ -66,13 +66,13 @@ def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_debug("DEBUG|DIGEST", complexity="O(N): N entries.")
 def debug_digest(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a fingerprint of all data: equal for equal content."""
+    """Return a digest of all data, which is equal for equal data."""
     _allowed(ctx)
     return reply.simple(ctx.ks.digest().encode())
 
 
 @command("DEBUG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
 def debug_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     _allowed(ctx)
     return help_reply("DEBUG")

@@ -1,6 +1,6 @@
-"""COMMAND: what this server can do, for clients and for redis-cli's hints and completion.
+"""COMMAND: the commands of this server, for clients, and for the hints of redis-cli.
 
-Everything here is read from the declarations (``commands.declare``).
+All replies are derived from the declarations (``commands.declare``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _command = partial(command, flags="loading stale", group="server", since="0.1.0"
 
 
 def _encoded(proto: int, value: object) -> bytes:
-    """What ``docs_tree`` and ``info_row`` build. Their sets are words, sent as simple strings: redis-cli insists."""
+    """Encode the results of ``docs_tree`` and ``info_row``. In sets, words are simple strings: redis-cli needs that."""
     if isinstance(value, frozenset):
         return reply.set_reply(proto, [reply.simple(word.encode()) for word in sorted(value)])
     if isinstance(value, dict):
@@ -46,12 +46,12 @@ def _named(name: bytes) -> Command | None:
     """A command by its full name in any case; a subcommand as ``client|id``."""
     parts = name.split(b"|")
     found = find(parts) if len(parts) <= 2 else None
-    # A command that is no container has nothing behind a bar.
+    # find() ignores the second part if the command has no subcommands
     return found if found is not None and found.called.encode() == name.lower() else None
 
 
 def _called(argv: list[bytes]) -> Command | None:
-    """The command that a full argument list calls, whatever its arity."""
+    """The command that a full argument list calls, also with a wrong number of arguments."""
     top = TABLE.get(argv[0].lower())
     if top is None or not top.subcommands or len(argv) == 1:
         return top
@@ -60,19 +60,19 @@ def _called(argv: list[bytes]) -> Command | None:
 
 @_command("COMMAND", arity=-1, complexity="O(N): N commands.")
 def command_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return what COMMAND INFO says, of every command."""
+    """Return the reply of COMMAND INFO for all commands."""
     return _encoded(ctx.session.proto, [info_row(each) for each in top_commands()])
 
 
 @_command("COMMAND|COUNT", complexity="O(1)")
 def command_count(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the number of commands, subcommands not counted."""
+    """Return the number of commands, without subcommands."""
     return reply.integer(len(top_commands()))
 
 
 @_command("COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
 def command_info(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return arity, flags, key positions and ACL categories of the commands, of all where none is named."""
+    """Return arity, flags, key positions and ACL categories of the named commands, or of all."""
     proto = ctx.session.proto
     if len(argv) == 2:
         return _encoded(proto, [info_row(each) for each in top_commands()])
@@ -85,7 +85,7 @@ def command_info(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_command("COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
 def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return summary, group, complexity and the argument tree of the commands, of all where none is named."""
+    """Return summary, group, complexity and argument tree of the named commands, or of all."""
     if len(argv) == 2:
         wanted = top_commands()
     else:
@@ -107,7 +107,7 @@ def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N commands.",
 )
 def command_list(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the names of the commands; with a filter, of subcommands too."""
+    """Return the names of the commands; with a filter, also of subcommands."""
     if len(argv) == 2:
         return reply.bulk_array([each.called.encode() for each in top_commands()])
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
@@ -129,7 +129,7 @@ def _list_filter(kind: bytes, value: bytes) -> Callable[[Command], bool]:
 
 
 def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
-    """The keys in a full command. Raises CommandError."""
+    """The keys in a full command, with their flags. Raises CommandError."""
     found = _called(argv)
     if found is None:
         raise CommandError(errors.BAD_COMMAND)
@@ -157,7 +157,7 @@ def command_getkeys(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N arguments of the command.",
 )  # fmt: skip
 def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the keys in a full command, and what the command does with each."""
+    """Return the keys in a full command, with their flags."""
     proto = ctx.session.proto
     return reply.array(
         [
@@ -169,5 +169,5 @@ def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_command("COMMAND|HELP", complexity="O(1)")
 def command_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("COMMAND")

@@ -1,4 +1,4 @@
-"""MEMORY: what takes how many bytes."""
+"""MEMORY: the memory of keys and of the server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from storage.stream import Stream
 
 _memory = partial(command, group="server", since="0.1.0")
 
-KEY_BYTES = 150  # about: a slot of the key table, the key and the value object
-STRING_BYTES = 33  # a bytes object besides its content
+KEY_BYTES = 150  # an estimate for a slot of the key table, the key object and the value object
+STRING_BYTES = 33  # a bytes object without its content
 
 
 @_memory(
@@ -22,7 +22,7 @@ STRING_BYTES = 33  # a bytes object besides its content
     complexity="O(N): N groups of the stream."
 )
 def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return about how many bytes of memory a key takes; nodes that are only on disk take none."""
+    """Return an estimate of the memory of a key in bytes, without nodes that are on disk only."""
     if len(argv) > 3 and (len(argv) != 5 or argv[3].upper() != b"SAMPLES" or integer(argv[4]) < 0):
         raise errors.syntax()
     value = ctx.ks.peek(argv[2], ctx.now)
@@ -38,7 +38,7 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")
 def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return figures about the server's memory, in bytes where nothing else is said."""
+    """Return stats of the server's memory, in bytes unless the name says otherwise."""
     m = ctx.server.stats.memory()
     used, keys = m["used"], m["keys"]
     rows: list[tuple[str, int | float]] = [
@@ -64,7 +64,7 @@ def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")
 def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
-    """Describe in words what takes memory."""
+    """Describe in words what the memory is used for."""
     m = ctx.server.stats.memory()
     text = (
         f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "
@@ -76,17 +76,17 @@ def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_memory("MEMORY|PURGE", complexity="O(1)")
 def memory_purge(ctx: Context, argv: list[bytes]) -> Reply:
-    """Do nothing: the allocator gives back by itself what it can."""
+    """Do nothing: memory is returned to the system after checkpoints."""
     return reply.OK
 
 
 @_memory("MEMORY|MALLOC-STATS", complexity="O(1)")
 def memory_malloc_stats(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say that the allocator keeps no statistics."""
+    """Return that the allocator has no statistics."""
     return reply.verbatim(ctx.session.proto, "txt", b"Stats not supported for the current allocator")
 
 
 @_memory("MEMORY|HELP", flags="loading stale", complexity="O(1)")
 def memory_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("MEMORY")

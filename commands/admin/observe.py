@@ -1,4 +1,4 @@
-"""SLOWLOG and LATENCY: what took long."""
+"""SLOWLOG and LATENCY."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _help = partial(command, flags="loading stale", group="server", since="0.1.0", c
 
 @_slowlog("SLOWLOG|GET", opt(arg("count", "integer")), complexity="O(N): N entries returned.")
 def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the newest slow commands: id, time, microseconds, arguments, client address and name."""
+    """Return the newest entries of the slow log: ID, time, microseconds, arguments, client address and name."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
     count = 10
@@ -31,7 +31,7 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
         reply.array(
             [
                 reply.integer(number), reply.integer(unix), reply.integer(usec), reply.bulk_array(words),
-                reply.bulk(addr.encode()), reply.bulk(name.encode("latin-1", "replace")),
+                reply.bulk(addr.encode("utf-8", "surrogateescape")), reply.bulk(name.encode("latin-1", "replace")),
             ]
         )
         for number, unix, usec, words, addr, name in (entries if count < 0 else entries[:count])
@@ -47,20 +47,20 @@ def slowlog_len(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_slowlog("SLOWLOG|RESET", complexity="O(N): N entries.")
 def slowlog_reset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Empty the slow log."""
+    """Remove all entries from the slow log."""
     ctx.server.timings.slowlog.reset()
     return reply.OK
 
 
 @_help("SLOWLOG|HELP")
 def slowlog_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("SLOWLOG")
 
 
 @_latency("LATENCY|LATEST", complexity="O(1)")
 def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return for each event its name, when it was last slow, how slow then and at worst (ms)."""
+    """Return for each event its name, the time and the duration of the last sample, and the longest duration (ms)."""
     rows = [
         reply.array(
             [
@@ -76,20 +76,20 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_latency("LATENCY|HISTORY", arg("event"), complexity="O(1)")
 def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an event's samples: unix time and ms."""
+    """Return the samples of an event: unix time and duration (ms)."""
     samples = ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), [])
     return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
 
 
 @_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)")
 def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Forget the samples of events, or of all; the number of events forgotten."""
+    """Remove the samples of the named events, or of all; return the number of events."""
     return reply.integer(ctx.server.timings.latency.reset([word.decode("latin-1") for word in argv[2:]]))
 
 
 @_latency("LATENCY|DOCTOR", complexity="O(1)")
 def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
-    """Describe in words what was slow."""
+    """Describe the samples in words."""
     lines = []
     for event, samples in sorted(ctx.server.timings.latency.all().items()):
         worst, mean = max(ms for _, ms in samples), sum(ms for _, ms in samples) // len(samples)
@@ -106,13 +106,13 @@ def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     "LATENCY|HISTOGRAM", opt(arg("command", multiple=True)), complexity="O(N): N commands with latencies."
 )
 def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return for each command its calls, and how many took at most 1, 2, 4, ... microseconds."""
+    """Return for each command the number of calls, and how many took at most 1, 2, 4, ... microseconds."""
     proto = ctx.session.proto
     known = ctx.server.timings.doublings()
     wanted = sorted(known)
     if len(argv) > 2:
         asked = [word.decode("latin-1").lower() for word in argv[2:]]
-        # A container stands for its subcommands.
+        # the name of a container selects its subcommands
         wanted = [name for name in wanted if any(name == word or name.startswith(word + "|") for word in asked)]
     pairs = []
     for name in wanted:
@@ -126,5 +126,5 @@ def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_help("LATENCY|HELP")
 def latency_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("LATENCY")

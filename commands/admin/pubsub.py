@@ -1,6 +1,6 @@
 """SUBSCRIBE, PSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, PUBLISH, PUBSUB.
 
-A confirmation for each channel, joined: that is Redis's reply. In RESP3 they are pushes.
+As in Redis, the reply of the first four is a confirmation for each channel. In RESP3 confirmations are pushes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1
 
 
 def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
-    """``channel`` None: there was nothing to unsubscribe from."""
+    """A confirmation. ``channel`` None: there was no subscription to end."""
     name = reply.null(session.proto) if channel is None else reply.bulk(channel)
     count = len(session.channels) + len(session.patterns)
     return reply.push(session.proto, [reply.bulk(kind), name, reply.integer(count)])
@@ -50,7 +50,7 @@ def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> byte
     "SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to."
 )
 def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
-    """Get the messages that are published to the channels from now on."""
+    """Receive the messages that are published to the channels from now on."""
     return _join(ctx, argv[1:], b"subscribe", pattern=False)
 
 
@@ -58,7 +58,7 @@ def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
     "PSUBSCRIBE", arg("pattern", "pattern", multiple=True), complexity="O(N): N patterns to subscribe to."
 )
 def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
-    """Get the messages of every channel whose name fits one of the patterns."""
+    """Receive the messages of all channels whose names match one of the patterns."""
     return _join(ctx, argv[1:], b"psubscribe", pattern=True)
 
 
@@ -66,7 +66,7 @@ def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     "UNSUBSCRIBE", opt(arg("channel", multiple=True)), complexity="O(N): N channels to unsubscribe from."
 )
 def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
-    """Stop getting the messages of the channels; of all of them where none is named."""
+    """End the subscriptions to the named channels, or to all."""
     return _leave(ctx, argv[1:], b"unsubscribe", pattern=False)
 
 
@@ -75,7 +75,7 @@ def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N patterns to unsubscribe from."
 )
 def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
-    """Stop getting the messages of the patterns; of all of them where none is named."""
+    """End the subscriptions to the named patterns, or to all."""
     return _leave(ctx, argv[1:], b"punsubscribe", pattern=True)
 
 
@@ -84,7 +84,7 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
-    """Send a message to whoever listens to the channel now; the number of those."""
+    """Send a message to the present subscribers of a channel; return their number."""
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 
 
@@ -107,11 +107,11 @@ def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_ask("PUBSUB|NUMPAT", complexity="O(1)")
 def pubsub_numpat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the number of patterns that are subscribed to."""
+    """Return the number of patterns that have subscribers."""
     return reply.integer(ctx.server.pubsub.pattern_count())
 
 
 @command("PUBSUB|HELP", flags="loading stale", group="pubsub", since="0.1.0", complexity="O(1)")
 def pubsub_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("PUBSUB")

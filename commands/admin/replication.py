@@ -1,4 +1,4 @@
-"""More than one server: REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; and what replicas say: REPLCONF, PSYNC."""
+"""Replication: REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; and REPLCONF and PSYNC, which replicas send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _server = partial(command, group="server", since="0.1.0")
 _wait = partial(command, flags="blocking", group="connection", since="0.1.0", complexity="O(N): N replicas.")
 
 
-# -- which role --------------------------------------------------------------------------------------------------
+# -- the role ----------------------------------------------------------------------------------------------------
 _LEADER = oneof(
     "args", block("host-port", arg("host"), arg("port", "integer")), block("no-one", token("NO"), token("ONE"))
 )
@@ -38,19 +38,19 @@ def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
 
 @_server("REPLICAOF", _LEADER, flags="admin noscript stale no_async_loading")
 def replicaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Follow another server, whose data then replaces this server's own; or follow none and lead."""
+    """Become a replica of another server, whose data replaces that of this one; with NO ONE become a leader."""
     return _replicate(ctx, argv)
 
 
 @_server("SLAVEOF", _LEADER, flags="admin noscript stale no_async_loading")
 def slaveof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Do as REPLICAOF does."""
+    """Do the same as REPLICAOF."""
     return _replicate(ctx, argv)
 
 
 @_server("ROLE", flags="noscript loading stale fast", acl="admin dangerous")
 def role(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the server's part in replication, and how far its log goes."""
+    """Return the role of the server, its log offset, and its replicas or its leader."""
     return reply.encode(ctx.session.proto, ctx.server.roles.describe())
 
 
@@ -61,7 +61,7 @@ def role(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript stale",
 )  # fmt: skip
 def failover(ctx: Context, argv: list[bytes]) -> Reply:
-    """Hand over to a replica once it has everything; writes wait meanwhile."""
+    """Make a replica the leader once it has everything; writes wait meanwhile."""
     target: tuple[str, int] | None = None
     timeout, force, at = 0, False, 1
     while at < len(argv):
@@ -90,7 +90,7 @@ def failover(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- waiting for replicas ----------------------------------------------------------------------------------------
 def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Callable[[], bytes]) -> Reply:
-    """What was ``counted`` when it is ``satisfied``, at once inside EXEC, or after ``timeout`` ms (0: for ever)."""
+    """Return ``counted()`` once ``satisfied()``, or after ``timeout`` ms (0: none); inside EXEC at once."""
     if satisfied() or ctx.in_exec:
         return counted()
     ctx.server.replicas.ask()
@@ -99,7 +99,7 @@ def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Ca
 
 @_wait("WAIT", arg("numreplicas", "integer"), arg("timeout", "integer"))
 def wait(ctx: Context, argv: list[bytes]) -> Reply:
-    """Wait until so many replicas have what this client wrote; returns how many have."""
+    """Wait until a number of replicas have the writes of this client; return how many have them."""
     replicas = ctx.server.replicas
     if ctx.ks.follower:
         raise CommandError(errors.WAIT_ON_REPLICA)
@@ -112,7 +112,7 @@ def wait(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_wait("WAITAOF", arg("numlocal", "integer"), arg("numreplicas", "integer"), arg("timeout", "integer"))
 def waitaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Wait until what this client wrote is on disk, here (1, or 0) and at so many replicas; returns both counts."""
+    """Wait until the writes of this client are on disk here and at a number of replicas; return both counts."""
     replicas, writes = ctx.server.replicas, ctx.server.writes
     here = integer(argv[1])
     if here not in (0, 1):
@@ -130,10 +130,10 @@ def waitaof(ctx: Context, argv: list[bytes]) -> Reply:
     )
 
 
-# -- what replicas say -------------------------------------------------------------------------------------------
+# -- from replicas -----------------------------------------------------------------------------------------------
 @_server("REPLCONF", arity=-1, flags="admin noscript loading stale allow_busy", traits="unpausable")
 def replconf(ctx: Context, argv: list[bytes]) -> Reply:
-    """Take what a replica says of itself, and how far it is; for replicas."""
+    """Set properties of a replica's connection; sent by replicas."""
     if len(argv) % 2 == 0:
         raise errors.syntax()
     return reply.OK if ctx.server.replicas.replconf(ctx.session, argv[1:]) else b""
@@ -144,15 +144,15 @@ def replconf(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript no_async_loading no_multi", traits="unpausable",
 )
 def psync(ctx: Context, argv: list[bytes]) -> Reply:
-    """Begin to send what is logged after an offset, or a copy of everything if that is gone; for replicas."""
+    """Start to send the log after an offset, or a full copy if that is not possible; sent by replicas."""
     takeover = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
     if len(argv) > 3 and not takeover:
         raise errors.syntax()
     ctx.server.roles.psync(ctx.session, argv[1].decode("latin-1"), integer(argv[2]), takeover)
-    return Await(NEVER, lambda: None, lambda: b"")  # parked until the replica's feed takes the connection over
+    return Await(NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes the connection over
 
 
 @_server("SYNC", flags="admin noscript no_async_loading no_multi")
 def sync(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an error: this server's replicas are tidelog servers, which send PSYNC."""
+    """Return an error: only tidelog servers can be replicas, and they send PSYNC."""
     raise CommandError(errors.SYNC_UNSUPPORTED)

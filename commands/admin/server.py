@@ -1,4 +1,4 @@
-"""The server as a whole: INFO, TIME, MONITOR, DBSIZE, FLUSHDB, FLUSHALL, saving, SHUTDOWN."""
+"""INFO, TIME, MONITOR, DBSIZE, FLUSHALL, FLUSHDB, SAVE, BGSAVE, BGREWRITEAOF, LASTSAVE, SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _flush = partial(
     complexity="O(N): N clients and streams.",
 )
 def info(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return figures about the server, by section."""
+    """Return stats of the server, by section."""
     text = ctx.server.stats.info([word.decode("latin-1").lower() for word in argv[1:]])
-    return reply.verbatim(ctx.session.proto, "txt", text.encode())
+    return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))  # paths, host names
 
 
 @command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
 def time(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the server's time: unix seconds, and microseconds of the second."""
+    """Return the server's time: unix seconds and microseconds."""
     now = ctx.server.clock.micros()
     return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
 
 
 @command("MONITOR", flags="admin noscript loading stale", group="server", since="0.1.0", complexity="O(1)")
 def monitor(ctx: Context, argv: list[bytes]) -> Reply:
-    """Get every command that the server runs from now on."""
+    """Receive every command that the server runs from now on."""
     if ctx.in_exec:
         raise CommandError(errors.NO_MONITOR_IN_EXEC)
     if not ctx.session.monitoring:
@@ -43,7 +43,7 @@ def monitor(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-# -- keys as a whole ---------------------------------------------------------------------------------------------
+# -- all keys ----------------------------------------------------------------------------------------------------
 @command(
     "DBSIZE", flags="readonly fast", group="server", since="0.1.0", acl="keyspace", complexity="O(1)",
 )
@@ -53,7 +53,7 @@ def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _flush_all(ctx: Context, argv: list[bytes]) -> bytes:
-    # Both words are taken; the keys are gone at once either way.
+    # ASYNC and SYNC do the same: the keys are removed at once
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
         raise errors.syntax()
     ctx.ks.flush()
@@ -62,21 +62,21 @@ def _flush_all(ctx: Context, argv: list[bytes]) -> bytes:
 
 @_flush("FLUSHALL", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
 def flushall(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove every key."""
+    """Remove all keys."""
     return _flush_all(ctx, argv)
 
 
 @_flush("FLUSHDB", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
 def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove every key; there is one database."""
+    """Remove all keys, like FLUSHALL: there is one database."""
     return _flush_all(ctx, argv)
 
 
 # -- saving ------------------------------------------------------------------------------------------------------
 def _begin(ctx: Context, schedule: bool) -> bool:
-    """Start a checkpoint; False if one runs, or a transaction does: no batch ends inside one.
+    """Start a checkpoint in the background. Returns False if one is running, or inside EXEC, which must be one batch.
 
-    ``schedule``: then it starts later.
+    ``schedule``: in that case let one start later.
     """
     if not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session):
         return True
@@ -87,14 +87,14 @@ def _begin(ctx: Context, schedule: bool) -> bool:
 
 @_saving("SAVE", flags="admin noscript no_async_loading no_multi")
 def save(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint, and answer when it is on disk."""
+    """Write a checkpoint; the reply comes when it is on disk."""
     ctx.server.checkpoints.save(ctx.session)
     return reply.OK
 
 
 @_saving("BGSAVE", opt(token("SCHEDULE")), flags="admin noscript no_async_loading")
 def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start writing a checkpoint."""
+    """Start to write a checkpoint in the background."""
     scheduled = len(argv) == 2 and argv[1].upper() == b"SCHEDULE"
     if len(argv) > 2 or (len(argv) == 2 and not scheduled):
         raise errors.syntax()
@@ -108,7 +108,7 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start writing a checkpoint, behind which the journal is cut."""
+    """Start to write a checkpoint in the background; then the journal before it is deleted."""
     if not _begin(ctx, ctx.in_exec):
         if ctx.in_exec:
             return reply.simple(b"Background append only file rewriting scheduled")
@@ -120,7 +120,7 @@ def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     "LASTSAVE", flags="loading stale fast", group="server", since="0.1.0", acl="admin dangerous", complexity="O(1)"
 )
 def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the unix time of the last good checkpoint."""
+    """Return the unix time of the last successful checkpoint."""
     return reply.integer(ctx.server.checkpoints.last())
 
 
@@ -131,7 +131,7 @@ def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
 )
 def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
-    """Finish, write a checkpoint and end; every acknowledged write is on disk either way."""
+    """Write a checkpoint, unless NOSAVE is given, and end the server; acknowledged writes are on disk anyway."""
     words = [word.upper() for word in argv[1:]]
     unknown = set(words) - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
     abort = b"ABORT" in words

@@ -1,8 +1,8 @@
-"""Keys and strings, as Redis has them.
+"""Redis's commands for keys and strings.
 
-    expiry        EXPIRE, TTL and their kin
-    glob          Redis's patterns
-    keys          deleting, asking, SCAN, OBJECT
-    strings       SET, GET and their kin, counters, conditional writes and deletes
+    expiry        EXPIRE, TTL, PERSIST and related commands
+    glob          glob patterns
+    keys          DEL, EXISTS, TYPE, TOUCH, KEYS, SCAN, RANDOMKEY, OBJECT
+    strings       SET, GET and related commands, counters, conditional writes and deletes
     transactions  MULTI, EXEC, WATCH
 """

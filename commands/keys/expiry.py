@@ -1,4 +1,4 @@
-"""When keys go: EXPIRE and its kin, TTL and its kin, PERSIST."""
+"""EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, TTL, PTTL, EXPIRETIME, PEXPIRETIME, PERSIST."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONDITION = opt(oneof("condition", token("NX"), token("XX"), token("GT"), token
 
 
 def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
-    """``unit``: ms in one of what argv counts in; ``base``: ms since epoch that it counts from."""
+    """``unit``: ms in a unit of the argument; ``base``: the time that it is added to, in ms since epoch."""
     name = argv[0].decode().lower()
     conditions = {word.upper() for word in argv[3:]}
     if conditions:
@@ -47,7 +47,7 @@ def _check_conditions(argv: list[bytes], conditions: set[bytes]) -> None:
 
 
 def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
-    """A key without expiry (``current`` 0) counts as one that expires at the end of time."""
+    """Whether the conditions hold. A key without expiry (``current`` 0) counts as one that never expires."""
     return not (
         (b"NX" in conditions and current)
         or (b"XX" in conditions and not current)
@@ -61,7 +61,7 @@ def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def expire(ctx: Context, argv: list[bytes]) -> Reply:
-    """Let a key expire after a number of seconds."""
+    """Set the expiry of a key to a number of seconds from now."""
     return _set_expiry(ctx, argv, 1000, ctx.now)
 
 
@@ -70,7 +70,7 @@ def expire(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
-    """Let a key expire after a number of milliseconds."""
+    """Set the expiry of a key to a number of milliseconds from now."""
     return _set_expiry(ctx, argv, 1, ctx.now)
 
 
@@ -79,7 +79,7 @@ def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def expireat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Let a key expire at a unix time in seconds."""
+    """Set the expiry of a key to a unix time in seconds."""
     return _set_expiry(ctx, argv, 1000, 0)
 
 
@@ -88,19 +88,19 @@ def expireat(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def pexpireat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Let a key expire at a unix time in milliseconds."""
+    """Set the expiry of a key to a unix time in milliseconds."""
     return _set_expiry(ctx, argv, 1, 0)
 
 
 def _expire_at(ctx: Context, name: bytes) -> int:
-    """ms since epoch; -1: the key doesn't expire; -2: there is no such key."""
+    """ms since epoch; -1 if the key doesn't expire, -2 if there is no such key."""
     if ctx.ks.peek(name, ctx.now) is None:
         return -2
     return ctx.ks.expire_at(name) or -1
 
 
 def _seconds(ms: int) -> int:
-    """Rounded to the nearest, as Redis does; the two odd values stay."""
+    """Rounded as in Redis; -1 and -2 stay."""
     return ms if ms < 0 else (ms + 500) // 1000
 
 
@@ -135,6 +135,6 @@ def pexpiretime(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic", complexity="O(1)")
 def persist(ctx: Context, argv: list[bytes]) -> Reply:
-    """Take a key's expiry away; 1 if it had one."""
+    """Remove the expiry of a key; return 1 if it had one, else 0."""
     found = ctx.ks.get(argv[1], ctx.now) is not None
     return reply.integer(int(found and ctx.ks.persist(argv[1])))

@@ -1,10 +1,10 @@
-"""Glob patterns as Redis's stringmatch takes them: ``*``, ``?``, ``[a-c]``, ``[^x]``, ``\\`` to escape.
+"""Glob patterns as in Redis: ``*``, ``?``, ``[a-c]``, ``[^x]``, and ``\\`` as the escape.
 
-A pattern is cut at its stars. What lies between two stars has a fixed length, so the leftmost place where it fits is
-always the right one, and matching takes O(pattern x text) at worst: no pattern makes the server hang.
+A pattern is split at its stars. The parts have fixed lengths, so the leftmost match of a part is always the right one,
+and matching takes O(pattern x text) at most: no pattern blocks the server.
 
-Redis's habits that are kept: a class that isn't closed ends with the pattern; ``[]`` matches nothing and ``[^]`` any
-byte; ``[c-a]`` is ``[a-c]``; a range may end in ``]``; a backslash at the very end stands for itself.
+Details that follow Redis: a class without its end goes to the end of the pattern; ``[]`` matches nothing and ``[^]``
+any byte; ``[c-a]`` is ``[a-c]``; ``]`` can end a range; a backslash at the end of the pattern is a literal one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Glob:
 
     __slots__ = ("_first", "_last", "_middle", "_starred", "pattern")
 
-    def __init__(self, pattern: bytes, nocase: bool = False) -> None:
+    def __init__(self, pattern: bytes) -> None:
         self.pattern = pattern
-        parts = [_Part(tokens, nocase) for tokens in _split(pattern)]
+        parts = [_Part(tokens) for tokens in _split(pattern)]
         self._first = parts[0]
         self._last = parts[-1]
         self._middle = [part for part in parts[1:-1] if part.length]
         self._starred = len(parts) > 1
 
     def matches(self, text: bytes) -> bool:
-        """Whether the whole of ``text`` fits."""
+        """Whether the pattern matches all of ``text``."""
         first, last = self._first, self._last
         if not self._starred:
             return len(text) == first.length and first.fits(text, 0)
@@ -46,27 +46,27 @@ class Glob:
 
 
 class _Part:
-    """What stands between two stars: a run of bytes, or of sets of bytes."""
+    """The part between two stars: a sequence of sets of bytes, often with one byte each."""
 
     __slots__ = ("_literal", "_regex", "length")
 
-    def __init__(self, tokens: list[frozenset[int]], nocase: bool) -> None:
+    def __init__(self, tokens: list[frozenset[int]]) -> None:
         self.length = len(tokens)
         self._literal: bytes | None = None
         self._regex: re.Pattern[bytes] | None = None
-        if not nocase and all(len(token) == 1 for token in tokens):
+        if all(len(token) == 1 for token in tokens):
             self._literal = bytes([next(iter(token)) for token in tokens])
         else:
-            self._regex = re.compile(b"".join(map(_regex, tokens)), re.DOTALL | (re.IGNORECASE if nocase else 0))
+            self._regex = re.compile(b"".join(map(_regex, tokens)), re.DOTALL)
 
     def fits(self, text: bytes, at: int) -> bool:
         if self._literal is not None:
             return text.startswith(self._literal, at)
-        assert self._regex is not None  # noqa: S101  # one of the two is always there
+        assert self._regex is not None  # noqa: S101  # one of the two is always set
         return self._regex.match(text, at) is not None
 
     def search(self, text: bytes, start: int, end: int) -> int:
-        """First place in text[start:end] where it fits whole, -1 if there is none."""
+        """The position of the first match in text[start:end]; -1 if there is none."""
         if self._literal is not None:
             return text.find(self._literal, start, end)
         assert self._regex is not None  # noqa: S101
@@ -86,7 +86,7 @@ def _regex(allowed: frozenset[int]) -> bytes:
 
 
 def _split(pattern: bytes) -> list[list[frozenset[int]]]:
-    """The runs between stars, each a list of the sets of bytes that may stand there."""
+    """The parts between stars, each a list of the sets of bytes that match at its positions."""
     parts: list[list[frozenset[int]]] = [[]]
     at, end = 0, len(pattern)
     while at < end:
@@ -107,7 +107,7 @@ def _split(pattern: bytes) -> list[list[frozenset[int]]]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
-    """The class whose first byte after ``[`` is at ``at``: its bytes, and where its last byte stands."""
+    """The class whose first byte after ``[`` is at ``at``: the set of its bytes, and the position of its end."""
     end = len(pattern)
     negated = at < end and pattern[at] == _NOT
     if negated:
@@ -129,10 +129,10 @@ def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: bytes, nocase: bool = False) -> Glob:
-    """The pattern, compiled once for as long as it is in use."""
-    return Glob(pattern, nocase)
+def compiled(pattern: bytes) -> Glob:
+    """The compiled pattern, from a cache of those used last."""
+    return Glob(pattern)
 
 
-def glob_match(pattern: bytes, text: bytes, nocase: bool = False) -> bool:
-    return compiled(pattern, nocase).matches(text)
+def glob_match(pattern: bytes, text: bytes) -> bool:
+    return compiled(pattern).matches(text)

@@ -1,4 +1,4 @@
-"""Keys of any type: deleting, asking, walking over them, and OBJECT."""
+"""Commands for keys of any type: DEL, EXISTS, TYPE, TOUCH, KEYS, SCAN, RANDOMKEY, OBJECT."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ _LFU_ONLY = (
     "between policies at runtime LRU and LFU data will take some time to adjust."
 )
 _INVALID_CURSOR = "ERR invalid cursor"
-_SCAN_COUNT = 10  # keys a SCAN call visits if COUNT doesn't say
-_PICKS: Final = 100  # keys that RANDOMKEY tries on a replica before it looks at each in turn
-_EMBSTR_LIMIT: Final = 44  # bytes; longer strings are "raw" in Redis's words
+_SCAN_COUNT = 10  # keys that SCAN visits without COUNT
+_PICKS: Final = 100  # random keys that RANDOMKEY tries on a replica before it examines all in order
+_EMBSTR_LIMIT: Final = 44  # bytes; the encoding of longer strings is "raw" in Redis
 
 _CURSOR = re.compile(rb"[+-]?[0-9]+")
 
 
 def type_name(value: Value) -> bytes:
-    """What TYPE answers."""
+    """The type of a value as TYPE returns it."""
     return b"stream" if isinstance(value, Stream) else b"string"
 
 
-# -- whether they are there, and for how long no more ------------------------------------------------------------
+# -- named keys --------------------------------------------------------------------------------------------------
 def _delete(ctx: Context, argv: list[bytes]) -> bytes:
     return reply.integer(sum([ctx.ks.delete(name, ctx.now) for name in argv[1:]]))
 
 
 @command("DEL", repeat(key("RM DELETE")), flags="write", group="generic", complexity="O(N): N keys.")
 def del_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type, with all that belongs to them; returns how many there were."""
+    """Delete keys of any type; return how many there were."""
     return _delete(ctx, argv)
 
 
 @command("UNLINK", repeat(key("RM DELETE")), flags="write fast", group="generic", complexity="O(N): N keys.")
 def unlink(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type, as DEL does; returns how many there were."""
+    """Delete keys of any type, like DEL; return how many there were."""
     return _delete(ctx, argv)
 
 
 @command("EXISTS", repeat(key("RO")), flags="readonly fast", group="generic", complexity="O(N): N keys.")
 def exists(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return how many of the keys exist; one that is named twice counts twice."""
+    """Return how many of the keys exist; a key that is given twice counts twice."""
     return reply.integer(sum([ctx.ks.peek(name, ctx.now) is not None for name in argv[1:]]))
 
 
 @command("TYPE", key("RO"), flags="readonly fast", group="generic", complexity="O(1)")
 def type_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return what a key holds: stream, string or none."""
+    """Return the type of a key: stream, string or none."""
     value = ctx.ks.peek(argv[1], ctx.now)
     return reply.simple(b"none" if value is None else type_name(value))
 
 
 @command("TOUCH", repeat(key("RO")), flags="readonly fast", group="generic", complexity="O(N): N keys.")
 def touch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Count as use of the keys (see OBJECT IDLETIME); returns how many of them exist."""
+    """Set the idle time of keys to zero (see OBJECT IDLETIME); return how many of them exist."""
     found = [value for value in [ctx.ks.peek(name, ctx.now) for name in argv[1:]] if value is not None]
     for value in found:
-        value.used = ctx.now  # CLIENT NO-TOUCH doesn't hold here
+        value.used = ctx.now  # also with CLIENT NO-TOUCH
     return reply.integer(len(found))
 
 
-# -- walking over them ---------------------------------------------------------------------------------------------
+# -- all keys ------------------------------------------------------------------------------------------------------
 @command(
     "KEYS", arg("pattern", "pattern"), flags="readonly", group="generic", acl="dangerous", complexity="O(N): N keys."
 )
 def keys(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return every key that fits a glob pattern."""
+    """Return all keys that match a glob pattern."""
     names = list(ctx.ks.keys)
     if argv[1] != b"*":
         names = list(filter(compiled(argv[1]).matches, names))
@@ -87,10 +87,10 @@ def keys(ctx: Context, argv: list[bytes]) -> Reply:
 @command(
     "SCAN", arg("cursor", "integer"), opt(arg("pattern", "pattern", token="MATCH")),
     opt(arg("count", "integer", token="COUNT")), opt(arg("type", token="TYPE")),
-    flags="readonly", group="generic", complexity="O(1) a call, O(N) for a whole walk: N keys.",
+    flags="readonly", group="generic", complexity="O(1) for a call, O(N) for all calls: N keys.",
 )  # fmt: skip
 def scan(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return some of the keys and the cursor to go on from, 0 at the end; keys there all along are never missed."""
+    """Return some of the keys and the next cursor, 0 at the end; keys that exist all the time are never missed."""
     if not _CURSOR.fullmatch(argv[1]) or not -(1 << 63) <= int(argv[1]) < 1 << 64:
         raise CommandError(_INVALID_CURSOR)
     pattern, count, wanted = b"*", _SCAN_COUNT, b""
@@ -111,7 +111,7 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
         names = list(filter(compiled(pattern).matches, names))
     found = []
     for name in names:
-        value = ctx.ks.peek(name, ctx.now)  # an expired key goes here
+        value = ctx.ks.peek(name, ctx.now)  # deletes it if it has expired
         if value is not None and (not wanted or wanted == type_name(value)):
             found.append(name)
     return reply.array([reply.bulk(b"%d" % cursor), reply.bulk_array(found)])
@@ -124,10 +124,10 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
     picks = 0
     while len(ks.index):
         name = ks.index.pick(ctx.server.random())
-        if ks.peek(name, ctx.now) is not None:  # an expired key goes, so this ends
+        if ks.peek(name, ctx.now) is not None:  # an expired key is deleted, so this ends
             return reply.bulk(name)
         picks += 1
-        if ks.follower and picks == _PICKS:  # or it stays, and nearly all may be such
+        if ks.follower and picks == _PICKS:  # there it stays, and nearly all keys may have expired
             live = next((name for name in ks.keys if ks.peek(name, ctx.now) is not None), None)
             return reply.null(ctx.session.proto) if live is None else reply.bulk(live)
     return reply.null(ctx.session.proto)
@@ -136,7 +136,7 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
 # -- OBJECT --------------------------------------------------------------------------------------------------------
 @command("OBJECT|ENCODING", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_encoding(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the name of how a value is kept: stream, int, embstr or raw."""
+    """Return the encoding of a value: stream, int, embstr or raw."""
     value = ctx.ks.peek(argv[2], ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
@@ -153,7 +153,7 @@ def _encoding(value: Value) -> bytes:
 
 @command("OBJECT|IDLETIME", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the seconds since a key was last used; time before the server's start doesn't count."""
+    """Return the seconds since a key was last used, at most since the start of the server."""
     value = ctx.ks.peek(argv[2], ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
@@ -170,7 +170,7 @@ def object_refcount(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("OBJECT|FREQ", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_freq(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an error: how often a key is used is not counted, as under any of Redis's policies that isn't LFU."""
+    """Return an error, as Redis does without an LFU policy: the use of keys is not counted."""
     if ctx.ks.peek(argv[2], ctx.now) is None:
         return reply.null(ctx.session.proto)
     raise CommandError(_LFU_ONLY)
@@ -178,5 +178,5 @@ def object_freq(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("OBJECT|HELP", flags="loading stale", group="generic", complexity="O(1)")
 def object_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("OBJECT")

@@ -1,6 +1,6 @@
-"""String keys, for locks and small state: SET, GET and their kin, counters, conditional writes and deletes.
+"""Strings: SET, GET and related commands, counters, conditional writes and deletes.
 
-SET's IFEQ and IFNE and DELEX follow Redis 8.4; DELIFEQ follows Valkey 9.
+DELEX, and IFEQ and IFNE of SET, follow Redis 8.4; DELIFEQ follows Valkey 9.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DECREMENT_OVERFLOW = "ERR decrement would overflow"
 _DELEX_NEEDS_STRING = "ERR Key should be of string type if conditions are specified"
 _DELEX_CONDITION = "ERR Invalid condition. Use IFEQ or IFNE"
 
-# ms in one of the option's units, and whether it counts from now
+# ms in a unit of the option, and whether it counts from now
 _EXPIRY_UNITS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 
 _EXPIRY: tuple[Arg, ...] = (
@@ -29,18 +29,18 @@ _EXPIRY: tuple[Arg, ...] = (
 
 
 class _Options:
-    """The words after SET's value or GETEX's key. As in Redis an option may come twice (the last counts), two that
-    exclude each other may not.
+    """The options of SET or GETEX. As in Redis an option may be given twice (the last one counts), but not two options
+    that exclude each other.
     """
 
     __slots__ = ("condition", "expected", "expiry", "get", "time")
 
     def __init__(self, argv: list[bytes], start: int, for_set: bool) -> None:
-        """Raises the syntax error."""
+        """Raises CommandError: a syntax error."""
         self.condition = b""  # NX, XX, IFEQ, IFNE
         self.expected = b""  # the value of IFEQ or IFNE
         self.expiry = b""  # EX, PX, EXAT, PXAT, KEEPTTL, PERSIST
-        self.time = b""  # the number of the first four
+        self.time = b""  # the value of the first four
         self.get = False
         at = start
         while at < len(argv):
@@ -63,7 +63,7 @@ class _Options:
             at += 1
 
     def expire_at(self, now: int, name: str) -> int:
-        """ms since epoch; 0 if none of EX, PX, EXAT, PXAT was given. Raises CommandError."""
+        """The expiry in ms since epoch; 0 without EX, PX, EXAT and PXAT. Raises CommandError."""
         if self.expiry not in _EXPIRY_UNITS:
             return 0
         unit, relative = _EXPIRY_UNITS[self.expiry]
@@ -78,7 +78,7 @@ class _Options:
 
 
 def _store(ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
-    """Set a string; a time that has passed already deletes the key."""
+    """Set a string. If ``expire_at`` is not in the future, delete the key."""
     if expire_at and expire_at <= ctx.now:
         ctx.ks.delete(name, ctx.now)
         return
@@ -98,7 +98,7 @@ def _store(ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl
     flags="write denyoom", group="string", complexity="O(1)",
 )  # fmt: skip
 def set_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a key to a string, whatever it held; on a condition, with an expiry, or returning the old value if asked."""
+    """Set a key to a string; options add a condition, an expiry, or return the old value."""
     if len(argv) == 3:
         _store(ctx, argv[1], argv[2])
         return reply.OK
@@ -110,7 +110,7 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
     if found is not None and old is None and (options.get or compares):
         raise errors.wrong_type()
     if compares:
-        holds = (old == options.expected) == (options.condition == b"IFEQ")  # a missing key equals nothing
+        holds = (old == options.expected) == (options.condition == b"IFEQ")  # a missing key is equal to no value
     else:
         holds = not options.condition or (found is None) == (options.condition == b"NX")
     if holds:
@@ -126,7 +126,7 @@ def _bulk(ctx: Context, value: bytes | None) -> bytes:
 
 @command("SETNX", key("OW INSERT"), arg("value"), flags="write denyoom fast", group="string", complexity="O(1)")
 def setnx(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a key to a string if there is no such key; 1 if it was set."""
+    """Set a key to a string if there is no such key; return 1 if it was set, else 0."""
     if ctx.ks.get(argv[1], ctx.now) is not None:
         return reply.integer(0)
     _store(ctx, argv[1], argv[2])
@@ -135,13 +135,13 @@ def setnx(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("GET", key("RO ACCESS"), flags="readonly fast", group="string", complexity="O(1)")
 def get(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a key's string, or null."""
+    """Return the string of a key, or null."""
     return _bulk(ctx, ctx.ks.string(argv[1], ctx.now))
 
 
 @command("GETDEL", key("RW ACCESS DELETE"), flags="write fast", group="string", complexity="O(1)")
 def getdel(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a key's string, or null, and delete the key."""
+    """Return the string of a key, or null, and delete the key."""
     value = ctx.ks.string(argv[1], ctx.now)
     if value is not None:
         ctx.ks.delete(argv[1], ctx.now)
@@ -153,7 +153,7 @@ def getdel(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def getex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a key's string, or null, and set or take away the key's expiry."""
+    """Return the string of a key, or null, and set or remove the expiry of the key."""
     options = _Options(argv, 2, for_set=False)
     ks, name = ctx.ks, argv[1]
     value = ks.string(name, ctx.now)
@@ -171,7 +171,7 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("STRLEN", key("RO"), flags="readonly fast", group="string", complexity="O(1)")
 def strlen(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the length of a key's string in bytes, 0 if there is no such key."""
+    """Return the length of the string of a key in bytes, 0 if there is no such key."""
     return reply.integer(len(ctx.ks.string(argv[1], ctx.now) or b""))
 
 
@@ -188,7 +188,7 @@ def mget(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="string", complexity="O(N): N keys.",
 )  # fmt: skip
 def mset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set several keys to strings, all in one step."""
+    """Set several keys to strings in one step."""
     if len(argv) % 2 == 0:
         raise errors.arity("mset")
     for at in range(1, len(argv), 2):
@@ -208,13 +208,13 @@ def _add(ctx: Context, name: bytes, amount: int) -> bytes:
 
 @command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
 def incr(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add 1 to the integer at a key, 0 if there is no such key, and return it."""
+    """Add 1 to the integer of a key, which is 0 if there is no such key, and return the sum."""
     return _add(ctx, argv[1], 1)
 
 
 @command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
 def decr(ctx: Context, argv: list[bytes]) -> Reply:
-    """Subtract 1 from the integer at a key, 0 if there is no such key, and return it."""
+    """Subtract 1 from the integer of a key, which is 0 if there is no such key, and return the difference."""
     return _add(ctx, argv[1], -1)
 
 
@@ -223,7 +223,7 @@ def decr(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def incrby(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add to the integer at a key, 0 if there is no such key, and return it."""
+    """Add to the integer of a key, which is 0 if there is no such key, and return the sum."""
     return _add(ctx, argv[1], integer(argv[2]))
 
 
@@ -232,7 +232,7 @@ def incrby(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def decrby(ctx: Context, argv: list[bytes]) -> Reply:
-    """Subtract from the integer at a key, 0 if there is no such key, and return it."""
+    """Subtract from the integer of a key, which is 0 if there is no such key, and return the difference."""
     amount = integer(argv[2])
     if amount == INT_MIN:
         raise CommandError(_DECREMENT_OVERFLOW)
@@ -246,7 +246,7 @@ def decrby(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete a key, if asked only while its string equals a value or differs from it; 1 if it was deleted."""
+    """Delete a key, with a condition only if its string equals a value or differs from it; return 1 if deleted."""
     name = argv[1]
     if len(argv) == 2:
         return reply.integer(int(ctx.ks.delete(name, ctx.now)))
@@ -267,7 +267,7 @@ def delex(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("DELIFEQ", key("RM ACCESS DELETE"), arg("value"), flags="write", group="string", complexity="O(1)")
 def delifeq(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete a key if its string equals a value; 1 if it was deleted."""
+    """Delete a key if its string equals a value; return 1 if it was deleted, else 0."""
     if ctx.ks.string(argv[1], ctx.now) != argv[2]:
         return reply.integer(0)
     return reply.integer(int(ctx.ks.delete(argv[1], ctx.now)))

@@ -1,7 +1,7 @@
 """MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 
-Queueing is the dispatcher's: while ``session.multi`` it keeps each command that is right in itself in
-``session.queued`` and answers QUEUED; one that is not sets ``session.exec_abort``.
+The dispatcher queues commands: while ``session.multi`` is set, it adds each valid command to ``session.queued`` and
+replies QUEUED. An invalid one sets ``session.exec_abort``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _transaction = partial(
 
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
-    """Expire a watched key now, so that its end counts as the change that it is. True if a replica must not do so."""
+    """Delete a watched key that has expired, so that this counts as a change. A replica must not; then returns True."""
     at = ctx.ks.expires.get(name)
     if at is None or at > ctx.now:
         return False
@@ -31,7 +31,7 @@ def _expire_if_due(ctx: Context, name: bytes) -> bool:
 
 @_transaction("MULTI", traits="immediate")
 def multi(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start a transaction: queue what follows until EXEC."""
+    """Start a transaction: the commands until EXEC are queued."""
     if ctx.session.multi:
         raise CommandError(errors.MULTI_NESTED)
     ctx.session.multi = True
@@ -44,7 +44,7 @@ def multi(ctx: Context, argv: list[bytes]) -> Reply:
     since="0.1.0", complexity="Depends on the commands in the transaction.",
 )
 def exec_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Run the queued commands, all or none; null if a watched key changed."""
+    """Run the queued commands; if a watched key has changed, run none and return null."""
     session = ctx.session
     if not session.multi:
         raise CommandError(errors.EXEC_WITHOUT_MULTI)
@@ -73,7 +73,7 @@ def discard(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_transaction("WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.")
 def watch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make the next EXEC do nothing if one of the keys changes before it."""
+    """Make the next EXEC run nothing if one of the keys changes before it."""
     if ctx.session.multi:
         raise CommandError(errors.WATCH_IN_MULTI)
     for name in argv[1:]:

@@ -160,5 +160,5 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("TGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
 def tgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Print the subcommands and what they are for."""
+    """Return the subcommands with their summaries."""
     return help_reply("TGROUP")

@@ -24,7 +24,6 @@ class Listeners:
         self.factory = factory  # makes the protocol of each accepted socket
         self._servers: list[asyncio.AbstractServer] = []
         self._made = ""  # path of the unix socket that this server has created
-        self.port = 0  # the TCP port of the last listening socket
 
     async def open(self) -> None:
         """Open the sockets that the configuration names. Raises OSError, ConfigError."""
@@ -56,10 +55,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self.factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
         self._servers.append(server)
-        found = int(server.sockets[0].getsockname()[1])
-        if context is None:
-            self.port = found
-        return found
+        return int(server.sockets[0].getsockname()[1])
 
     async def _unix(self, path: str, mode: int) -> None:
         """Listen on a unix socket. One that an earlier server left is replaced; another kind of file is not."""

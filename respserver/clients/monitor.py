@@ -23,8 +23,9 @@ def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
 
     ``clock_us``: microseconds since epoch. ``argv``: without passwords, see ``redacted``.
     """
+    seconds, micros = divmod(clock_us, 1_000_000)
     words = " ".join([quote(arg) for arg in argv])
-    return f"+{clock_us // 1_000_000}.{clock_us % 1_000_000:06d} [0 {addr}] {words}\r\n".encode()
+    return f"+{seconds}.{micros:06d} [0 {addr}] {words}\r\n".encode("utf-8", "surrogateescape")
 
 
 def redacted(argv: list[bytes], called: str = "") -> list[bytes]:

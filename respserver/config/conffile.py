@@ -77,47 +77,57 @@ def split_words(text: str) -> list[str]:
     A closing quote must be followed by a blank or the end: ``"a"b`` is an error, as in Redis.
     """
     words: list[str] = []
-    i, end = 0, len(text)
-    while True:
-        while i < end and text[i] in _SPACE:
-            i += 1
-        if i == end:
-            return words
-        word = bytearray()
-        quote = ""
-        while True:
-            if i == end:
-                if quote:
-                    raise ValueError("Unbalanced quotes in configuration line")
-                break
-            c = text[i]
-            if quote:
-                if c == quote:
-                    i += 1
-                    if i < end and text[i] not in _SPACE:
-                        raise ValueError("Unbalanced quotes in configuration line")
-                    break
-                if c == "\\" and i + 1 < end and (quote == '"' or text[i + 1] == "'"):
-                    if quote == '"' and text[i + 1] == "x" and i + 3 < end and _HEX.issuperset(text[i + 2 : i + 4]):
-                        word.append(int(text[i + 2 : i + 4], 16))
-                        i += 4
-                        continue
-                    i += 1
-                    escaped = _ESCAPES.get(text[i]) if quote == '"' else None
-                    if escaped is not None:
-                        word.append(escaped)
-                        i += 1
-                        continue
-                    c = text[i]
-            elif c in _SPACE:
-                break
-            elif c in "\"'":
-                quote = c
-                i += 1
-                continue
-            word += c.encode("utf-8", "surrogateescape")
-            i += 1
+    at = _skip_blanks(text, 0)
+    while at < len(text):
+        word, at = _word(text, at)
         words.append(word.decode("utf-8", "surrogateescape"))
+        at = _skip_blanks(text, at)
+    return words
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _word(text: str, at: int) -> tuple[bytes, int]:
+    """The word that begins at ``at``, and the position after it. Raises ValueError."""
+    word = b""
+    while at < len(text) and text[at] not in _SPACE:
+        if text[at] in "\"'":
+            quoted, at = _quoted(text, at)
+            return word + quoted, at
+        word += text[at].encode("utf-8", "surrogateescape")
+        at += 1
+    return word, at
+
+
+def _quoted(text: str, at: int) -> tuple[bytes, int]:
+    """The content of the quotes that open at ``at``, and the position after them. Raises ValueError."""
+    quote, end = text[at], len(text)
+    content = b""
+    at += 1
+    while at < end and text[at] != quote:
+        if text[at] == "\\" and at + 1 < end and (quote == '"' or text[at + 1] == "'"):
+            char, at = _escaped(text, at + 1, quote)
+            content += char
+        else:
+            content += text[at].encode("utf-8", "surrogateescape")
+            at += 1
+    if at == end or (at + 1 < end and text[at + 1] not in _SPACE):
+        raise ValueError("Unbalanced quotes in configuration line")
+    return content, at + 1
+
+
+def _escaped(text: str, at: int, quote: str) -> tuple[bytes, int]:
+    """The byte or character of an escape whose backslash is before ``at``, and the position after it."""
+    char = text[at]
+    if quote == '"' and char == "x" and at + 2 < len(text) and _HEX.issuperset(text[at + 1 : at + 3]):
+        return bytes([int(text[at + 1 : at + 3], 16)]), at + 3
+    if quote == '"' and char in _ESCAPES:
+        return bytes([_ESCAPES[char]]), at + 1
+    return char.encode("utf-8", "surrogateescape"), at + 1
 
 
 def quote(value: str) -> str:

@@ -66,34 +66,14 @@ class Config(Values):
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; nothing has changed then."""
-        wanted: list[tuple[str, Directive | None, str]] = []
-        seen: set[str] = set()
-        for raw_name, raw_value in pairs:
-            given = raw_name.decode("utf-8", "surrogateescape").lower()
-            name = ALIASES.get(given, given)
-            directive = DIRECTIVES.get(name)
-            if (directive is None and reason_ignored(name) is None) or (directive is not None and directive.hidden):
-                raise CommandError(f"ERR Unknown option or number of arguments for CONFIG SET - '{show(raw_name)}'")
-            if directive is not None and not directive.mutable:
-                raise _set_failed(given, "can't set immutable config")
-            if name in seen:
-                raise _set_failed(given, "duplicate parameter")
-            seen.add(name)
-            wanted.append((given, directive, raw_value.decode("utf-8", "surrogateescape")))
-
+        wanted = _wanted(pairs)
         before = {d.attr: getattr(self, d.attr) for _, d, _ in wanted if d is not None}
         ignored_before = dict(self.ignored)
         name = ""
         called: list[Callable[[], None]] = []
         try:
             for name, directive, text in wanted:
-                if directive is None:
-                    self.ignored[name] = text
-                    self.warn(f"CONFIG SET {name}: ignored ({reason_ignored(name)})")
-                else:
-                    # a list is replaced, limits are changed class by class
-                    old: Value = [] if directive.kind == "save" else before[directive.attr]
-                    self.take(directive, directive.parse(directive.split(text), old), by_client=True)
+                self._set(name, directive, text)
             for given, directive, _ in wanted:
                 name = given
                 callback = None if directive is None else self.on_change.get(directive.name)
@@ -104,12 +84,26 @@ class Config(Values):
             for attr, value in before.items():
                 setattr(self, attr, value)
             self.ignored = ignored_before
-            for callback in called:
-                try:
-                    callback()
-                except (ValueError, OSError, ConfigError) as again:  # the client must hear of the first failure
-                    self.warn(f"CONFIG SET {name}: the old settings could not be applied again: {again}")
+            self._call_again(called, name)
             raise _set_failed(name, str(exc)) from exc
+
+    def _set(self, name: str, directive: Directive | None, text: str) -> None:
+        """Set one directive; None: an ignored one. Raises ValueError."""
+        if directive is None:
+            self.ignored[name] = text
+            self.warn(f"CONFIG SET {name}: ignored ({reason_ignored(name)})")
+            return
+        # save points are replaced, limits are changed class by class
+        before: Value = [] if directive.kind == "save" else getattr(self, directive.attr)
+        self.take(directive, directive.parse(directive.split(text), before), by_client=True)
+
+    def _call_again(self, called: list[Callable[[], None]], name: str) -> None:
+        """Call callbacks again after a failure, with the old values. Further errors are only warnings."""
+        for callback in called:
+            try:
+                callback()
+            except (ValueError, OSError, ConfigError) as again:
+                self.warn(f"CONFIG SET {name}: the old settings could not be applied again: {again}")
 
     # -- CONFIG REWRITE --------------------------------------------------------------------------------------
     def rewrite(self) -> None:
@@ -121,6 +115,25 @@ class Config(Values):
         except (OSError, ConfigError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else exc.text
             raise CommandError(f"ERR Rewriting config file: {reason}") from exc
+
+
+def _wanted(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, Directive | None, str]]:
+    """The given name, the directive (None: an ignored one) and the value of each pair. Raises CommandError."""
+    wanted: list[tuple[str, Directive | None, str]] = []
+    seen: set[str] = set()
+    for raw_name, raw_value in pairs:
+        given = raw_name.decode("utf-8", "surrogateescape").lower()
+        name = ALIASES.get(given, given)
+        directive = DIRECTIVES.get(name)
+        if (directive is None and reason_ignored(name) is None) or (directive is not None and directive.hidden):
+            raise CommandError(f"ERR Unknown option or number of arguments for CONFIG SET - '{show(raw_name)}'")
+        if directive is not None and not directive.mutable:
+            raise _set_failed(given, "can't set immutable config")
+        if name in seen:
+            raise _set_failed(given, "duplicate parameter")
+        seen.add(name)
+        wanted.append((given, directive, raw_value.decode("utf-8", "surrogateescape")))
+    return wanted
 
 
 def _set_failed(name: str, why: str) -> CommandError:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 
 from respserver.config import conffile
-from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive, Value
 from respserver.config.values import Values
 
@@ -23,10 +22,10 @@ def rewrite(config: Values, path: str) -> None:
     """Write ``config`` into the file at ``path``. Raises OSError, and ConfigError if the result can't be loaded."""
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
         text = file.read()
-    _replace(path, compose(config, text, path))
+    _replace(path, _compose(config, text, path))
 
 
-def compose(config: Values, text: str, path: str) -> str:
+def _compose(config: Values, text: str, path: str) -> str:
     """The new text for a file with this ``text``. Raises OSError, ConfigError."""
     places, given = _read(text)
     lines = text.split("\n")
@@ -112,6 +111,3 @@ def _replace(path: str, text: str) -> None:
         except OSError:
             pass
         raise
-
-
-__all__ = ["ConfigError", "compose", "rewrite"]

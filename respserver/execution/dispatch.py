@@ -92,7 +92,7 @@ class Dispatcher(Executor):
         self._finish(conn, done)
 
     def _begin(self, session: Session) -> Context:
-        """The surroundings of the session's next commands; one reading of the clock for all of them."""
+        """Prepare the context for commands of a session, with one reading of the clock for all of them."""
         ctx, ks = self._ctx, self._data.ks
         ctx.ks = ks
         ctx.session = session
@@ -102,7 +102,7 @@ class Dispatcher(Executor):
         return ctx
 
     def _finish(self, conn: Connection, done: int) -> None:
-        """``done`` commands have run: see that their replies and records leave, and that what is held goes on."""
+        """After ``done`` commands of a run: update the stats, and queue the flush of replies and the backlog."""
         session, ticks, ks = conn.session, self._ticks, self._data.ks
         if done and self._command is not None:
             session.last_command = self._command.name

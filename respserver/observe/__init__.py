@@ -1,8 +1,8 @@
-"""What the server tells of itself: stats, INFO, slow log, log lines.
+"""Stats, INFO, slow log and log lines.
 
-    info          INFO, rendered
-    logs          log lines in redis-server's shape
-    slowlog       slow log, latency events and histograms
-    stats         what is counted, and what the parts tell INFO
+    info          the text of INFO
+    logs          log lines in redis-server's format
+    slowlog       slow log, latency events, histograms
+    stats         counters, and records of stats that parts fill in
     streamtotals  sums over all streams
 """

@@ -1,7 +1,7 @@
-"""INFO: Redis's sections and field names, filled with the truth; plus a section ``streams``.
+"""INFO: the sections and fields of Redis, and a section ``streams``.
 
-A field that Redis has and for which tidelog has no counterpart is left out, unless a client or a monitor is known to
-ask for it; then it says what is true (``cluster_enabled:0``, ``evicted_keys:0``).
+A field of Redis that has no meaning in tidelog is left out, unless clients or monitoring need it. Then it has the value
+that is true here (``cluster_enabled:0``, ``evicted_keys:0``).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from storage import stream
 from storage.keyspace import Keyspace
 
 Fields = Iterator[tuple[str, object]]
-COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are, or none
+COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
 
 
 @dataclass(slots=True)
 class ServerStats:
-    """One moment of the server."""
+    """The state of the server from which INFO is rendered."""
 
     now: int  # ms since epoch
     started: int  # ms since epoch
-    run_id: str  # 40 hex digits, new with each start
+    run_id: str  # 40 hex digits, different for each start
     roles: RoleStats
     config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
     keyspace: Keyspace
@@ -44,12 +44,12 @@ class ServerStats:
     walk: StreamWalk
     saves: Saves = field(default_factory=Saves)
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # how long each command took
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> times that it took
     log_offset: int = 0  # bytes of records ever logged
-    write_error: str | None = None  # why writes are refused now
+    write_error: str | None = None  # the error for writes that the disk causes now
     loading: bool = False
-    startup_memory: int = 0  # bytes: process_memory().anonymous when the server was ready and empty
-    keys_loaded: int = 0  # found at start-up
+    startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
+    keys_loaded: int = 0  # at the start
     channels: int = 0
     patterns: int = 0
     config_file: str = ""
@@ -98,7 +98,7 @@ def _server(s: ServerStats) -> Fields:
 def _clients(s: ServerStats) -> Fields:
     connected = blocked = subscribed = watching = watched_keys = largest_in = largest_out = 0
     for session in s.sessions:
-        if session.replica is not None:  # they are listed with the replicas
+        if session.replica is not None:  # counted with the replicas
             continue
         connected += 1
         blocked += session.blocked
@@ -123,7 +123,7 @@ def _clients(s: ServerStats) -> Fields:
 
 
 def memory_stats(s: ServerStats) -> dict[str, int]:
-    """Bytes by what they are for; MEMORY STATS and INFO memory print them."""
+    """Bytes by purpose, and the number of ``keys``, for MEMORY STATS and INFO memory."""
     process = process_memory()
     totals = s.walk.totals(s.keyspace)
     clients = replicas = 0
@@ -241,7 +241,7 @@ def _stats(s: ServerStats) -> Fields:
 
 
 def _replication(s: ServerStats) -> Fields:
-    # Sentinel reads these lines: names, order and values are Redis's
+    # Sentinel parses these lines: names, order and values are Redis's
     r = s.roles
     yield "role", "master" if r.leader else "slave"
     if not r.leader:
@@ -264,7 +264,7 @@ def _replication(s: ServerStats) -> Fields:
 
 
 def _following(s: ServerStats) -> Fields:
-    """What only a replica tells."""
+    """The fields that only a replica has."""
     r = s.roles
     up = r.state == "connected"
     yield "master_host", r.host
@@ -302,7 +302,7 @@ def _modules(_: ServerStats) -> Fields:
 
 
 def _used_commands() -> Iterator[Command]:
-    """Every command and subcommand that was called or refused since RESETSTAT."""
+    """All commands and subcommands that were called or refused since RESETSTAT."""
     return (c for c in all_commands() if c.calls or c.rejected or c.failed)
 
 
@@ -336,7 +336,7 @@ def _cluster(_: ServerStats) -> Fields:
 def _keyspace(s: ServerStats) -> Fields:
     ks = s.keyspace
     if ks.keys:
-        # The mean over some of the keys that expire: an estimate, as in Redis.
+        # the mean of some of the keys, as in Redis
         some = [at - s.now for at in islice(ks.expires.values(), 1000)]
         average = max(0, sum(some) // len(some)) if some else 0
         yield "db0", f"keys={len(ks.keys)},expires={len(ks.expires)},avg_ttl={average},subexpiry=0"
@@ -388,9 +388,10 @@ _NOT_DEFAULT = {"commandstats", "latencystats"}
 
 
 def render(stats: ServerStats, sections: list[str]) -> str:
-    """The text of INFO. ``sections``: names in any case; none: the default ones; ``all``, ``everything``, ``default``.
+    """The text of INFO.
 
-    An unknown name adds nothing, as in Redis.
+    ``sections``: names in any case, also ``all``, ``everything`` and ``default``; empty for the default ones. Unknown
+    names are ignored, as in Redis.
     """
     wanted: set[str] = set()
     for name in [section.lower() for section in sections] or ["default"]:

@@ -1,13 +1,12 @@
-"""Log lines in redis-server's shape, so that whatever reads Redis's log reads ours::
+"""Log lines in redis-server's format, so that tools that read its log can read ours::
 
     4711:M 21 Nov 2026 09:14:00.123 * Ready to accept connections
     ^pid ^role         local time    ^level: . debug  - verbose  * notice  # warning
 
-Rule 1: one event, one line; what a client sent is made printable first, so that nobody can forge a line.
-Rule 2: logging never fails: a full disk or a closed pipe must not take the server down with it.
-Rule 3: fields follow the text as ``name=value``, for people and for grep.
+Rule 1: an event is one line. Text is made printable first, so that clients can't forge lines.
+Rule 2: logging never fails. A full disk or a closed pipe must not end the server.
 
-A file is opened for each line, as Redis does: it may be renamed or removed at any time, and lines are rare.
+The file is opened for each line, as in Redis: it can be renamed or removed at any time, and lines are rare.
 """
 
 from __future__ import annotations
@@ -22,38 +21,38 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class Logger:
-    """Writes lines at or above ``level`` to ``path``, or to standard output where it is empty."""
+    """Writes lines at or above ``level`` to the file ``path``; to standard output if it is empty."""
 
     __slots__ = ("_pid", "level", "path", "role")
 
-    def __init__(self, path: str = "", level: str = "notice", role: str = "M") -> None:
+    def __init__(self, path: str = "", level: str = "notice") -> None:
         self.path = path
         self.level = LEVELS[level]
-        self.role = role  # M: leader, S: replica, C: a child or the time before the server runs
+        self.role = "M"  # M: leader, S: replica
         self._pid = os.getpid()
 
     def set_level(self, level: str) -> None:
         self.level = LEVELS[level]
 
-    def debug(self, text: str, **fields: object) -> None:
+    def debug(self, text: str) -> None:
         if self.level <= 0:
-            self._write(0, text, fields)
+            self._write(0, text)
 
-    def verbose(self, text: str, **fields: object) -> None:
+    def verbose(self, text: str) -> None:
         if self.level <= 1:
-            self._write(1, text, fields)
+            self._write(1, text)
 
-    def notice(self, text: str, **fields: object) -> None:
+    def notice(self, text: str) -> None:
         if self.level <= 2:
-            self._write(2, text, fields)
+            self._write(2, text)
 
-    def warning(self, text: str, **fields: object) -> None:
+    def warning(self, text: str) -> None:
         if self.level <= 3:
-            self._write(3, text, fields)
+            self._write(3, text)
 
     def trace(self, text: str, exc: BaseException) -> None:
-        """A bug of ours: the text, then the traceback line by line."""
-        import traceback  # only when there is one
+        """Log a bug: the text, then the traceback line by line."""
+        import traceback  # here, because it is rarely needed
 
         self.warning(text)
         for block in traceback.format_exception(exc):
@@ -61,22 +60,21 @@ class Logger:
                 self.warning(line)
 
     def check(self) -> None:
-        """Raise OSError if the log file can't be written: better said at the start than never."""
+        """Raise OSError if the log file can't be written. Used at the start."""
         if self.path:
             os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
 
-    def line(self, level: int, text: str, fields: dict[str, object], now: float) -> str:
-        """The line for an event at ``now`` (seconds since epoch), with its line feed."""
+    def line(self, level: int, text: str, now: float) -> str:
+        """The line for an event, with its line feed. ``now``: seconds since epoch."""
         local = time.localtime(now)
         stamp = (
             f"{local.tm_mday:02d} {_MONTHS[local.tm_mon - 1]} {local.tm_year} "
             f"{local.tm_hour:02d}:{local.tm_min:02d}:{local.tm_sec:02d}.{int(now % 1 * 1000):03d}"
         )
-        tail = "".join(f" {name}={_printable(str(value), quoted=True)}" for name, value in fields.items())
-        return f"{self._pid}:{self.role} {stamp} {_SIGNS[level]} {_printable(text)}{tail}\n"
+        return f"{self._pid}:{self.role} {stamp} {_SIGNS[level]} {_printable(text)}\n"
 
-    def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
-        data = self.line(level, text, fields, time.time()).encode("utf-8", "backslashreplace")
+    def _write(self, level: int, text: str) -> None:
+        data = self.line(level, text, time.time()).encode("utf-8", "backslashreplace")
         try:
             if not self.path:
                 os.write(1, data)
@@ -91,10 +89,7 @@ class Logger:
 
 
 def take_over_logging(logger: Logger) -> None:
-    """Send what Python's own ``logging`` has to say (asyncio's warnings) to ``logger``, in its shape.
-
-    asyncio has loaded ``logging`` already; nothing else of ours uses it.
-    """
+    """Send the records of Python's ``logging``, which asyncio uses for warnings, to ``logger``."""
     import logging
 
     class Handler(logging.Handler):
@@ -110,9 +105,7 @@ def take_over_logging(logger: Logger) -> None:
     logging.getLogger().handlers[:] = [Handler()]
 
 
-def _printable(text: str, quoted: bool = False) -> str:
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    if quoted and (not text or " " in text or '"' in text or "=" in text):
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

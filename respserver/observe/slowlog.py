@@ -1,6 +1,6 @@
-"""What took long: the slow log, latency events, and how long commands take (a histogram each).
+"""The slow log, latency events, and a histogram of the time that each command takes.
 
-Rule 1: nothing here reads a clock; times are arguments.  Rule 2: everything is bounded, whatever clients send.
+Rule 1: nothing here reads a clock; times are arguments. Rule 2: memory is bounded, whatever clients send.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from commands.declare import Command
 from commands.session import Session
 from respserver.config.config import Config
 
-BUCKETS: Final = 37 * 8 + 16  # of a histogram; the longest duration told apart is 2 ** 40 us, 12 days
+BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us, 12 days; longer durations are in the last one
 NO_LIMIT_NS: Final = 1 << 62  # nanoseconds that nothing takes
 
-MAX_ARGS = 32  # arguments of a command that the slow log keeps; the last says how many more there were
-MAX_ARG_BYTES = 128  # bytes of an argument that it keeps
-MAX_SAMPLES = 160  # latency samples kept for an event
+MAX_ARGS = 32  # the most arguments of a command in the slow log; the last one says how many were left out
+MAX_ARG_BYTES = 128  # the most bytes of an argument there
+MAX_SAMPLES = 160  # the most latency samples of an event
 
 SlowEntry = tuple[int, int, int, list[bytes], str, str]  # id, unix seconds, microseconds, argv, address, name
 
 
 class SlowLog:
-    """Commands slower than ``slower_than`` microseconds, newest first; negative: none; 0: every command."""
+    """Commands that took at least ``slower_than`` microseconds, newest first; negative: none; 0: all."""
 
     __slots__ = ("_entries", "_next_id", "slower_than")
 
@@ -37,7 +37,7 @@ class SlowLog:
         self._entries = deque(list(self._entries)[: max(0, max_len)], maxlen=max(0, max_len))
 
     def note(self, unix_seconds: int, usec: int, argv: list[bytes], addr: str, name: str) -> None:
-        """Enter a command if it was slow enough. The arguments are cut, so that a giant command is not kept alive."""
+        """Add a command if it was slow enough. Only the beginnings of long arguments are kept."""
         if self.slower_than < 0 or usec < self.slower_than:
             return
         self._entries.appendleft((self._next_id, unix_seconds, usec, _cut(argv), addr, name))
@@ -48,11 +48,8 @@ class SlowLog:
         return list(self._entries)
 
     def reset(self) -> None:
-        """Forget the entries; IDs go on."""
+        """Remove all entries. IDs go on."""
         self._entries.clear()
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 def _cut(argv: list[bytes]) -> list[bytes]:
@@ -67,11 +64,7 @@ def _cut(argv: list[bytes]) -> list[bytes]:
 
 
 class LatencyEvents:
-    """Named events that took ``threshold`` ms or more; 0 switches the monitor off.
-
-    Redis's names where the thing is the same: ``command``, ``fast-command``, ``aof-write``, ``aof-fsync-always``,
-    ``expire-cycle``.
-    """
+    """Events that took at least ``threshold`` ms; 0: none. Their names are Redis's: ``command``, ``fast-command``."""
 
     __slots__ = ("_samples", "threshold")
 
@@ -80,7 +73,7 @@ class LatencyEvents:
         self._samples: dict[str, deque[tuple[int, int]]] = {}
 
     def note(self, event: str, unix_seconds: int, ms: int) -> None:
-        """Two spikes in one second are one sample: the worse."""
+        """Add a sample if it was slow enough. Of two in the same second the slower one is kept."""
         if self.threshold <= 0 or ms < self.threshold:
             return
         samples = self._samples.setdefault(event, deque(maxlen=MAX_SAMPLES))
@@ -94,15 +87,15 @@ class LatencyEvents:
         return {event: list(samples) for event, samples in self._samples.items()}
 
     def reset(self, events: list[str]) -> int:
-        """Forget these events, or all where none is named; how many there were."""
+        """Forget the named events, or all if none is named. Returns how many there were."""
         named = events or list(self._samples)
         return sum(self._samples.pop(event, None) is not None for event in named)
 
 
 class Histogram:
-    """How long a command took, in buckets of which eight make a doubling: a percentile is at most 12 % too high.
+    """The times that a command took, in buckets, eight for each doubling. So percentiles are at most 12 % too high.
 
-    Bucket of a duration of ``u`` microseconds, where ``shift`` makes ``u >> shift`` a number from 8 to 15::
+    The bucket of ``u`` microseconds, where ``shift`` makes ``u >> shift`` a number from 8 to 15::
 
         u < 16:    u                                         (exact)
         u >= 16:   shift * 8 + (u >> shift)                  shift = bit_length(u) - 4
@@ -112,7 +105,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._counts: list[int] = []  # grown to the slowest bucket seen
+        self._counts: list[int] = []  # by bucket, up to the slowest one in use
 
     def note(self, usec: int) -> None:
         if usec < 16:
@@ -127,7 +120,7 @@ class Histogram:
         self.calls += 1
 
     def percentile(self, percent: float) -> float:
-        """Microseconds within which ``percent`` of the calls were done (upper end of the bucket); 0.0 without calls."""
+        """The microseconds within which ``percent`` of the calls ended (upper end of a bucket); 0.0 without calls."""
         need = self.calls * percent / 100.0
         seen = 0
         for bucket, count in enumerate(self._counts):
@@ -137,7 +130,7 @@ class Histogram:
         return 0.0
 
     def doublings(self) -> list[tuple[int, int]]:
-        """``(microseconds, calls that took no longer)`` for powers of two, from the first that has any."""
+        """``(microseconds, calls that took at most that)`` for powers of two, from the first one that has calls."""
         pairs: list[tuple[int, int]] = []
         seen = 0
         limit = 1
@@ -153,7 +146,7 @@ class Histogram:
 
 
 def _upper(bucket: int) -> int:
-    """The longest duration, in microseconds, that falls into a bucket."""
+    """The longest duration in a bucket, in microseconds."""
     if bucket < 16:
         return bucket
     shift = bucket // 8 - 1
@@ -161,19 +154,19 @@ def _upper(bucket: int) -> int:
 
 
 class Timings:
-    """All of the above for one server, as its directives want them. Implements ``TimingsPart``."""
+    """All of the above for one server, configured by its directives. Implements ``TimingsPart``."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.slowlog = SlowLog()
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
-        self.tracking = False  # histograms are kept
-        self.slow_ns = NO_LIMIT_NS  # nanoseconds from which on slow() wants to hear of a command
+        self.tracking = False  # whether histograms are kept
+        self.slow_ns = NO_LIMIT_NS  # slow() is called for commands that take longer, in nanoseconds
         self.configure()
 
     def configure(self) -> None:
-        """Directives have changed."""
+        """Apply directives that have changed."""
         config = self._config
         self.tracking = config.latency_tracking
         self.slowlog.slower_than = config.slowlog_log_slower_than
@@ -187,11 +180,11 @@ class Timings:
         self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
     def note(self, name: str, took_ns: int) -> None:
-        """A command took so long: its histogram."""
+        """Add a call to the histogram of the command."""
         self.histograms.setdefault(name, Histogram()).note(took_ns // 1000)
 
     def slow(self, session: Session, command: Command | None, argv: list[bytes], took_ns: int, now: int) -> None:
-        """A command took ``slow_ns`` or longer. ``argv``: without its secrets. ``now``: ms since epoch."""
+        """Add a call to the slow log and the latency events. ``argv``: without passwords. ``now``: ms since epoch."""
         flags = command.flags if command is not None else frozenset()
         if "skip_slowlog" in flags or ("blocking" in flags and session.blocked):
             return
@@ -200,6 +193,6 @@ class Timings:
         self.latency.note("fast-command" if "fast" in flags else "command", seconds, took_ns // 1_000_000)
 
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Command -> its calls, and ``(microseconds, calls that took no longer)`` for powers of two."""
+        """Command -> its calls, and ``(microseconds, calls that took at most that)`` for powers of two."""
         found = sorted(self.histograms.items())
         return {name: (histogram.calls, histogram.doublings()) for name, histogram in found if histogram.calls}

@@ -1,7 +1,4 @@
-"""What the server counts while it runs, and what its parts tell of themselves to INFO and ROLE.
-
-Rule 1: ``Counters`` is written by the connections and the dispatcher, and only they and RESETSTAT write it.
-"""
+"""Counters of the running server, and the stats that its parts give to INFO and ROLE."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 
-MAX_ERROR_CODES = 128  # distinct codes counted; anything beyond can only come from a bug
+MAX_ERROR_CODES = 128  # the most error codes that are counted; there are fewer, unless a bug makes them up
 
 
 class Rate:
-    """Events a second, averaged over the last 16 samples of a running count."""
+    """Events a second: the mean of the last 16 samples of a running count."""
 
     __slots__ = ("_last_at", "_last_count", "_samples")
 
@@ -36,7 +33,7 @@ class Rate:
 
 
 class Counters:
-    """Running counts since the start or the last RESETSTAT."""
+    """Counts since the start or the last CONFIG RESETSTAT."""
 
     def __init__(self) -> None:
         self.ops_rate = Rate()
@@ -47,7 +44,7 @@ class Counters:
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
         self.connections_received = 0
-        self.connections_rejected = 0  # over maxclients, or refused by protected mode
+        self.connections_rejected = 0  # because of maxclients or protected mode
         self.commands_processed = 0
         self.net_input = 0  # bytes
         self.net_output = 0  # bytes
@@ -55,9 +52,9 @@ class Counters:
         self.writes = 0  # chunks sent
         self.error_replies = 0
         self.errors: dict[str, int] = {}  # error code -> replies
-        self.query_buffer_cuts = 0  # clients closed for an endless command
-        self.output_buffer_cuts = 0  # clients closed for not reading
-        self.idle_cuts = 0  # clients closed by ``timeout``
+        self.query_buffer_cuts = 0  # clients closed because of client-query-buffer-limit
+        self.output_buffer_cuts = 0  # clients closed because of client-output-buffer-limit
+        self.idle_cuts = 0  # clients closed because of ``timeout``
 
     def note_error(self, text: str) -> None:
         """Count an error reply by its code; ``text`` as in CommandError."""
@@ -69,7 +66,7 @@ class Counters:
             self.errors[code] = 1
 
     def sample(self, now: int) -> None:
-        """Feed the rates; called some ten times a second. ``now``: ms since epoch."""
+        """Called ``hz`` times a second: add a sample to each rate. ``now``: ms since epoch."""
         self.ops_rate.sample(now, self.commands_processed)
         self.input_rate.sample(now, self.net_input)
         self.output_rate.sample(now, self.net_output)
@@ -77,11 +74,11 @@ class Counters:
 
 @dataclass(slots=True)
 class Saves:
-    """What became of the checkpoints."""
+    """Stats of the checkpoints."""
 
     running: bool = False
-    started: int = 0  # unix seconds of the running one
-    last: int = 0  # unix seconds of the last good one, or of the start
+    started: int = 0  # unix seconds when the running one began
+    last: int = 0  # unix seconds of the last successful one, or of the start
     last_ok: bool = True
     last_seconds: int = -1  # how long the last one took; -1: none yet
     count: int = 0  # completed since the start
@@ -89,39 +86,39 @@ class Saves:
 
 @dataclass(slots=True)
 class ReplicaStats:
-    """One connected replica, as INFO and ROLE tell of it."""
+    """One connected replica, for INFO and ROLE."""
 
     host: str
     port: int
     state: str  # wait_bgsave, send_bulk, online
-    offset: int  # log offset that it acknowledged
-    lag: int  # seconds since it last said so
+    offset: int  # log offset that it has acknowledged
+    lag: int  # seconds since its last acknowledgement
 
 
 @dataclass(slots=True)
 class RoleStats:
-    """What INFO replication and ROLE tell. Times in seconds, sizes in bytes."""
+    """Stats for INFO replication and ROLE. Times in seconds, sizes in bytes."""
 
     leader: bool = True
     replicas: list[ReplicaStats] = field(default_factory=list)
-    good_replicas: int = 0  # of those, how many count for min-replicas-to-write
+    good_replicas: int = 0  # those that count for min-replicas-to-write
     failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
     id: str = ""
     previous_id: str = "0" * 40
-    previous_offset: int = -1  # log offset up to which the previous ID is good; -1: there is none
+    previous_offset: int = -1  # log offset up to which the previous ID is valid; -1: there is none
     backlog_active: bool = False
-    backlog_first: int = 0  # oldest log offset from which a replica can go on
-    # of a replica
+    backlog_first: int = 0  # the oldest log offset from which a replica can continue
+    # if this server is a replica
     host: str = ""
     port: int = 0
-    state: str = ""  # connect, connecting, sync, connected: as ROLE says it
-    last_io: int = -1  # since the leader was last heard; -1 never
+    state: str = ""  # connect, connecting, sync, connected
+    last_io: int = -1  # since the leader was last heard of; -1: never
     syncing: bool = False
-    sync_total: int = 0  # bytes of the copy under way; an estimate
+    sync_total: int = 0  # bytes of the copy that is being received; an estimate
     sync_read: int = 0
     sync_last_io: int = -1
     down_since: int = -1  # since the link was lost; -1: it is up
-    # totals since start
+    # totals since the start
     full_syncs: int = 0
     partial_syncs: int = 0
     refused_partial: int = 0
@@ -131,32 +128,32 @@ class RoleStats:
 
 @dataclass(slots=True)
 class ProcessMemory:
-    """Bytes of this process."""
+    """Memory of this process, in bytes."""
 
-    anonymous: int  # its own data: what maxmemory limits; file pages (LMDB's maps) are not in it
-    resident: int  # everything that is in memory now
+    anonymous: int  # limited by maxmemory; without pages of files, such as LMDB's maps
+    resident: int  # all pages that are in memory now
     peak: int  # the most that was ever resident
 
 
 def process_memory() -> ProcessMemory:
-    """From ``/proc/self/status``; where that is missing, the peak stands for all three."""
+    """Read from ``/proc/self/status``. On systems without it, all three are the peak."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    figures = {"RssAnon": peak, "VmRSS": peak, "VmHWM": peak}
+    sizes = {"RssAnon": peak, "VmRSS": peak, "VmHWM": peak}
     try:
         with open("/proc/self/status", "rb") as status:
             for line in status:
                 name, _, rest = line.partition(b":")
                 key = name.decode()
-                if key in figures:
-                    figures[key] = int(rest.split()[0]) * 1024
+                if key in sizes:
+                    sizes[key] = int(rest.split()[0]) * 1024
     except OSError:
         pass
-    return ProcessMemory(figures["RssAnon"], figures["VmRSS"], max(figures["VmHWM"], figures["VmRSS"]))
+    return ProcessMemory(sizes["RssAnon"], sizes["VmRSS"], max(sizes["VmHWM"], sizes["VmRSS"]))
 
 
 def system_memory() -> int:
-    """Bytes of memory that the machine has; 0 where the system doesn't say."""
+    """The memory of the machine in bytes; 0 if the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

@@ -15,9 +15,9 @@ class StreamTotals:
 
     streams: int = 0
     entries: int = 0
-    entries_added: int = 0  # ever, by the streams that exist
+    entries_added: int = 0  # ever, to the present streams
     nodes: int = 0
-    memory: int = 0  # bytes, estimated by each stream
+    memory: int = 0  # bytes; an estimate
     groups: int = 0
     pending: int = 0
     expired: int = 0
@@ -26,12 +26,12 @@ class StreamTotals:
 
 
 class StreamWalk:
-    """Totals of a keyspace. A walk that took long is reused for a while, so it costs at most about 5 % of the time."""
+    """Computes the totals. A result that took long is reused for 20 times as long, so that it costs at most 5 % of the
+    time."""
 
     __slots__ = ("_cost", "_taken_at", "_totals")
 
-    # A walk cheaper than this is made anew each time: its figures are exact.
-    CHEAP_SECONDS = 0.005
+    CHEAP_SECONDS = 0.005  # a result that took at most that is never reused: it is exact
 
     def __init__(self) -> None:
         self._totals = StreamTotals()

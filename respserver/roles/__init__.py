@@ -1,7 +1,7 @@
-"""Leader or replica, and what follows from it.
+"""The role of the server, leader or replica.
 
-    failover  FAILOVER: handing over without losing anything
-    link      a replica's link to its leader: what comes of what the leader sends
-    replicas  the replicas of this server: who may go on, who gets a copy, what the journal keeps for them
-    roles     which of the two this server is: REPLICAOF, FAILOVER, PSYNC
+    failover  FAILOVER: a leader hands over to a replica without losing writes
+    link      a replica's link to its leader, and the data that comes over it
+    replicas  a server's own replicas: PSYNC, acknowledgements, the part of the journal that they need
+    roles     changes of role: REPLICAOF, FAILOVER, PSYNC
 """

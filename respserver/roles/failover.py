@@ -1,12 +1,13 @@
-"""FAILOVER: this leader hands over to one of its replicas, and nothing that was acknowledged is lost.
+"""FAILOVER: this leader hands over to one of its replicas, without losing acknowledged writes.
 
-    waiting-for-sync       writes are held back; the replica catches up
-    failover-in-progress   it has everything: this server follows it (PSYNC ... FAILOVER), which makes it the leader
+    waiting-for-sync       writes are held back until the replica has everything
+    failover-in-progress   the replica has everything: this server follows it with PSYNC ... FAILOVER, which makes the
+                           replica the leader
 
-Rule 1: the roles change in the moment in which the replica acknowledges all of this server's log: from then on nothing
-more is logged here, so nothing can be missing there.
-Rule 2: an end before that changes nothing: writes go on. After that this server can only go back to leading under a
-new replication ID, as the other may have become leader meanwhile.
+Rule 1: this server becomes a replica when the other one has acknowledged all of its log. From then on it logs nothing,
+so the other one lacks nothing.
+Rule 2: if a failover ends before that, writes go on as before. If it is given up later, this server becomes a leader
+with a new replication ID, because the other one may already lead.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from respserver.ticks import Ticks
 
 
 class FailoverOwner(Protocol):
-    """What a failover needs of the roles."""
+    """The methods of ``Roles`` that a failover uses."""
 
     def become_replica(self, host: str, port: int) -> None: ...
     def become_leader(self) -> None:
-        """Raises CommandError; then it still is a replica."""
+        """Raises CommandError; then this server is still a replica."""
     def failover_ended(self) -> None: ...
 
 
 class Failover:
-    """One FAILOVER, from the command to its end. ``target`` None: the first replica that has everything."""
+    """One FAILOVER, from the command to its end. ``target``: host and port; None: the first replica that has
+    everything."""
 
     def __init__(
         self, owner: FailoverOwner, clock: Clock, data: Data, ticks: Ticks, pauses: Pauses, replicas: Replicas,
@@ -49,7 +51,7 @@ class Failover:
         self._replicas = replicas
         self._logger = logger
         self._target = target
-        self._deadline = clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0 never
+        self._deadline = clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0: none
         self._force = force
         logger.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
         pauses.hold_writes(True)
@@ -59,8 +61,8 @@ class Failover:
         return f"{self._target[0]}:{self._target[1]}" if self._target is not None else "a replica"
 
     def heard(self, feed: Feed) -> None:
-        """A replica acknowledged."""
-        if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: nobody can follow it
+        """Called when a replica has acknowledged."""
+        if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: its address is unknown
             return
         if self._target is not None and (feed.host, feed.port) != self._target:
             return
@@ -89,7 +91,7 @@ class Failover:
             self._replicas.ask()
 
     def link_failed(self, error: Exception) -> None:
-        """The replica that should take over can't be reached (that is tried again), or refuses."""
+        """Called when the replica can't be reached, which is retried, or when it refuses to take over."""
         if self.state == "failover-in-progress" and isinstance(error, RefusedError):
             try:
                 self.abort(str(error))
@@ -97,18 +99,18 @@ class Failover:
                 self._logger.warning(f"This server goes on trying to follow: {failed.text}")
 
     def done(self) -> None:
-        """The other is the leader, and this server follows it."""
+        """Called when this server is connected to the new leader."""
         self._logger.notice(f"FAILOVER is complete: {self._whom()} is the leader")
         self._end()
 
     def abort(self, why: str) -> None:
-        """Give it up; this server leads (again). Raises CommandError if it can't: then it is a replica."""
+        """Give up; this server is the leader (again). Raises CommandError if that fails: then it is a replica."""
         self.end(why)
         if self.state != "waiting-for-sync":
             self._owner.become_leader()
 
     def end(self, why: str) -> None:
-        """Give it up, and stay what this server is now."""
+        """Give up and keep the present role."""
         self._logger.warning(f"FAILOVER is given up: {why}")
         self._end()
 

@@ -1,10 +1,11 @@
-"""A replica's link to its leader: what this server says of itself, and what becomes of what the leader sends.
+"""A replica's link to its leader.
 
-``replication.follow`` speaks with the leader; this is where its batches, copies and messages meet the server's data.
+``replication.follow`` talks to the leader. This module applies batches, copies and messages from there to the
+server's data, and says what this server has.
 
-Rule 1: a batch is applied where this log ends, whole, or not at all. A log that is found to differ from the leader's is
-never patched: everything is copied anew.
-Rule 2: nothing is acknowledged that is not in this server's log.
+Rule 1: a batch is applied as a whole, at the end of this server's log. If the log turns out to differ from the
+leader's, it is not repaired: a full copy replaces it.
+Rule 2: only what is in this server's log is acknowledged.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from respserver.roles.replicas import Replicas
 from respserver.ticks import Ticks
 from storage.replay import replay
 
-COMPARED = 1 << 20  # bytes of its end by which a replica's log is compared to its leader's
-ACKNOWLEDGE_MS = 1000  # a replica says by itself how far it is
+COMPARED = 1 << 20  # bytes at the end of the log that are compared with the leader's
+ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not asked for
 
 
 class LeaderTransport:
-    """The link as one of the clients, for CLIENT LIST and CLIENT KILL (``commands.session.Transport``)."""
+    """The link as a client, for CLIENT LIST and CLIENT KILL. Implements ``commands.session.Transport``."""
 
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
@@ -47,11 +48,11 @@ class LeaderTransport:
     def kill(self) -> None:
         self.socket.kill()
 
-    def unblock(self, error: bool) -> bool:  # noqa: ARG002 - it never waits
+    def unblock(self, error: bool) -> bool:  # noqa: ARG002 - it never blocks
         return False
 
     def push(self, data: bytes) -> None:
-        """It subscribes to nothing."""
+        """Does nothing: the link has no subscriptions."""
 
     def stats(self) -> TransportStats:
         return TransportStats()
@@ -65,8 +66,8 @@ class LeaderLink:
         replicas: Replicas, logger: Logger, replace_data: Callable[[], Coroutine[object, object, None]],
         stop: Callable[[bool, bool], None], on_change: Callable[[], None], on_failure: Callable[[Exception], None],
     ) -> None:  # fmt: skip
-        """``replace_data`` opens the directory's data in place of that in memory; ``stop(save, now)`` ends the server;
-        ``on_change`` and ``on_failure`` hear of the link's state and of attempts that failed."""
+        """``replace_data`` opens the data directory again. ``stop(save, now)`` ends the server. ``on_change`` is called
+        when the state of the link has changed, ``on_failure`` when an attempt to connect has failed."""
         self._config = config
         self._clock = clock
         self._data = data
@@ -80,38 +81,38 @@ class LeaderLink:
         self._stop_server = stop
         self._on_change = on_change
         self._on_failure = on_failure
-        self.takeover = False  # a FAILOVER: the one that is followed is asked to lead
+        self.takeover = False  # during a FAILOVER: the server that is followed is asked to become the leader
         self._follower: Follower | None = None
         self._bytes_in = 0
-        self._applied = 0  # log offset after the last batch applied
-        self._distrust = False  # a batch could not be applied: only a full copy helps
-        self._asked = False  # the leader waits for an acknowledgement
-        self._told = (0, 0)  # what was acknowledged last: log offset, and that on disk
-        self._told_at = 0  # ms (monotonic)
-        self._ending: set[asyncio.Future[None]] = set()  # links that were stopped, and a copy that is being opened
-        self._session: Session | None = None  # as CLIENT LIST shows it
+        self._applied = 0  # log offset after the last applied batch
+        self._distrust = False  # this log differs from the leader's: a full copy is needed
+        self._asked = False  # the leader has asked for an acknowledgement
+        self._told = (0, 0)  # the last acknowledgement: log offset, log offset on disk
+        self._told_at = 0  # ms (monotonic) of it
+        self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and of a copy that is being opened
+        self._session: Session | None = None  # of the link, for CLIENT LIST
 
-    # -- beginning and end ---------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------
     @property
     def up(self) -> bool:
         return self._follower is not None and self._follower.up
 
     @property
     def syncing(self) -> bool:
-        """A full copy is coming in."""
+        """Whether a full copy is being received."""
         return self._follower is not None and self._follower.state == "sync"
 
     def leads_to(self, host: str, port: int) -> bool:
-        """Whether that is the leader it follows."""
+        """Whether this is the leader that the link is for."""
         follower = self._follower
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
     def start(self, host: str, port: int) -> None:
-        """Look for that leader."""
+        """Follow this leader: connect, and reconnect after errors."""
         self._follower = Follower(self, host, port)
 
     def stop(self) -> None:
-        """Follow nobody."""
+        """End the link."""
         follower, self._follower = self._follower, None
         if follower is None:
             return
@@ -126,15 +127,15 @@ class LeaderLink:
         task.add_done_callback(self._ending.discard)
 
     def trust(self) -> None:
-        """This server leads: its log is what it is."""
+        """Called when this server becomes a leader: its log can't differ from another one any more."""
         self._distrust = False
 
     async def settled(self) -> None:
-        """Whatever earlier links left under way has ended."""
+        """Wait until the tasks of stopped links have ended."""
         while self._ending:
             await asyncio.wait(set(self._ending))
 
-    # -- what the leader is told ---------------------------------------------------------------------------------
+    # -- to the leader -------------------------------------------------------------------------------------------
     def introduction(self) -> Introduction:
         config, disk = self._config, self._data.disk
         if self._gates.loading:
@@ -148,7 +149,7 @@ class LeaderLink:
         )  # fmt: skip
         who.failover = self.takeover
         if not self._distrust:
-            # the one that is to take over knows this server by its present ID
+            # the replica that takes over knows this server by its present ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
             who.offset, who.history = disk.offset, disk.signature()
             who.longer = disk.piece(COMPARED) if who.history is not None else None
@@ -160,7 +161,7 @@ class LeaderLink:
             self._ticks.after(self._answer)
 
     def _answer(self) -> None:
-        """The tick is over: its batch is durable, or waits for the disk; then on_time() comes back to it."""
+        """Acknowledge if the leader has asked for it; not while batches are stalled: on_time() comes back."""
         if self._asked and not self._ticks.stalled:
             self._asked = False
             self._acknowledge()
@@ -170,7 +171,7 @@ class LeaderLink:
         if follower is None or not follower.up:
             return
         if disk.offset != self._applied and not self._data.ks.log and not self._ticks.stalled:
-            self._distrust = True  # what was logged is not what came
+            self._distrust = True  # the log did not grow by what was received
             follower.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: copied anew"))
             return
         self._told = disk.offset, disk.synced
@@ -178,7 +179,7 @@ class LeaderLink:
         follower.acknowledge(*self._told)
 
     def on_time(self, mono: int) -> None:
-        """Some ten times a second."""
+        """Called ``hz`` times a second. ``mono``: ms, monotonic."""
         follower = self._follower
         if follower is None:
             return
@@ -187,20 +188,20 @@ class LeaderLink:
             follower.on_time()
             self._acknowledge()
         elif self._told[0] > self._told[1] and self._data.disk.synced > self._told[1]:
-            self._acknowledge()  # what it has is on disk now
+            self._acknowledge()  # more is on disk now
         self._answer()
         follower.hold(self._ticks.stalled)
 
-    # -- what the leader sends -----------------------------------------------------------------------------------
+    # -- from the leader (FollowerOwner) -------------------------------------------------------------------------
     def batch(self, offset: int, batch: bytes) -> None:
         if offset != self._applied:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
         try:
             replay(self._data.ks, batch)
-        except Exception as error:  # whatever it is: part of the batch must not stay
+        except Exception as error:  # of any kind: part of the batch may have been applied
             self._distrust = True
             self._logger.warning(f"A batch of the leader can't be applied: {error!r}; everything is copied anew")
-            self._reload("this server's data is copied anew")  # part of the batch may be in memory
+            self._reload("this server's data is copied anew")
             raise LinkError("a batch that can't be applied") from error
         self._applied = offset + len(batch)
         self._ticks.queue()
@@ -228,7 +229,7 @@ class LeaderLink:
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
     def _reload(self, why: str) -> asyncio.Future[None]:
-        """Begin to open what is in the data directory, in place of what is in memory."""
+        """Start to open the data directory again. ``why``: for log lines about the replicas, which must reconnect."""
         self._data.ks.log.clear()
         self._data.ks.ready.clear()
         self._gates.load(True)
@@ -241,7 +242,7 @@ class LeaderLink:
     async def _open_again(self) -> None:
         try:
             await self._replace_data()
-        except Exception as error:  # noqa: BLE001 - a bug, too, must not leave a server that is loading for ever
+        except Exception as error:  # noqa: BLE001 - also after a bug the server must not stay in state loading
             self._logger.warning(f"The data directory can't be opened again, the server ends: {error!r}")
             self._stop_server(False, False)
             return
@@ -261,14 +262,14 @@ class LeaderLink:
         self._pubsub.deliver(channel, text)
         self._replicas.message(channel, text)
 
-    # -- how the link is -----------------------------------------------------------------------------------------
+    # -- the state of the link -----------------------------------------------------------------------------------
     def patience(self) -> float:
         return self._config.repl_timeout
 
     def tls(self) -> SSLContext | None:
         if not self._config.tls_replication:
             return None
-        from respserver.clients.tls import build_client_context  # ssl takes its time to load
+        from respserver.clients.tls import build_client_context  # here, because ssl is slow to import
 
         return build_client_context(self._config)
 
@@ -291,7 +292,7 @@ class LeaderLink:
         self._logger.warning(text)
 
     def _show(self, follower: Follower | None) -> None:
-        """The link among the clients, while there is one."""
+        """Add the link to the clients while it is connected, else remove it."""
         if self._session is not None:
             self._clients.remove(self._session)
             self._session = None
@@ -308,7 +309,7 @@ class LeaderLink:
         self._clients.add(session)
 
     def describe(self, stats: RoleStats) -> None:
-        """Enter what is known of the link."""
+        """Fill in the fields about the link."""
         stats.bytes_in = self._bytes_in
         link = self._follower
         if link is None:

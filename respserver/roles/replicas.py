@@ -1,9 +1,9 @@
-"""The replicas of this server: who may go on and who needs a copy, what each has, and what the journal keeps for them.
+"""The replicas of this server: how each one continues, what it has acknowledged, and the journal that they need.
 
-Rule 1: the journal keeps what a connected replica lacks, however much that is; for those that are away it keeps
-repl-backlog-size bytes, until none has been seen for repl-backlog-ttl.
-Rule 2: a replica goes on only where its log is certainly the beginning of ours: same history (persistence.history), and
-the same bytes at its end, as far as we still have them.
+Rule 1: the journal keeps everything that a connected replica lacks. For replicas that are not connected it keeps
+repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one was connected.
+Rule 2: a replica may continue only if its log is the beginning of ours: the same history (persistence.history), and the
+same bytes at the end of its log, as far as we still have them. Else it gets a full copy.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from respserver.observe.logs import Logger
 from respserver.observe.stats import ReplicaStats, RoleStats
 from respserver.ticks import Ticks
 
-COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are read back to be compared
+COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
 
 
 class Introduced:
-    """What REPLCONF told of a client that may be a replica."""
+    """What a client, probably a replica, has told with REPLCONF."""
 
     __slots__ = ("history", "host", "port", "version")
 
     def __init__(self) -> None:
-        self.version = 0  # of the link; 0: it is no tidelog server
-        self.host = ""  # "": the address it comes from
+        self.version = 0  # of the replication protocol; 0: it is no tidelog server
+        self.host = ""  # "": the address of its connection
         self.port = 0
-        self.history: list[tuple[int, int]] = []  # start and crc32 of the last pieces of its log, of any length
+        self.history: list[tuple[int, int]] = []  # (start offset, crc32) of the last pieces of its log
 
     def note(self, option: bytes, value: bytes) -> None:
-        """One option of REPLCONF. Raises CommandError."""
+        """Take one option of REPLCONF. Raises CommandError."""
         name = option.lower()
         if name == b"listening-port":
             self.port = integer(value)
@@ -74,7 +74,7 @@ class Replicas:
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients, logger: Logger,
         on_heard: Callable[[Feed], None],
     ) -> None:  # fmt: skip
-        """``on_heard`` is called when a replica has acknowledged."""
+        """``on_heard``: called when a replica has acknowledged."""
         self._config = config
         self._clock = clock
         self._data = data
@@ -88,13 +88,13 @@ class Replicas:
         self.partial_syncs = 0
         self.refused_partial = 0
         self.bytes_out = 0
-        self._starting: list[tuple[Feed, Connection]] = []  # begin when this tick's replies are out
+        self._starting: list[tuple[Feed, Connection]] = []  # feeds that begin at the end of this tick
         self._introduced: dict[Session, Introduced] = {}
         self._connections: dict[Feed, Connection] = {}
-        self._seen = 0  # ms (monotonic) when there last was a replica, 0: never
-        self._alive_at = 0  # ms (monotonic) of the last sign of life to all
-        self._ask = False  # they are asked at the end of this tick
-        self._work: set[asyncio.Future[Any]] = set()  # what threads do for replicas
+        self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
+        self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
+        self._ask = False  # all are asked to acknowledge at the end of this tick
+        self._work: set[asyncio.Future[Any]] = set()  # work of threads for replicas
         clients.on_leave.append(self._left)
 
     @property
@@ -107,16 +107,16 @@ class Replicas:
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Options and values, in pairs; False if no reply is due. Raises CommandError."""
+        """Take pairs of options and values. Returns False if no reply must be sent. Raises CommandError."""
         who = self._introduced.setdefault(session, Introduced())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
-                return False  # not a replica's connection: Redis doesn't answer either
+                return False  # from a client that is no replica; Redis sends no reply, either
             who.note(options[at], options[at + 1])
         return True
 
     def introduced(self, session: Session) -> tuple[Introduced, Connection]:
-        """What a client told that sends PSYNC. Raises CommandError: it is no replica of ours."""
+        """What the sender of a PSYNC has told with REPLCONF. Raises CommandError if it is no tidelog server."""
         who, conn = self._introduced.get(session), connection_of(session)
         if who is None or not who.version or conn is None:
             raise CommandError(
@@ -125,7 +125,7 @@ class Replicas:
         return who, conn
 
     def psync(self, session: Session, replid: str, offset: int) -> None:
-        """The connection is a replica's from now on; what it gets is decided here. Raises CommandError."""
+        """PSYNC: make the connection a replica's. It continues, or gets a full copy. Raises CommandError."""
         who, conn = self.introduced(session)
         if not self._may_continue(replid, offset, who):
             if offset > 0:
@@ -156,11 +156,11 @@ class Replicas:
         disk = self.disk
         if not disk.history.covers(replid, offset, disk.offset):
             return False
-        disk.retain = min(disk.retain, offset)  # before we look: a checkpoint may be cutting right now
+        disk.retain = min(disk.retain, offset)  # first, because a checkpoint may be cutting the journal right now
         try:
             if not disk.holds(offset):
                 return False
-            disk.read(offset, 1)  # is it the border of a record?
+            disk.read(offset, 1)  # raises if no record begins there
             return all(
                 disk.matches(start, offset, crc) is not False
                 for start, crc in who.history
@@ -173,7 +173,7 @@ class Replicas:
             return False
 
     def _begin(self) -> None:
-        """Replies of the tick are out: connections of new replicas are handed over."""
+        """After the replies of the tick: hand the connections of new replicas over to their feeds."""
         starting, self._starting = self._starting, []
         for feed, conn in starting:
             if conn.transport.is_closing():
@@ -183,7 +183,7 @@ class Replicas:
                 feed.begin(conn.transport, self._config.repl_disable_tcp_nodelay)
 
     def _left(self, session: Session) -> None:
-        """A client is gone."""
+        """Called when a client has left."""
         self._introduced.pop(session, None)
         feed = session.replica
         if isinstance(feed, Feed) and feed in self._connections:  # before it began
@@ -197,7 +197,7 @@ class Replicas:
             self.count()
 
     def moved_on(self) -> None:
-        """Rule 1."""
+        """Set what the journal must keep (rule 1)."""
         disk = self.disk
         if self.feeds:
             self._seen = self._clock.mono()
@@ -233,17 +233,17 @@ class Replicas:
     def _worked(self, work: asyncio.Future[Any]) -> None:
         self._work.discard(work)
         if not work.cancelled():
-            work.exception()  # whoever waited for it has it; a feed that is gone doesn't wait
+            work.exception()  # marks it as retrieved: a feed that has ended does not wait for its work
 
-    # -- what goes out -------------------------------------------------------------------------------------------
+    # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
-        """A batch is durable."""
+        """Send a batch that has become durable."""
         for feed in self.feeds:
             if feed.live:
                 feed.live_batch(offset, batch)
 
     def ask(self) -> None:
-        """Have every replica say, after this tick's batch, how far it is: somebody waits for it."""
+        """Ask all replicas to acknowledge, after the batch of this tick."""
         if not self._ask:
             self._ask = True
             self._ticks.after(self._asked)
@@ -261,7 +261,7 @@ class Replicas:
 
     # -- time ----------------------------------------------------------------------------------------------------
     def on_time(self, mono: int) -> None:
-        """Some ten times a second: signs of life, time-outs, who counts, what the journal may let go."""
+        """Called ``hz`` times a second: signs of life, timeouts, min-replicas-to-write, and what the journal keeps."""
         config = self._config
         if self.feeds and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
             self._alive_at = mono
@@ -286,12 +286,12 @@ class Replicas:
         return bool(self._seen) and (not ttl or self._clock.mono() - self._seen < ttl)
 
     def expected(self) -> None:
-        """This server leads from now on: those that followed its leader, and that one, may come."""
+        """Called when this server becomes the leader: keep the journal for the replicas that will follow it."""
         self._seen = self._clock.mono()
         self._note(True)
 
     def opened(self) -> None:
-        """The data directory is open: replicas of an earlier run may come back."""
+        """Called after the start: if there were replicas, keep the journal for them."""
         if self.disk.had_replicas:
             self._seen = self._clock.mono()
         self.moved_on()
@@ -304,45 +304,45 @@ class Replicas:
 
     # -- end -----------------------------------------------------------------------------------------------------
     def drop_all(self, why: str) -> None:
-        """They will come again, and be told what has changed."""
+        """Disconnect all replicas. They will reconnect and learn what has changed. ``why``: for the log lines."""
         for feed in list(self.feeds):
             feed.cut(why)
 
     async def finish(self) -> None:
-        """Wait for what threads still do for replicas that were dropped."""
+        """Wait for the threads that still work for replicas."""
         if self._work:
             await asyncio.wait(set(self._work))
 
-    # -- who has what ------------------------------------------------------------------------------------------------
+    # -- what the replicas have --------------------------------------------------------------------------------------
     def _online(self) -> Iterator[Feed]:
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:
-        """How many have everything up to ``offset``."""
+        """The number of replicas that have the log up to ``offset``."""
         return sum(feed.acknowledged >= offset for feed in self._online())
 
     def synced(self, offset: int) -> int:
-        """How many have everything up to ``offset`` on disk."""
+        """The number of replicas that have the log up to ``offset`` on disk."""
         return sum(feed.on_disk >= offset for feed in self._online())
 
     def behind(self) -> int:
-        """Replicas that are online and lack something."""
+        """The number of online replicas that lack something."""
         return sum(feed.acknowledged < self.disk.offset for feed in self._online())
 
     def good(self) -> int:
-        """Replicas that count for min-replicas-to-write: online, and heard within min-replicas-max-lag."""
+        """The number of good replicas: online, and heard of within min-replicas-max-lag seconds."""
         most, mono = self._config.min_replicas_max_lag, self._clock.mono()
         return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
 
     def count(self) -> None:
-        """Are there enough replicas for writes? Tells the gates."""
+        """Set the gate for min-replicas-to-write."""
         least = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0
         too_few = bool(least) and not self._data.follower and self.good() < least
         if too_few != self._gates.too_few:
             self._gates.replicas(too_few)
 
     def describe(self, stats: RoleStats) -> None:
-        """Enter what is known of the replicas."""
+        """Fill in the fields about the replicas."""
         mono = self._clock.mono()
         stats.replicas = [
             ReplicaStats(feed.host, feed.port, feed.state, feed.acknowledged, (mono - feed.heard_at) // 1000)

@@ -1,10 +1,10 @@
-"""Leader or replica: which of the two this server is, and what follows from it.
+"""The role of this server, leader or replica, and changes of it.
 
-Rule 1: a replica's log is its leader's: same records, same offsets. So a replica logs nothing of its own: it refuses
-writes, expires nothing and lets nothing fall due.
-Rule 2: a server that becomes the leader gets a new replication ID at the offset at which that happens (Redis's PSYNC2).
-The old ID stays good for servers that have no more of that history than this one.
-Rule 3: with every change of role the replicas of this server are sent away: they come again and hear of it.
+Rule 1: a replica's log is its leader's: the same records at the same offsets. So a replica logs nothing itself: it
+refuses writes, does not expire keys and groups, and does not act on pending messages that fall due.
+Rule 2: a server that becomes the leader gets a new replication ID from its present log offset on (Redis's PSYNC2). The
+old ID remains valid for servers that have no more of that history than this one.
+Rule 3: with every change of role the replicas of this server are disconnected. They reconnect and learn of it.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ class Roles:
         self._replicas = replicas
         self._link = link
         self._logger = logger
-        self._failover: Failover | None = None  # one that is under way
+        self._failover: Failover | None = None  # the one that is under way
 
     # -- the start -----------------------------------------------------------------------------------------------
     def opened(self) -> None:
-        """The data directory has been opened, at the start: what is this server? Raises OSError."""
+        """At the start, after the data directory was opened: take the configured role. Raises OSError."""
         disk = self._data.disk
         if self._config.replicaof:
             self._set_follower(True)
             self._note_replica()
         elif disk.rebooted:
-            # The machine went down, and with it perhaps an end of the log that replicas have; or this was a replica,
-            # and others may go on under its leader's ID. What follows is a new history.
+            # The machine went down, and the end of the log that replicas have may be lost here. Or this was a replica,
+            # and other servers may go on under its leader's ID. Either way a new history begins.
             disk.history.shift(disk.offset)
             disk.save_history()
         self._replicas.opened()
         self.tell_gates()
 
     def start(self) -> None:
-        """The server listens: look for the leader, if there is one."""
+        """At the start, once the server listens: connect to the leader, if there is one."""
         leader = self._config.replicaof
         if leader:
             self._link.start(leader[0], int(leader[1]))
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int) -> bool:
-        """REPLICAOF host port; False if that is what it does already. Raises CommandError."""
+        """REPLICAOF host port. Returns False if it is the present leader already. Raises CommandError."""
         if self._link.leads_to(host, port):
             return False
         if self._failover is not None:
@@ -83,10 +83,10 @@ class Roles:
         return True
 
     def become_replica(self, host: str, port: int) -> None:
-        """Follow that leader, whatever this server is now."""
+        """Follow this leader, as a replica or a former leader."""
         self._link.stop()
         for session in self._clients:
-            session.wrote = 0  # an offset of a log that may be given up
+            session.wrote = 0  # an offset in a log that may be replaced
         self._config.replicaof = [host, str(port)]
         if not self._data.follower:
             self._set_follower(True)
@@ -100,10 +100,10 @@ class Roles:
 
     def _set_follower(self, follower: bool) -> None:
         self._data.follow(follower)
-        self._logger.role = "S" if follower else "M"  # as in redis-server's log lines
+        self._logger.role = "S" if follower else "M"  # in log lines, as in redis-server's
 
     def _note_replica(self) -> None:
-        """Should the next start be as leader, it is with a new ID: others may go on under the one of this log."""
+        """Save that this is a replica. If the next start is as leader, it then takes a new replication ID."""
         disk = self._data.disk
         try:
             if disk.history.boot:
@@ -112,14 +112,14 @@ class Roles:
             self._logger.warning(f"The next start may not know that this server was a replica: {error}")
 
     def lead(self) -> None:
-        """REPLICAOF NO ONE; nothing happens where it leads already. Raises CommandError."""
+        """REPLICAOF NO ONE. Does nothing on a leader. Raises CommandError."""
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
         if self._data.follower:
             self.become_leader()
 
     def become_leader(self) -> None:
-        """Raises CommandError; then it still is a replica."""
+        """Begin a new history, and take writes. Raises CommandError; then this server is still a replica."""
         if not self._ticks.settle():
             raise CommandError("ERR what came from the leader can't be made durable now: see to the disk, try again")
         disk = self._data.disk
@@ -141,15 +141,18 @@ class Roles:
         self._logger.notice(f"This server is the leader now, from log offset {disk.offset} on: ID {disk.history.id}")
 
     def tell_gates(self) -> None:
-        """What the role has against commands now."""
+        """Set the gates of the role."""
         follower = self._data.follower
         stale = follower and not self._link.up and not self._config.replica_serve_stale_data
         self._gates.role(follower, stale)
         self._replicas.count()
 
-    # -- handing over --------------------------------------------------------------------------------------------
+    # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """FAILOVER: begin to hand over to ``target``; None: to the first that has everything. Raises CommandError."""
+        """FAILOVER: start to hand over to ``target``; None: to the first replica that has everything.
+
+        ``timeout_ms``: 0 for none. ``force``: at the timeout hand over anyway. Raises CommandError.
+        """
         if self._failover is not None:
             raise CommandError("ERR FAILOVER already in progress.")
         if self._data.follower:
@@ -178,8 +181,8 @@ class Roles:
         self._link.takeover = False
 
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
-        """PSYNC: the connection is a replica's from now on, and runs no command more. Raises CommandError."""
-        self._replicas.introduced(session)  # before a word of it makes this server a leader
+        """PSYNC: make the connection a replica's; it runs no more commands. Raises CommandError."""
+        self._replicas.introduced(session)  # checked before a takeover makes this server a leader
         if takeover:
             self._take_over(replid)
         elif self._data.follower and not self._link.up:
@@ -187,41 +190,41 @@ class Roles:
         self._replicas.psync(session, replid, offset)
 
     def _take_over(self, replid: str) -> None:
-        """The leader hands over to this server, which has all it has. Raises CommandError."""
+        """PSYNC ... FAILOVER from the leader: become the leader in its place. Raises CommandError."""
         history = self._data.disk.history
         if self._data.follower:
             if replid != history.id:
                 raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
             self._logger.notice("The leader hands over to this server (FAILOVER)")
             self.become_leader()
-        elif not history.previous or history.previous[0][0] != replid:  # or else it did so before: the answer was lost
+        elif not history.previous or history.previous[0][0] != replid:  # else it is sent again
             raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
 
-    # -- what the parts tell -------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
     def heard(self, feed: Feed) -> None:
-        """A replica acknowledged."""
+        """Called when a replica has acknowledged."""
         self._blocking.acknowledged()
         if self._failover is not None:
             self._failover.heard(feed)
 
     def link_changed(self) -> None:
-        """The link to the leader came up, or was lost."""
+        """Called when the link to the leader is up, or lost."""
         if self._link.up and self._failover is not None:
             self._failover.done()
         self.tell_gates()
 
     def link_failed(self, error: Exception) -> None:
-        """An attempt to reach the leader failed."""
+        """Called when an attempt to connect to the leader has failed."""
         if self._failover is not None:
             self._failover.link_failed(error)
 
     def relay(self, channel: bytes, message: bytes) -> None:
-        """A PUBLISHed message, for the subscribers of replicas. A replica's own stay with it."""
+        """Send a message published here to the replicas. Messages published on a replica stay there."""
         if not self._data.follower:
             self._replicas.message(channel, message)
 
     def on_time(self, mono: int) -> None:
-        """Some ten times a second."""
+        """Called ``hz`` times a second. ``mono``: ms, monotonic."""
         self._replicas.on_time(mono)
         if self._failover is not None:
             self._failover.on_time()
@@ -229,7 +232,7 @@ class Roles:
 
     # -- the end -------------------------------------------------------------------------------------------------
     async def let_catch_up(self) -> None:
-        """The server is about to end: its replicas get what they lack, for shutdown-timeout seconds at most."""
+        """Before the server ends: wait until replicas have everything, for at most shutdown-timeout seconds."""
         replicas = self._replicas
         if not replicas.feeds:
             return
@@ -244,7 +247,7 @@ class Roles:
             self._logger.warning(f"{late} of {len(replicas.feeds)} replicas lack what was written last")
 
     async def finish(self) -> None:
-        """The server ends: nothing of replication may be under way when the data directory is closed."""
+        """Before the data directory is closed: end failover, link and replicas."""
         if self._failover is not None:
             self._failover.end("the server stops")
         self._link.stop()
@@ -252,7 +255,7 @@ class Roles:
         await self._link.settled()
         await self._replicas.finish()
 
-    # -- what is told of it --------------------------------------------------------------------------------------
+    # -- INFO and ROLE -------------------------------------------------------------------------------------------
     def stats(self) -> RoleStats:
         history = self._data.disk.history
         stats = RoleStats(leader=not self._data.follower, id=history.id)
@@ -267,7 +270,7 @@ class Roles:
         return stats
 
     def describe(self) -> list[object]:
-        """ROLE."""
+        """The reply of ROLE."""
         stats, offset = self.stats(), self._data.disk.offset
         if not stats.leader:
             return ["slave", stats.host, stats.port, stats.state, offset]

@@ -1,5 +1,5 @@
-"""What happens in the background: checkpoints, memory given back.
+"""Background work: checkpoints, and returning memory.
 
-    checkpoints  when checkpoints happen and how one runs
-    malloc       freed memory given back to the system after checkpoints
+    checkpoints  when checkpoints begin, and how one runs
+    malloc       returns freed memory to the system after checkpoints
 """

@@ -1,5 +1,5 @@
-"""When checkpoints happen and how one runs: taken on the loop in small parts, written in a thread, its memory freed on
-the loop in small parts."""
+"""When checkpoints begin, and how one runs: a capture is taken on the loop in small parts and written in a thread. Then
+its memory is freed on the loop in small parts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from storage.capture import Capture
 from storage.changes import EVERYTHING
 
 RETRY_MS = 5000  # after a failed checkpoint
-PART = 64  # keys that are taken, or let go, at once: some 100 microseconds; then others have a turn
-DRAFTS = 32 << 20  # bytes of memory that drafts may take before a checkpoint stores them
+PART = 64  # keys that are captured, or freed, in one turn of the loop: about 100 microseconds
+DRAFTS = 32 << 20  # a checkpoint begins when drafts take this many bytes of memory
 
 
 class Checkpoints:
-    """At most one runs at a time. ``saves`` is what INFO and LASTSAVE tell. Implements ``CheckpointsPart``."""
+    """Runs checkpoints, one at a time. ``saves``: the stats for INFO. Implements ``CheckpointsPart``."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, config: Config, clock: Clock, data: Data, ticks: Ticks, logger: Logger,
         retain: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``retain`` is called before a checkpoint cuts the journal: it says what the journal must keep."""
+        """``retain``: called before a checkpoint cuts the journal, to set what the journal must keep."""
         self._loop = loop
         self._config = config
         self._clock = clock
@@ -41,21 +41,18 @@ class Checkpoints:
         self._retain = retain
         self.saves = Saves(last=clock.now() // 1000)
         self._task: asyncio.Future[None] | None = None
-        self._wanted = False  # one has been asked for that could not begin at once
-        self._not_before = 0  # mono ms; after a failure
-        self._synced = 0  # mono ms of the last everysec sync
+        self._wanted = False  # schedule() was called
+        self._not_before = 0  # ms (monotonic); set after a failure
+        self._synced = 0  # ms (monotonic) of the last sync of everysec
         self._sync: asyncio.Future[None] | None = None
 
-    # -- what commands ask -----------------------------------------------------------------------------------
+    # -- for commands ----------------------------------------------------------------------------------------
     @property
     def running(self) -> bool:
         return self._task is not None
 
     def save(self, session: Session) -> None:
-        """SAVE. ``session``: whose writes so far end in this batch, in the middle of its commands.
-
-        Raises CommandError.
-        """
+        """SAVE. ``session``: the caller, whose writes so far are in this checkpoint. Raises CommandError."""
         self._ticks.note_write(session)
         try:
             self.run_now()
@@ -63,7 +60,7 @@ class Checkpoints:
             raise CommandError(f"ERR the checkpoint failed: {error}") from error
 
     def begin(self, session: Session) -> bool:
-        """BGSAVE; False if one is running. ``session`` as for save(). Raises CommandError."""
+        """BGSAVE. Returns False if one is running. ``session`` as for save(). Raises CommandError."""
         if self._task is not None:
             return False
         self._ticks.note_write(session)
@@ -74,40 +71,40 @@ class Checkpoints:
         return True
 
     def schedule(self) -> None:
-        """Start one as soon as that is possible."""
+        """Start one as soon as possible."""
         self._wanted = True
 
     def last(self) -> int:
-        """Unix seconds of the last good one, or of the start."""
+        """Unix seconds of the last successful one, or of the start."""
         return self.saves.last
 
     # -- one checkpoint --------------------------------------------------------------------------------------
     def _start(self) -> None:
-        """Begin one in the background; none is running. Raises OSError."""
+        """Start one in the background while none is running. Raises OSError."""
         self._wanted = False
         offset = self._freeze()
         self._task = self._loop.create_task(self._run(self._data.ks.begin_capture(), offset))
 
     async def _run(self, capture: Capture, offset: int) -> None:
-        """A checkpoint in the background. ``capture`` has just begun."""
+        """Run a checkpoint in the background. ``capture`` has just begun."""
         disk, changes = self._data.disk, self._data.ks.changes
         began = self._clock.mono()
         problem: BaseException | None = None
         try:
-            while not changes.more(PART):  # noqa: ASYNC110 - it waits for nothing: others have a turn
+            while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
             await self._loop.run_in_executor(None, disk.checkpoint, capture, offset)
-            disk.renew_view()  # fails: what was captured stays in memory, and is written once more
+            disk.renew_view()  # if this fails, what was captured stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await self._loop.run_in_executor(None, give_back)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the next one must hold it all again
+        except Exception as error:  # noqa: BLE001 - after any error the next one must store all of it
             problem = error
         self._task = None
         self._ended(capture, problem, began)
 
     def run_now(self) -> None:
-        """Write one before returning. Raises OSError, CorruptError; CommandError if one runs in the background."""
+        """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""
         if self._task is not None:
             raise CommandError(errors.SAVE_RUNNING)
         offset = self._freeze()
@@ -126,15 +123,15 @@ class Checkpoints:
         self._ended(capture, None, began)
 
     async def finish(self) -> None:
-        """Wait for what runs in the background."""
+        """Wait for a running checkpoint and a running sync."""
         while (task := self._task or self._sync) is not None:
             await asyncio.wait([task])
-            await asyncio.sleep(0)  # let the callbacks run
+            await asyncio.sleep(0)  # let its callbacks run
             if task is self._sync:
                 self._sync = None
 
     def _freeze(self) -> int:
-        """The log's offset once everything up to here is in it: that of a capture that begins now."""
+        """Commit all records; returns the log offset of a capture that begins now. Raises OSError."""
         if not self._ticks.settle():
             raise OSError("the last write could not be made durable")
         self._retain()
@@ -158,7 +155,7 @@ class Checkpoints:
 
     # -- when ------------------------------------------------------------------------------------------------
     def on_time(self, now: int) -> None:
-        """Begin one if the journal has grown enough or a save point says so; sync each second under everysec."""
+        """Called ``hz`` times a second: start a checkpoint if one is due; under everysec, sync once a second."""
         mono, disk = self._clock.mono(), self._data.disk
         if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono

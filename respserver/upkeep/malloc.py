@@ -1,16 +1,16 @@
-"""Freed memory, given back to the system.
+"""Returning freed memory to the system.
 
-glibc keeps what lies freed between pieces in use: after a large fill some ten megabytes. A checkpoint frees the most at
-once (the nodes that it stored), so that is when to give back.
+glibc keeps freed memory between blocks in use: after many appends some ten megabytes. Checkpoints free the most at once
+(the nodes that they have stored), so memory is returned after them.
 """
 
 from __future__ import annotations
 
 
 def give_back() -> None:
-    """Any thread; some milliseconds, in which others go on. Nothing happens where the C library is not glibc."""
+    """Call malloc_trim(), on any thread. Takes some milliseconds, without the GIL. Does nothing without glibc."""
     try:
-        import ctypes  # here, as not every run comes to this
+        import ctypes  # here, because it is rarely needed
 
         trim = ctypes.CDLL(None).malloc_trim
     except (ImportError, OSError, AttributeError):

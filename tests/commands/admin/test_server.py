@@ -28,6 +28,11 @@ def test_info_passes_section_names_in_lower_case(server: FakeServer, me: Session
     assert server.calls == [("info", []), ("info", ["server", "streams"]), ("info", ["cpu"])]
 
 
+def test_info_with_a_path_that_is_not_utf8(server: FakeServer, me: Session) -> None:
+    server.stats.answer("info", "config_file:\udcff")
+    assert server.run(me, "INFO") == b"$13\r\nconfig_file:\xff\r\n"
+
+
 def test_time_and_role(server: FakeServer, me: Session) -> None:
     server.ms = NOW + 1
     assert server.run(me, "TIME") == b"*2\r\n$10\r\n1700000000\r\n$4\r\n1007\r\n"
@@ -100,6 +105,13 @@ def test_config(server: FakeServer, me: Session) -> None:
     assert server.run(me, "CONFIG", "RESETSTAT") == b"+OK\r\n"
     assert server.run(me, "CONFIG", "REWRITE") == b"-ERR The server is running without a config file\r\n"
     assert server.calls == [("reset",)]
+
+
+def test_config_with_bytes_that_are_not_utf8(server: FakeServer, me: Session) -> None:
+    assert server.run(me, "CONFIG", "SET", "requirepass", b"\xff") == b"+OK\r\n"
+    assert server.run(me, "CONFIG", "GET", "requirepass") == b"*2\r\n$11\r\nrequirepass\r\n$1\r\n\xff\r\n"
+    assert server.run(me, "CONFIG", "SET", b"search-\xff", "x") == b"+OK\r\n"
+    assert b"$8\r\nsearch-\xff\r\n" in server.run(me, "CONFIG", "GET", "*")
 
 
 def test_slowlog(server: FakeServer, me: Session) -> None:

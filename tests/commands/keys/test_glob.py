@@ -33,13 +33,13 @@ def test_patterns_that_do_not_match(pattern: bytes, text: bytes) -> None:
     assert not glob_match(pattern, text)
 
 
-def test_case_insensitive_patterns() -> None:
-    assert glob_match(b"MAX[A-C]*", b"maxclients", nocase=True)
+def test_case_matters() -> None:
     assert not glob_match(b"MAX*", b"maxclients")
+    assert not glob_match(b"[A-Z]ax*", b"maxclients")
 
 
 def model(pattern: bytes, text: bytes) -> bool:
-    """The meaning, said as plainly as possible; exponential."""
+    """The meaning of patterns in its simplest form; exponential."""
     if not pattern:
         return not text
     if pattern[0] == ord("*"):

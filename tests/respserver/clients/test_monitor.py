@@ -7,6 +7,10 @@ import pytest
 from respserver.clients.monitor import monitor_line, redacted
 
 
+def test_monitor_line_of_a_unix_socket_whose_path_is_not_utf8() -> None:
+    assert monitor_line(1_000_001, "/\udcff:0", [b"PING"]) == b'+1.000001 [0 /\xff:0] "PING"\r\n'
+
+
 def test_monitor_line() -> None:
     line = monitor_line(1_700_000_000_000_042, "127.0.0.1:5", [b"set", b'k"\\', b"\r\n\t\a\b\x00\xffz"])
     assert line == rb"""+1700000000.000042 [0 127.0.0.1:5] "set" "k\"\\" "\r\n\t\a\b\x00\xffz""" + b'"\r\n'

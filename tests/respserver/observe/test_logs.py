@@ -35,7 +35,7 @@ def test_format_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
-        line = Logger().line(LEVELS["notice"], "Ready to accept connections", {}, 1795252440.1239)
+        line = Logger().line(LEVELS["notice"], "Ready to accept connections", 1795252440.1239)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -53,17 +53,10 @@ def test_levels(logger: Logger, level: str) -> None:
     assert read(logger) == [(".", "a"), ("-", "b"), ("*", "c"), ("#", "d")][LEVELS[level] :]
 
 
-def test_fields(logger: Logger) -> None:
-    logger.notice("recovered", streams=3, seconds=0.25, file="/a b", odd='x="1"', empty="")
-    assert read(logger) == [("*", 'recovered streams=3 seconds=0.25 file="/a b" odd="x=\\"1\\"" empty=""')]
-
-
 def test_a_client_cannot_forge_a_line(logger: Logger) -> None:
-    logger.notice("name is x\n1:M 01 Jan 2026 00:00:00.000 * forged", name="\r\n\x1b[31m\udcff")
+    logger.notice("name is x\n1:M 01 Jan 2026 00:00:00.000 * forged \r\n\x1b[31m\udcff")
     (line,) = read(logger)
-    assert line[1] == (
-        "name is x\\n1:M 01 Jan 2026 00:00:00.000 * forged name=\\r\\n\\x1b[31m\\udcff"
-    )
+    assert line[1] == "name is x\\n1:M 01 Jan 2026 00:00:00.000 * forged \\r\\n\\x1b[31m\\udcff"
 
 
 def test_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
