@@ -135,6 +135,18 @@ class KeySpec:
         return range(first, min(last, len(argv) - 1) + 1, self.step)
 
 
+def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
+    """The spec of one key. Raises ValueError if its position does not follow from the declaration."""
+    access, last = tuple(node.access.split()), -1 if node.multiple else 0
+    if node.multiple and not last_node:
+        raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
+    if node.token:
+        return KeySpec(access, start, node.token, last, 1)
+    if at is None:
+        raise ValueError(f"key {node.name!r} has no fixed position and no token")
+    return KeySpec(access, at, "", last, 1)
+
+
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
     """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
@@ -159,15 +171,3 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
                 yield from key_specs((child,), at if node.token is None else None, start, last_node)
         if at is not None:
             at = at + size if fixed and not node.optional else None
-
-
-def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
-    """The spec of a key argument. ``at``, ``start``: as for key_specs(). Raises ValueError."""
-    flags, last = tuple(node.access.split()), -1 if node.multiple else 0
-    if node.multiple and not last_node:
-        raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
-    if node.token:
-        return KeySpec(flags, start, node.token, last, 1)
-    if at is None:
-        raise ValueError(f"key {node.name!r} has no fixed position and no token")
-    return KeySpec(flags, at, "", last, 1)

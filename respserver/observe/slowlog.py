@@ -13,7 +13,7 @@ from commands.session import Session
 from respserver.config.config import Config
 
 BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us, 12 days; longer durations are in the last one
-NO_LIMIT_NS: Final = 1 << 62  # nanoseconds that nothing takes
+NO_LIMIT_NS: Final = 1 << 62  # more nanoseconds than any command takes
 
 MAX_ARGS = 32  # the most arguments of a command in the slow log; the last one says how many were left out
 MAX_ARG_BYTES = 128  # the most bytes of an argument there
