@@ -16,10 +16,9 @@ PAGE = ROOT / "docs" / "commands.md"
 HEAD = """\
 # Commands
 
-Every command of `tidelog-server`, by group. This page is made from the commands' declarations by
-`scripts/command_reference.py`; the server tells the same through `COMMAND DOCS`, from which `redis-cli` completes
-and hints. Commands that Redis has behave as they do there; [semantics.md](semantics.md) says what the stream commands
-do in every corner.
+All commands of `tidelog-server`, by group. `scripts/command_reference.py` writes this page from the declarations of the
+commands. `COMMAND DOCS` returns the same, and `redis-cli` uses that for completion and hints. Commands of Redis behave
+as in Redis. [semantics.md](semantics.md) defines the stream commands in every detail.
 """
 
 GROUPS = {

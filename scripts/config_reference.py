@@ -19,26 +19,27 @@ INTRO = """\
 
 <!-- Written by scripts/config_reference.py from respserver/config/directives.py: change it there. -->
 
-`tidelog-server` is configured like `redis-server`: a file, flags, or both. Flags win over the file.
+`tidelog-server` is configured like `redis-server`: by a file, by flags, or by both. Flags win over the file.
 
 ```sh
 tidelog-server /etc/tidelog.conf --port 7777 --loglevel verbose
-tidelog-server --help appendfsync                      # what one directive means
-tidelog-server /etc/tidelog.conf --test-config         # check a file without starting
-redis-cli CONFIG GET 'append*'                         # what the server runs with
-redis-cli CONFIG SET appendfsync everysec              # change it while it runs
-redis-cli CONFIG REWRITE                               # and write it into the file, comments kept
+tidelog-server --help appendfsync                      # explain a directive
+tidelog-server /etc/tidelog.conf --test-config         # check a file without starting the server
+redis-cli CONFIG GET 'append*'                         # show values of the running server
+redis-cli CONFIG SET appendfsync everysec              # change a value at run time
+redis-cli CONFIG REWRITE                               # write changes into the file; comments stay
 ```
 
-The file has one directive a line. Names and `yes`/`no` may be in any case; `#` starts a comment line; values with
-blanks stand in quotes (`"a \\x41 \\n"` or `'as it is'`); `include other.conf` takes another file's lines in
-(patterns such as `conf.d/*.conf` do too). Sizes are bytes, or have a unit: `1k` is 1000 bytes, `1kb` 1024, and so on
-with `m`, `mb`, `g`, `gb`. Relative paths start at the directory in which the server was started.
+A line of the file is a directive or a comment, which starts with `#`. Names and `yes`/`no` can be in any case. Values
+with blanks need quotes (`"a \\x41 \\n"` or `'as it is'`). `include other.conf` inserts the lines of another file, or of
+several with a pattern such as `conf.d/*.conf`. Sizes are in bytes or have a unit: `1k` is 1000 bytes, `1kb` is 1024,
+and so on with `m`, `mb`, `g` and `gb`. Relative paths start at the directory in which the server was started.
 
-A directive of Redis that tidelog has no use for is accepted with a warning line, so that a `redis.conf` starts tidelog
-as it is (see the end of this page). A word that neither knows is refused, with the nearest known one.
+Directives of Redis that have no effect in tidelog are accepted with a warning, so that tidelog starts with a
+`redis.conf` as it is (see the end of this page). An unknown directive is an error, and the message names the most
+similar one.
 
-In the tables, *live* says whether CONFIG SET can change the directive while the server runs.
+In the tables, *live* says whether CONFIG SET can change the directive at run time.
 """
 
 
@@ -68,7 +69,7 @@ def reference() -> str:
     parts += [f"## {title}\n\n{table(directives)}\n" for title, directives in SECTIONS]
     parts.append(
         "## Redis's directives without effect\n\n"
-        "Accepted with a warning line, grouped by the reason. CONFIG GET answers what was given, else "
+        "They are accepted with a warning, and grouped here by reason. CONFIG GET returns the given value, or "
         f"Redis's default.\n\n{ignored()}\n"
     )
     return "\n".join(parts)
