@@ -1,4 +1,4 @@
-"""Lets Spark find ``format("tidelog")`` by itself: it looks into the packages on its path that are named pyspark_*."""
+"""How Spark finds ``format("tidelog")`` by name: it searches its path for packages named pyspark_*."""
 
 from tidelog.spark.source import TidelogDataSource as DefaultSource
 

@@ -324,16 +324,18 @@ class Stream:
 
     def at_hand(self, place: Place, hi: int, limit: int) -> bytes | None:
         """Wire of the entries from ``place`` to before ``hi``, if one node smaller than ``limit`` bytes has them."""
-        node = place.node
-        if node is None:
-            place = self.place(place.ordinal)
-            node = place.node
-        if node is None or hi > place.end:
+        tail, ordinal = self._tail, place.ordinal
+        node, first, end = place.node, place.first, place.end
+        if node is None:  # the range begins with the stream: no node was searched
+            if tail is not None and ordinal >= self._tail_ord:
+                node, first, end = tail, self._tail_ord, self.next_ord
+            else:
+                index = self._index
+                position = index.head if ordinal == self.first_ord else index.of_ord(ordinal)
+                node, first, end = self._node(position), index.ords[position], self._end(position)
+        if hi > end or (len(tail.wire) if tail is not None and node is tail else self._largest_node) >= limit:
             return None
-        tail = self._tail
-        if (len(tail.wire) if tail is not None and node is tail else self._largest_node) >= limit:
-            return None
-        return node.slice(place.ordinal - place.first, hi - place.first)
+        return node.slice(ordinal - first, hi - first)
 
     def read(self, lo: int, hi: int) -> bytes:
         """Their wire."""

@@ -84,6 +84,7 @@ def check_seconds(client: Client) -> None:
     assert found == {at: counted[at] for at in found}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a JVM that begins cold
 def test_windows(tmp_path: Path) -> None:
     require_spark()

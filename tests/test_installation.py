@@ -18,6 +18,7 @@ import pytest
 
 import tidelog
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 PARTS = ["commands", "persistence", "replication", "resp", "respserver", "storage"]
 PACKAGES = ["_tidelog_server", "pyspark_tidelog", "tidelog"]

@@ -130,6 +130,7 @@ def test_block(
             wait_until(partial(shows, text, again), f"{line} to show {text}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_spark_block(server: Server, tmp_path: Path) -> None:
     """It runs in this process, whose session it gets: a JVM of its own would take long to start."""

@@ -16,6 +16,12 @@ from tidelog.cli.program import main
 from tidelog.testing import Server, free_port
 
 Run = Callable[..., Result]
+#: python -m tidelog.cli, for a Ctrl-C even where the tests run in the background, which has SIGINT ignored.
+MAIN = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("tidelog.cli", run_name="__main__")
+"""
 CSV = "n,colour\n" + "".join(f"{n},c{n % 3}\n" for n in range(1200))
 
 
@@ -31,13 +37,12 @@ def run(tidelog_server: Server) -> Run:
 
 
 def process(server: Server, *args: str) -> subprocess.Popen[bytes]:
-    """The program as a process of its own, for signals and pipes. It takes SIGINT even if the test run ignores it."""
+    """The program as a process of its own, for signals and pipes."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tidelog.cli", *args, "--url", server.url],
+        [sys.executable, "-c", MAIN, *args, "--url", server.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

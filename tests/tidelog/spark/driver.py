@@ -1,6 +1,6 @@
-"""A driver for tests to kill: copies stream `in` to stream `out`, and pauses where TIDELOG_TEST_PAUSE says (faulty.py).
+"""A driver for tests to kill: it copies stream `in` to streams `before` and `after`, and pauses in batch 1 (faulty.py).
 
-python -m tests.tidelog.spark.driver URL CHECKPOINT
+python -m tests.tidelog.spark.driver URL DIRECTORY
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import sys
 from tests.tidelog.spark.sparkkit import new_session
 
 
-def main(url: str, checkpoint: str) -> None:
+def main(url: str, directory: str) -> None:
     from tests.tidelog.spark.faulty import PausingSource
 
     spark = new_session()
     spark.dataSource.register(PausingSource)
-    reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).option("minPartitions", 3)
-    writer = reader.load().writeStream.format("tidelog_pausing").option("url", url).option("key", "out")
-    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    queries = []
+    for key in ("before", "after"):
+        reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100)
+        writer = reader.option("minPartitions", 3).load().writeStream.format("tidelog_pausing").option("url", url)
+        writer = writer.option("key", key).option("checkpointLocation", f"{directory}/{key}")
+        queries.append(writer.trigger(availableNow=True).start())
+    for query in queries:
+        query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.sink import Messages, Staged, TidelogStreamWriter
 from tidelog.spark.source import TidelogDataSource, TidelogReader
 
-PAUSE = "TIDELOG_TEST_PAUSE"  # "before:7:/path": touch the path and pause before batch 7 is published; or "after:..."
-LONGEST = 60.0  # seconds that a pause lasts if the process is not killed
+PAUSES = "TIDELOG_TEST_PAUSES"  # a directory: a file in it, named like the stream, says that its writer pauses
+PAUSED = 1  # the batch in which writers pause
+LONGEST = 300.0  # seconds that a pause lasts if the process is not killed
 
 
 class FailingWriter(TidelogStreamWriter):
@@ -37,14 +38,14 @@ class FailingWriter(TidelogStreamWriter):
 
 
 class PausingWriter(TidelogStreamWriter):
-    """Pauses before or after it publishes one batch."""
+    """Pauses in one batch: before it publishes it, or after that, as the stream's name says."""
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        when, batch, path = os.environ[PAUSE].split(":", 2)
+        when = str(self.sink.key)
         if when == "after":
             super().commit(messages, batchId)
-        if batchId == int(batch):
-            Path(path).touch()
+        if batchId == PAUSED:
+            Path(os.environ[PAUSES], when).touch()
             time.sleep(LONGEST)
         if when == "before":
             super().commit(messages, batchId)
