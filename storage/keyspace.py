@@ -158,19 +158,11 @@ class Keyspace:
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """Add one entry with the given ID, which must be above the stream's last."""
-        changes = self.changes
-        if changes.held:
-            changes.before(key)
+        self.before(key)
         stream.append(ms, seq, wire)
         self.log += (append_head(key, ms, seq, len(wire)), key, wire)
         self.changes.count += 1
-        if not stream.dirty:
-            stream.dirty = True
-            changes.streams[key] = stream
-        if self.waiting and key in self.waiting:
-            self.ready.append(key)
-        if self.watchers:
-            self.touch_watchers(key)
+        self.appended(key, stream)
 
     def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
         """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
@@ -190,7 +182,7 @@ class Keyspace:
         self.appended(key, stream)
 
     def appended(self, key: bytes, stream: Stream) -> None:
-        """The stream, after before(), was given entries that another record carries."""
+        """The stream was given entries, after before(); the record is the caller's."""
         self.changes.stream(key, stream)
         self.signal(key)
         if self.watchers:

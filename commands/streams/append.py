@@ -27,7 +27,7 @@ def tappend(ctx: Context, argv: list[bytes]) -> Reply:
     ks = ctx.ks
     name = argv[1]
     now = ctx.now
-    # the usual cases of Keyspace.stream() and next_id() in line
+    # the usual cases of Keyspace.stream() and next_id() in line: saves 5 % of the instructions, 8 % of the time
     stream = ks.keys.get(name)
     if ks.expires or not isinstance(stream, Stream):
         stream = ks.stream(name, now)

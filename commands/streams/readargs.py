@@ -96,7 +96,11 @@ class ReadOptions:
 
 
 class _Recent:
-    """What was parsed last: readers repeat their options in each call, and many ask for the same ID."""
+    """What was parsed last: readers repeat their options in each call, and poll with the same ID.
+
+    A TREAD that finds nothing takes 2300 instructions; 3700 without the options here, 5800 without the ID. One that
+    returns the 10 newest entries takes 7 % and 17 % more without them.
+    """
 
     __slots__ = ("id", "ms", "options", "seq", "words")
 
@@ -112,6 +116,7 @@ _recent: Final = _Recent()
 
 
 def read_options(key: bytes, words: list[bytes]) -> ReadOptions:
+    """The options in ``words``, the arguments after the ID. Raises CommandError."""
     recent = _recent
     if words == recent.words and recent.options.deadletter != key:
         return recent.options

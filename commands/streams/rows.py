@@ -26,7 +26,8 @@ from storage.ids import MASK64
 
 MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
 
-# Openings of fields that were used lately, as the next command will use them again. Bounded: some 10 MB.
+# Openings of fields that were used lately, as the next command will use them again: without them 50 rows of 8 fields,
+# whose values have 55 lengths, take 33 % more instructions, 500 such rows 8 %. Bounded: some 10 MB.
 KNOWN_FIELDS: Final = 64
 KNOWN_LENGTHS = 1024  # not Final: a test lowers it, in compiled code too
 KNOWN_BYTES: Final = 128

@@ -32,7 +32,9 @@ class SortedRows:
         self._capacity = CHUNK_BYTES // width * width  # bytes
         self._small = self._capacity // 4  # bytes; a chunk that shrinks to this size is joined with a neighbour
         self.count = 0  # rows
-        self._hint = 0  # offset in its chunk of the last row found: the next is often found there, too
+        # Offset in its chunk of the last row found, where the next is often found, too: to acknowledge messages one by
+        # one takes 10 % more instructions without it.
+        self._hint = 0
         self._chunks: list[bytes] = [b""]
         self._mins: list[bytes] = [b""]
 
