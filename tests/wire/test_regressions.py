@@ -247,7 +247,7 @@ def test_a_failed_save_without_changes_heals(hand: RunningServer, c: Raw) -> Non
     store.breaks()
     assert "no space left" in c("SAVE")
     assert c("SET", "k", 2).startswith("MISCONF")
-    hand.call(lambda: setattr(hand.server.ks, "dirty_count", 0))  # as if all that is dirty had been counted before
+    hand.call(lambda: setattr(hand.server.ks.changes, "count", 0))  # as if all that is dirty had been counted before
     store.heals()
     hand.advance(6000)
     until(lambda: c("SET", "k", 3) == b"OK")
