@@ -222,7 +222,7 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
         (length,) = LENGTH.unpack_from(raw, at)
         at += LENGTH.size + length
         if at > len(raw):
-            raise CorruptError("a record with a name that ends behind it")
+            raise CorruptError("a record with a name that ends beyond it")
         names.append(raw[at - length : at])
     return names, at
 

@@ -36,7 +36,7 @@ def replay(ks: Keyspace, batch: bytes) -> int:
             op, size = records.HEAD.unpack_from(batch, at)
             stop = at + 5 + size
             if stop > end:
-                raise CorruptError("a record that ends behind its batch")
+                raise CorruptError("a record that ends beyond its batch")
             if op == records.APPEND:
                 _, _, klen, ms, seq = unpack_append(batch, at)
                 start = at + head_size
@@ -225,7 +225,7 @@ def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes
 def _part(batch: bytes, start: int, stop: int) -> bytes:
     """The bytes between. The check is for compiled code, which can't make a slice that ends before it begins."""
     if start > stop:
-        raise CorruptError("a record with a part that ends behind it")
+        raise CorruptError("a record with a part that ends beyond it")
     return batch[start:stop]
 
 

@@ -1,4 +1,4 @@
-"""A range of a stream as it was at one moment, read while the stream goes on: the source of long replies."""
+"""A range of a stream as it was at one moment, read while the stream changes: the source of long replies."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ class Stream:
     def evict_before(self, ordinal: int, evicted_to: int) -> int:
         """Evict the entries before ``ordinal`` (at most next_ord): whole nodes, and a part of the one it falls into.
 
-        ``evicted_to`` is the ID of the newest of them. Returns how many they are.
+        ``evicted_to`` is the ID of the newest of them. Returns their number.
         """
         gone = ordinal - self.first_ord
         if gone <= 0:
@@ -497,7 +497,7 @@ class Stream:
         Raises CorruptError if the node can't be this stream's, or if one before it is missing.
         """
         if first_ord >= self.next_ord:
-            raise CorruptError(f"the store has a node of stream {self.sid} behind the stream's end")
+            raise CorruptError(f"the store has a node of stream {self.sid} beyond the stream's end")
         if self.first_ord == self.next_ord:
             return
         index = self._index

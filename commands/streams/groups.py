@@ -139,7 +139,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     offset = parse_id(argv[4])
     stream, group = _need(ctx, argv, 2)
     if offset == 0:
-        offset = stream.evicted_to  # the beginning of what there is: nothing is missing
+        offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
     group.touch(ctx.now)
     effects.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
     return encode.OK

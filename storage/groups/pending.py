@@ -223,7 +223,7 @@ class PendingTable:
 
     def _put(self, run: bytes) -> None:
         self._runs.insert(run)
-        due, drop, slot = _filed(run)
+        due, drop, slot = _indexed(run)
         if due:
             self._due.insert(due)
         if drop:
@@ -233,7 +233,7 @@ class PendingTable:
 
     def _take(self, run: bytes) -> None:
         self._runs.delete(run[:ID_SIZE])
-        due, drop, slot = _filed(run)
+        due, drop, slot = _indexed(run)
         if due:
             self._due.delete(due)
         if drop:
@@ -389,7 +389,7 @@ class PendingTable:
         dues: list[bytes] = []
         drops: list[bytes] = []
         for run in runs:
-            due, drop, slot = _filed(run)
+            due, drop, slot = _indexed(run)
             if slot > len(self._keys):
                 raise CorruptError("a pending list is damaged: a row names an unknown key")
             if due:
@@ -413,7 +413,7 @@ def _ascending(raws: list[bytes]) -> list[bytes]:
     return raws if all(map(lt, raws, islice(raws, 1, None))) else sorted(set(raws))
 
 
-def _filed(run: bytes) -> tuple[bytes, bytes, int]:
+def _indexed(run: bytes) -> tuple[bytes, bytes, int]:
     """A run's rows in _due and _drop, empty where it has none, and the slot of its key."""
     low, _, due, expire, _, deliveries, most, slot, swept = _unpack_run(run)
     again = not most or deliveries < most

@@ -8,8 +8,8 @@ dump is one join.
     _mins     b""          key             key           not above its chunk's first key, above all keys before that
     _chunks   row row row  row row row row row row ...   none is empty, except the only one of an empty set
 
-To find a row, ``_mins`` is bisected in C, then one chunk. Rows that are appended leave full chunks behind; a row that
-falls into a full chunk splits it in two halves; a chunk that has become small is joined with a neighbour.
+To find a row, ``_mins`` is bisected in C, then one chunk. Appending makes full chunks; inserting into a full chunk
+splits it into two halves; a chunk that has become small is joined with a neighbour.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class SortedRows:
         self._set_rest(i, chunk[:at] + chunk[at + width :])
         return row
 
-    # -- many rows -------------------------------------------------------------------------------------------
+    # -- batches of rows ---------------------------------------------------------------------------------------
     def insert_many(self, rows: bytes) -> None:
         """Add rows with new keys, joined, in ascending order."""
         width = self._width

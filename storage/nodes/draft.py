@@ -1,7 +1,7 @@
 """Drafts: full nodes of a stream that are not sealed yet.
 
-A TPUBLISH adds as many entries as were staged, while all other clients wait. To write their IDs and to compress them
-takes a microsecond an entry and more; to adopt them as drafts takes a microsecond a node. So that work is done later:
+A TPUBLISH adds as many entries as were staged, while all other clients wait. Writing their IDs and compressing them
+takes a microsecond an entry and more; adopting them as drafts takes a microsecond a node. So that work is done later:
 when an entry is read, or when a checkpoint stores the node.
 
 Rule 1: a draft in a stream is immutable; any thread may open or seal it.

@@ -294,7 +294,7 @@ def test_damaged_metadata_is_refused() -> None:
         ([(10, 11)], "lacks the first"),
         ([(0, 1), (20, 21), (10, 11)], "out of order"),
         ([(0, 1), (10, 11), (20, 11)], "out of order"),
-        ([(0, 1), (10, 11), (20, 21), (25, 26)], "behind the stream's end"),
+        ([(0, 1), (10, 11), (20, 21), (25, 26)], "beyond the stream's end"),
     ],
 )
 def test_stored_nodes_that_do_not_fit_are_refused(keys: list[tuple[int, int]], text: str) -> None:
