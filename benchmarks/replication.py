@@ -82,7 +82,8 @@ def options(peer: Peer) -> list[str]:
 def replica_of(leader: Peer, follow: bool = True, gives_way: bool = False) -> Iterator[Peer]:
     """A replica (in sync) of a leader, or a server that may become one. ``gives_way``: to the load on its core."""
     command = ["chrt", "--idle", "0", *leader.command] if gives_way else leader.command
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
+    # a killed redis-server may leave a child that still writes into its directory
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", ignore_cleanup_errors=True) as directory:
         made = Peer(leader.name, command, Path(directory), leader.fsync, max(os.sched_getaffinity(0)))
         more = ["--replicaof", f"127.0.0.1 {leader.port}"] if follow else []
         made.start(*options(leader), *more)

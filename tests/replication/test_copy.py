@@ -54,7 +54,7 @@ class Copying:
         return [self.replica("GET", "old"), self.replica("TLEN", "olds")] == [b"data", 1]
 
     def under_way(self) -> bool:
-        return int(self.replica.info()["master_sync_in_progress"]) == 1
+        return int(self.replica.info().get("master_sync_total_bytes", 0)) > 0
 
     def completes(self) -> None:
         wait_until(lambda: in_sync(self.leader, self.replica), "the copy is complete", 60)

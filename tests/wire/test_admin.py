@@ -27,6 +27,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 def test_info_over_the_wire_is_what_redis_py_parses(hand: RunningServer) -> None:
     with redis.Redis(port=hand.port) as client:
+        client.config_resetstat()  # commands' stats are the process's: other tests in it have called commands
         client.execute_command("TAPPEND", "s", "f", "v")
         found = client.info("everything")
     assert found["redis_version"] == "8.4.0"
