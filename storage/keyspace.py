@@ -202,7 +202,7 @@ class Keyspace:
         """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER."""
         self.before(key)
         if keep_ttl:
-            expire_at = self.expires.get(key, 0)
+            expire_at = self.expires.get(key, NEVER)
         old = self.keys.get(key)
         if isinstance(old, Stream):
             self._forget_value(key)
@@ -392,7 +392,7 @@ class Keyspace:
         total = sha256()
         for key in sorted(self.keys):
             value = self.keys[key]
-            total.update(b"%d:%b@%d" % (len(key), key, self.expires.get(key, 0)))
+            total.update(b"%d:%b@%d" % (len(key), key, self.expires.get(key, NEVER)))
             if isinstance(value, String):
                 total.update(b"S%d:%b" % (len(value.value), value.value))
             else:
