@@ -10,6 +10,7 @@ A module imports only modules that come before it in this list (folders have lis
     nodes/      macro nodes: how some hundred entries are kept together, in memory and in the store
     capture     what a checkpoint writes, as of one log offset
     snapshot    a range as it was at one moment: the source of long replies
+    place       where a search ended in a stream
     streammeta  a stream's metadata as the store keeps it
     groups/     groups of readers, and their pending messages
     stream      a stream: append, ranges both ways, eviction, what a checkpoint must write

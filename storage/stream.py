@@ -31,27 +31,12 @@ from storage.nodes.index import NodeIndex
 from storage.nodes.node import TailNode, seal
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
+from storage.place import Place
 from storage.snapshot import Snapshot
 
 # Shared by all streams without sealed nodes, so that 100,000 small ones stay cheap. Never changed.
 _NO_INDEX: Final = NodeIndex()
 _NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
-
-
-class Place:
-    """Where a search ended in a stream: an entry's ordinal, and the node that was searched.
-
-    The entry is in that node unless its ordinal is ``end``; ``node`` is None if none had to be opened. Valid until the
-    stream changes.
-    """
-
-    __slots__ = ("end", "first", "node", "ordinal")
-
-    def __init__(self, ordinal: int, node: AnyNode | None, first: int, end: int) -> None:
-        self.ordinal = ordinal
-        self.node = node
-        self.first = first  # ordinal of the node's first entry
-        self.end = end  # ordinal after its last entry
 
 
 class Stream:
@@ -168,15 +153,19 @@ class Stream:
         self._reopen = True
 
     def _adopt(self, draft: Draft, first: int, first_id: int) -> None:
+        self._push(first, first_id, draft, draft.size)
+        self._largest_entry = max(self._largest_entry, draft.largest)
+        self._largest_node = max(self._largest_node, draft.wire_bytes)
+
+    def _push(self, first: int, first_id: int, blob: bytes | Draft, size: int) -> None:
+        """Add a node to the index; its blob takes ``size`` bytes of memory until it is stored."""
         if self._index is _NO_INDEX:
             self._index = NodeIndex()
         if self._blobs is _NO_BLOBS:
             self._blobs = {}
-        self._blobs[first] = draft
-        self._blob_bytes += draft.size
+        self._blobs[first] = blob
+        self._blob_bytes += size
         self._index.push(first, first_id)
-        self._largest_entry = max(self._largest_entry, draft.largest)
-        self._largest_node = max(self._largest_node, draft.wire_bytes)
 
     def _reopen_last(self) -> TailNode | None:
         """The last node of the index as the tail, if it has room."""
@@ -194,15 +183,8 @@ class Stream:
 
     def _seal(self, tail: TailNode) -> None:
         """The tail is full. It isn't put into the cache, which is for nodes that are read."""
-        first = self._tail_ord
         blob = seal(tail)
-        if self._index is _NO_INDEX:
-            self._index = NodeIndex()
-        if self._blobs is _NO_BLOBS:
-            self._blobs = {}
-        self._blobs[first] = blob
-        self._blob_bytes += len(blob)
-        self._index.push(first, tail.id_at(0))
+        self._push(self._tail_ord, tail.id_at(0), blob, len(blob))
         self._sealed_entries += len(tail)
         self._sealed_bytes += len(blob)
         self._largest_entry = max(self._largest_entry, tail.largest())

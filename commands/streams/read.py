@@ -11,7 +11,8 @@ from commands.streams.readargs import Position, ReadOptions, read_options
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.stream import Place, Stream
+from storage.place import Place
+from storage.stream import Stream
 
 BATCH_BYTES: Final = 64 * 1024  # of replies to a batch; calls after that are left for the next one
 

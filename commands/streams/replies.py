@@ -10,7 +10,8 @@ from resp import reply as encode
 from resp.reply import array_header
 from storage.entries import COUNTS
 from storage.ids import format_id
-from storage.stream import Place, Stream
+from storage.place import Place
+from storage.stream import Stream
 
 STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
 
