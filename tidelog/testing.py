@@ -162,6 +162,18 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here, "PYTHONUNBUFFERED": "1"}
 
 
+def _start_somewhere(server: Server) -> None:
+    """Start it for the first time; on another port if somebody else has taken its port meanwhile. ServerError."""
+    for attempts_left in (2, 1, 0):
+        try:
+            server.start()
+            return
+        except ServerError:
+            if not attempts_left or not any("listening socket" in line for line in server.output):
+                raise
+            server.port = free_port()
+
+
 @contextmanager
 def running_server(
     directory: str | Path | None = None, command: Sequence[str] | None = None, **config: str | int
@@ -177,7 +189,7 @@ def running_server(
     where = Path(tempfile.mkdtemp(prefix="tidelog-")) if directory is None else Path(directory)
     server = Server(where, settings, command)
     try:
-        server.start()
+        _start_somewhere(server)
         yield server
         server.stop()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 import tidelog
-from tidelog.testing import Server, ServerError, running_server
+from tidelog.testing import Server, ServerError, free_port, running_server
 
 CHECKOUT = Path(tidelog.__file__).parent.parent
 
@@ -122,6 +123,18 @@ def pytest_run(directory: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def test_a_port_that_somebody_takes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        ports = iter([taken, free_port()])
+        monkeypatch.setattr("tidelog.testing.free_port", lambda: next(ports))
+        with running_server() as server, server.client() as client:
+            assert server.port != taken
+            assert client.tlen("k") == 0
 
 
 def test_the_fixture_in_a_project_of_its_own(tmp_path: Path) -> None:
