@@ -66,10 +66,11 @@ class Data:
         self._logger.notice(f"DB loaded from disk: {seconds:.3f} seconds")
 
     def close(self) -> None:
-        """Close the data directory: before other data takes its place, or at the end."""
-        self.ks.pool.cache.clear()
-        self.last_stats = self.disk.stats()
-        self.disk.close()
+        """Before other data takes its place, or at the end; again after a close() it does nothing."""
+        if self.last_stats is None:
+            self.ks.pool.cache.clear()
+            self.last_stats = self.disk.stats()
+            self.disk.close()
 
     def follow(self, follower: bool) -> None:
         """Set whether the data is a replica's."""
