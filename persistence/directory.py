@@ -10,10 +10,11 @@
     incoming.ready/  a complete copy: the next start moves its parts over those above
     replicas         empty; exists while there are replicas, or were within repl-backlog-ttl
     tidelog.making   empty; exists until a first start is complete
-    *.new            the replacement of a file, left by a crash: written again when needed, otherwise meaningless
+    *.new            the replacement of a file, left by a crash: removed by the next start
 
 Rule 1: a new directory gets tidelog.format last, by rename. A directory without it has nothing to lose.
 Rule 2: an incomplete directory is refused, never repaired by guessing.
+Rule 3: files are for the server's user alone, see ``private``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import secrets
 import shutil
 from pathlib import Path
 
+from persistence.private import FILE, opener
+from persistence.wal import Wal
 from persistence.wal import create as create_wal
 from resp.errors import REMEDY, CorruptError
 
@@ -33,11 +36,12 @@ FORMAT = "tidelog data directory, format 1"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
+LEFT = ("tail.new", "replication.new", "tidelog.format.new")
 
 
 def lock(directory: Path) -> int:
     """Lock the directory for as long as the returned descriptor is open. Raises OSError."""
-    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -81,14 +85,16 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
             what = f"{', '.join(missing)} missing or empty"
             raise CorruptError(f"{directory}: {what}: {REMEDY}")
         making.unlink(missing_ok=True)  # left by a first start that ended between its last two steps
+        for name in LEFT:
+            (directory / name).unlink(missing_ok=True)
         return identity, False
     foreign = [name for name in (*PARTS, "incoming.ready") if (directory / name).exists()]
-    if foreign and not making.exists():
+    if foreign and (not making.exists() or _served(directory)):
         raise CorruptError(
             f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or"
             " choose another dir"
         )
-    making.touch()
+    making.touch(FILE)
     for name in foreign:  # left by a first start that did not end
         path = directory / name
         if path.is_dir():
@@ -99,6 +105,16 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
     return secrets.token_hex(20), True
 
 
+def _served(directory: Path) -> bool:
+    """Whether a server had this directory open, so that tidelog.making is only a name that a power cut brought back."""
+    try:
+        wal = Wal(directory / "tail")
+    except (CorruptError, OSError):
+        return False  # not complete yet
+    wal.close()
+    return wal.noted is not None
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
@@ -106,7 +122,7 @@ def _size(path: Path) -> int:
 def complete(directory: Path, identity: str) -> None:
     """Mark a new directory, all of whose files exist, as complete, durably. Raises OSError."""
     temporary = directory / "tidelog.format.new"
-    with temporary.open("w", encoding="utf-8") as file:
+    with open(temporary, "w", encoding="utf-8", opener=opener) as file:
         file.write(f"{FORMAT}\nid {identity}\n")
         file.flush()
         os.fsync(file.fileno())

@@ -14,7 +14,8 @@ Rule 1: an ID and an offset name one sequence of bytes. A server that may have l
 ID lack, or have differently, takes a new ID before it logs more. So does a server that starts as leader under another
 boot ID than the one in this file, or where the file has none: the end of the log may be lost, or others may have gone
 on under the same ID.
-Rule 2: a directory without this file never changed its ID; it has that of tidelog.format."""
+Rule 2: a directory without this file is of the first version and never changed its ID; it has that of tidelog.format.
+The first start of a later version writes the file. Where the WAL has a note (see ``wal``), there was such a start."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from zlib import crc32
 
 from persistence.directory import sync as sync_directory
+from persistence.private import opener
 from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"
@@ -52,6 +54,7 @@ class History:
     id: str  # 40 hex digits
     previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it is valid
     boot: str = ""  # boot ID of the machine when this was last saved; "" if unknown
+    saved: bool = field(default=False, compare=False)  # whether there is a file
 
     def covers(self, replid: str, offset: int, end: int) -> bool:
         """Whether a log of that ID that ends at ``offset`` is the beginning of this one, which ends at ``end``."""
@@ -96,10 +99,10 @@ class History:
             raise CorruptError(f"{path}: damaged: {REMEDY}")
         replid, previous, boot = found.groups()
         pairs = [line.split()[1:] for line in previous.splitlines()]
-        return cls(replid, [(name, int(valid)) for name, valid in pairs], "" if boot == "-" else boot)
+        return cls(replid, [(name, int(valid)) for name, valid in pairs], "" if boot == "-" else boot, saved=True)
 
     def save(self, directory: Path, leads: bool = True) -> None:
-        """Replace the file, durably. Raises OSError; then the old one is still there.
+        """Replace the file, durably. Raises OSError, ValueError (load() would refuse it): then the old one stays.
 
         A server that ``leads`` notes the machine's boot ID, a replica notes none: if it starts as leader next time, it
         takes a new ID.
@@ -107,12 +110,14 @@ class History:
         boot = boot_id() if leads else ""
         lines = [FORMAT, f"id {self.id}", *(f"previous {name} {valid}" for name, valid in self.previous)]
         text = "\n".join([*lines, f"boot {boot or '-'}", ""])
+        if TEXT.fullmatch(text.partition("\n")[2]) is None:
+            raise ValueError(f"no replication IDs: {self.id!r}, {self.previous!r}")
         path = directory / NAME
         temporary = path.with_name(NAME + ".new")
-        with temporary.open("w", encoding="ascii") as file:
+        with open(temporary, "w", encoding="ascii", opener=opener) as file:
             file.write(f"{text}crc {crc32(text.encode()):08x}\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-        self.boot = boot
+        self.boot, self.saved = boot, True
         sync_directory(directory)

@@ -1,14 +1,18 @@
 """A full copy of a leader's store: written beside the old data as it arrives, then put in its place.
 
     incoming/         being written; worthless until it is complete
-    incoming.ready/   tail, journal/, store/, replication: complete, checked, on disk
+    incoming.ready/   tail, journal/, store/, replication: complete, checked, on disk; and ``whole``, an empty file, as
+                      long as none of them has been moved
 
 Rule 1: until ``incoming`` is renamed to ``incoming.ready`` nothing has changed. From then on incoming.ready is the
 data, whatever else the directory holds: the next Log.open() calls install() first.
-Rule 2: install() moves one part after another. A part is in incoming.ready until it has been moved, so install() may
-stop anywhere and can be run again.
-Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each stream must
-have the nodes that it claims, and there must be as many entries as the leader says."""
+Rule 2: install() removes the old parts, then ``whole``, then moves one part after another. So it may stop anywhere and
+can be run again. While there is ``whole`` no part may be missing; afterwards each is in one of the two places, or lost,
+which the start notices: no old part can take its place. (Earlier versions had no ``whole``, and replaced part by part.)
+Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each node must open
+and go on where the one before ends, each stream must have the nodes that it claims, and there must be as many entries
+as the leader says. Before ``incoming`` is renamed it is opened and read as a start would read it: what can't be opened
+replaces nothing."""
 
 from __future__ import annotations
 
@@ -21,22 +25,33 @@ from zlib import crc32
 
 import lmdb
 
+from persistence.content import COUNTED, Content
 from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
 from persistence.journal import Journal
+from persistence.layout import CRC, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import open_env, reported
 from persistence.pieces import DATABASES, META, NODES, STREAMS, Entry, entries
-from persistence.store import CRC, MAP_SIZE, NODE_KEY, STREAM, U64
+from persistence.private import FILE, FOLDER
+from persistence.store import MAP_SIZE, Store
 from persistence.wal import create as create_wal
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
+from storage import streammeta
 from storage.ids import MASK64
-from storage.nodes.node import BODY, HEADER
-from storage.nodes.node import CRC as NODE_CRC
+from storage.keyspace import Keyspace
+from storage.nodes.cache import NodeCache
+from storage.nodes.node import HEADER
+from storage.nodes.packed import new_decompressor, open_packed
+from storage.nodes.pool import NodePool
 
-HALF, READY = "incoming", "incoming.ready"
+HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
 PARTS = ("tail", "journal", "store", HISTORY)
+CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
 WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
+LARGEST_NODE = 1 << 31  # bytes of wire: many times what one command can append, to bound what a false size reserves
+LONGEST_KEY = 511  # bytes: of what LMDB takes
+SMALLEST_ENTRY = 8  # bytes of wire
 
 
 class Incoming:
@@ -56,14 +71,17 @@ class Incoming:
         self._collected_bytes = 0
         self._last = (-1, b"")  # database and key of the entry before
         self._offset: int | None = None  # the log offset that the store states
-        # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys.
-        self._nodes: dict[int, tuple[int, int]] = {}
+        # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys, the ordinal at
+        # which the last of them ends.
+        self._nodes: dict[int, tuple[int, int, int]] = {}
+        self._content = Content()
+        self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
         _discard(directory)
-        self._path.mkdir()
+        self._path.mkdir(FOLDER)
         try:
             store = self._path / "store"
-            store.mkdir()
+            store.mkdir(FOLDER)
             self._data = store / "data.mdb"
             self._env, _ = open_env(store, MAP_SIZE, len(DATABASES), sync=False)
             with reported(self._data):
@@ -86,28 +104,45 @@ class Incoming:
         """See Rule 3. Raises CorruptError."""
         if (db, key) <= self._last:
             raise _wrong("entries out of order")
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise _wrong("a key that LMDB does not take")
         self._last = db, key
         self.entries += 1
         try:
             if db == NODES:
-                (crc,) = NODE_CRC.unpack_from(value, HEADER.size)
-                sound = crc == crc32(memoryview(value)[BODY:], crc32(value[: HEADER.size]))
-                sid = NODE_KEY.unpack(key)[0]
-                count, total = self._nodes.get(sid, (0, 0))
-                self._nodes[sid] = count + 1, total + crc32(key)
+                sound = self._check_node(key, value)
             else:
-                sound = CRC.unpack_from(value)[0] == crc32(memoryview(value)[CRC.size :], crc32(key))
+                (crc,) = CRC.unpack_from(value)
+                sound = crc == crc32(memoryview(value)[CRC.size :], crc32(key))
+                if db in COUNTED:
+                    self._content.add(db, crc)
                 if db == META and key == b"offset":
                     (self._offset,) = U64.unpack_from(value, CRC.size)
                 elif db == STREAMS:
-                    (sid,) = U64.unpack(key)
-                    _, claimed, claimed_total, _ = STREAM.unpack_from(value, CRC.size)
-                    count, total = self._nodes.pop(sid, (0, 0))
-                    sound = sound and (claimed, claimed_total) == (count, total & MASK64)
-        except struct.error as error:
+                    sound = sound and self._check_stream(key, value)
+        except (struct.error, ValueError) as error:
             raise _wrong(f"the entry {key!r} has the wrong size") from error
+        except CorruptError as error:
+            raise _wrong(f"at the entry {key!r}: {error}") from error
         if not sound:
             raise _wrong(f"the entry {key!r} is damaged")
+
+    def _check_node(self, key: bytes, blob: bytes) -> bool:
+        sid, first, first_id = NODE_KEY.unpack(key)
+        _, _, _, claimed, size, _, _ = HEADER.unpack_from(blob)
+        if size > LARGEST_NODE or claimed > size // SMALLEST_ENTRY:
+            raise CorruptError("a node that promises more than a node can hold")
+        node = open_packed(blob, self._decompressor)
+        count, total, end = self._nodes.get(sid, (0, 0, first))
+        self._nodes[sid] = count + 1, total + crc32(key), first + len(node)
+        return first == end and node.first_id == int.from_bytes(first_id, "big")
+
+    def _check_stream(self, key: bytes, value: bytes) -> bool:
+        (sid,) = U64.unpack(key)
+        _, claimed, claimed_total, length = STREAM.unpack_from(value, CRC.size)
+        next_ord = streammeta.unpack(sid, value[CRC.size + STREAM.size + length :])[2]
+        count, total, end = self._nodes.pop(sid, (0, 0, next_ord))
+        return (claimed, claimed_total, next_ord) == (count, total & MASK64, end)
 
     def _write(self) -> None:
         collected, self._collected, self._collected_bytes = self._collected, [], 0
@@ -118,6 +153,12 @@ class Incoming:
             put, databases = txn.put, self._databases
             for db, key, value in collected:
                 put(key, value, db=databases[db], append=True)
+
+    def _write_content(self, offset: int) -> None:
+        """Write what the store then holds, see ``content``. Raises lmdb.Error."""
+        assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
+        with self._env.begin(write=True, db=self._databases[META]) as txn:
+            txn.put(b"content", signed(b"content", self._content.pack(offset, txn.id())))
 
     def finish(self, offset: int, entries: int, history: History) -> None:
         """Complete the copy, of ``entries`` entries and as of log offset ``offset``: the next Log.open() installs it.
@@ -135,6 +176,8 @@ class Incoming:
             raise _wrong(f"nodes of stream {min(self._nodes)}, which isn't there")
         assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
         with reported(self._data):
+            if self.entries:
+                self._write_content(offset)
             self._env.sync(True)
         self._env.close()
         self._env = None
@@ -143,8 +186,10 @@ class Incoming:
             journal.start(offset)
         finally:
             journal.close()
-        create_wal(self._path / "tail", self._ring_bytes)
+        create_wal(self._path / "tail", self._ring_bytes, (offset, offset))
         history.save(self._path, leads=False)
+        self._read_back()
+        (self._path / WHOLE).touch(FILE)
         for folder in (self._path / "store", self._path / "journal", self._path, self._directory):
             sync_directory(folder)
         with self._deciding:
@@ -157,6 +202,18 @@ class Incoming:
             except OSError:
                 self.abandon()
                 raise
+
+    def _read_back(self) -> None:
+        """Read the copy as the start that finds it will. Raises CorruptError, OSError."""
+        try:
+            History.load(self._path, "")
+            store = Store(self._path / "store")
+            try:
+                store.restore(Keyspace(NodePool(store, NodeCache(0))))
+            finally:
+                store.close()
+        except CorruptError as error:
+            raise _wrong(str(error).replace(f": {REMEDY}", "")) from error
 
     def revoke(self) -> None:
         """Make sure that the copy will not be installed, however far it is. Any thread. Call abandon() afterwards.
@@ -185,13 +242,26 @@ class Incoming:
 def install(directory: Path) -> bool:
     """Put a complete copy in place of the old data and remove an incomplete one. True if there was a complete one.
 
-    Nothing may be open in the directory. Raises OSError; then it can be called again.
+    Nothing may be open in the directory. Raises CorruptError if a part of the copy is missing, and OSError; then it can
+    be called again.
     """
     if (directory / HALF).exists():
         shutil.rmtree(directory / HALF)
     ready = directory / READY
     if not ready.exists():
         return False
+    if (ready / WHOLE).exists():
+        missing = [name for name in CONTENT if not _size(ready / name)]
+        if missing:
+            raise CorruptError(
+                f"{ready}: {', '.join(missing)} missing or empty: {REMEDY}; or remove {READY}, to go on with the data"
+                " from before the copy"
+            )
+        for name in PARTS:
+            _remove(directory / name)
+        sync_directory(directory)
+        (ready / WHOLE).unlink()
+        sync_directory(ready)
     for name in PARTS:
         if (ready / name).exists():
             _remove(directory / name)
@@ -213,6 +283,10 @@ def _discard(directory: Path) -> None:
         ready.rename(half)
         sync_directory(directory)
         shutil.rmtree(half)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _remove(path: Path) -> None:

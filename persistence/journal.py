@@ -24,34 +24,40 @@ import lmdb
 
 from persistence.directory import sync as sync_directory
 from persistence.lmdbfile import open_env, reported
+from persistence.private import FOLDER, opener
 from persistence.wal import Frame
 from resp.errors import REMEDY, CorruptError
 
+DATABASES = (b"log", b"meta")
 KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
+MAP_SHARE = 1 / 8  # of the limit of address space, where there is one
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
 SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
 CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms during which the journal's thread waits
 
 
 class Journal:
-    """Each call is one transaction. ``end`` is the log offset after the last batch."""
+    """Each call is one transaction. ``end``: log offset after the last batch. ``room``: bytes of its map."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(FOLDER, exist_ok=True)
         self.path = directory / "data.mdb"
+        self._shrunk = directory / "data.mdb.new"
+        self._shrunk.unlink(missing_ok=True)
+        shutil.rmtree(directory / "shrunk", ignore_errors=True)  # where servers of before made it
         self._swap = threading.Lock()
         self._open()
 
     def _open(self) -> None:
-        self._env, _ = open_env(self.path.parent, MAP_SIZE, 2)
+        self._env, _ = open_env(self.path.parent, MAP_SIZE, len(DATABASES), known=DATABASES, share=MAP_SHARE)
+        self.room = int(self._env.info()["map_size"])
         try:
             with reported(self.path):
-                self._batches = self._env.open_db(b"log")
-                self._meta = self._env.open_db(b"meta")
+                self._batches, self._meta = map(self._env.open_db, DATABASES)
                 with self._env.begin(db=self._meta) as txn:
                     self.end = self._end(txn)
                     if not self.end and txn.stat(self._batches)["entries"]:
@@ -188,7 +194,8 @@ class Journal:
     def shrink(self) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
 
-        A compact copy replaces the file by rename, so a crash leaves one or the other. No copy is made if it would be
+        A compact copy replaces the file by rename, so a crash leaves one or the other; what it leaves of the copy is
+        removed by the next start. No copy is made if it would be
         large, because writers would wait for it. Raises OSError, CorruptError.
         """
         size = self.path.stat().st_size
@@ -197,23 +204,20 @@ class Journal:
             live = (used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"]
         if size < SHRINK_ABOVE or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
             return False
-        copy = self.path.parent / "shrunk"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir()
+        copy = self._shrunk
         try:
-            with reported(self.path):
-                self._env.copy(str(copy), compact=True)
-            with (copy / "data.mdb").open("rb") as file:
+            with open(copy, "wb", opener=opener) as file, reported(self.path):
+                self._env.copyfd(file.fileno(), compact=True)
                 os.fsync(file.fileno())
             with self._swap:
                 self._env.close()
                 try:
-                    (copy / "data.mdb").replace(self.path)
+                    copy.replace(self.path)
                     sync_directory(self.path.parent)
                 finally:
                     self._open()
         finally:
-            shutil.rmtree(copy, ignore_errors=True)
+            copy.unlink(missing_ok=True)
         return True
 
     def bytes_used(self) -> int:

@@ -4,22 +4,26 @@ Rule 1: no file is mapped before ``lmdbpages`` has found it in order.
 Rule 2: no lmdb.Error leaves this package. ``reported`` makes it an OSError (the disk or the system refuses, which may
 pass) or a CorruptError (the file is wrong, which will not).
 Rule 3: the map is address space, not disk. It is made so large that it need not grow while the server runs, because
-growing would mean to stop all readers. Where the system grants less (ulimit -v) it is halved until it fits, but it is
-larger than the file at each start."""
+growing would mean to stop all readers. Where the system grants less, it is halved until it fits, but it is larger than
+the file at each start. Under a limit of address space (ulimit -v) it takes a share of that, so that the heap has its
+part."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import resource
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
 
 from persistence.lmdbpages import DamageError, verify
+from persistence.private import FILE
 from resp.errors import REMEDY, CorruptError
 
-SMALLEST_MAP = 1 << 28  # bytes
+SMALLEST_MAP = 1 << 26  # bytes
+LEAST_SPACE = 1 << 29  # bytes: a limit of address space that leaves room for the smallest maps and a heap of 100 MB
 
 _DAMAGED = (
     lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
@@ -33,11 +37,14 @@ _SYSTEM = {  # texts of system errors that LMDB passes on without their number
 
 
 def open_env(
-    directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0, sync: bool = True
-) -> tuple[lmdb.Environment, bytes]:
+    directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0, sync: bool = True,
+    known: Collection[bytes] = (), newer: Collection[bytes] = (), share: float = 1 / 4,
+) -> tuple[lmdb.Environment, bytes]:  # fmt: skip
     """Open or create an environment; also returns the keys of database ``keys_of``, see verify().
 
     ``map_size`` is in bytes. Without ``sync`` commits are not durable: the caller syncs when everything is written.
+    ``known`` are the names of the databases, ``newer`` those that an older file may lack: see verify().
+    ``share``: the part of a limit of address space that the map takes.
 
     Raises CorruptError, OSError.
     """
@@ -46,21 +53,38 @@ def open_env(
     size = data.stat().st_size if data.exists() else 0
     if size:  # LMDB creates a file before it writes its first pages: an empty one is a new one
         try:
-            keys = verify(data, keys_of, key_size)
+            keys = verify(data, keys_of, key_size, known, newer)
         except DamageError as error:
             raise CorruptError(f"{data}: {error}: {REMEDY}") from error
+    least = max(SMALLEST_MAP, size + (size >> 2))
     map_size = max(map_size, 2 * size)
+    limit = address_space()
+    if limit is not None:
+        map_size = min(map_size, int(limit * share))
+        if map_size < least:
+            needed = max(round(least / share), LEAST_SPACE) >> 20
+            raise OSError(
+                errno.ENOMEM, f"{data}: the address space of this process is limited to {limit >> 20} MB ('ulimit -v')"
+                f", and this file needs a limit of at least {needed} MB"
+            )  # fmt: skip
     while True:
         try:
             with reported(data):
                 env = lmdb.open(
-                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False, sync=sync
+                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False, sync=sync,
+                    mode=FILE,
                 )
             return env, keys
         except OSError as error:
-            if error.errno != errno.ENOMEM or map_size // 2 < max(SMALLEST_MAP, size + (size >> 2)):
+            if error.errno != errno.ENOMEM or map_size // 2 < least:
                 raise
             map_size //= 2
+
+
+def address_space() -> int | None:
+    """The limit of this process's address space in bytes (ulimit -v); None if there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 @contextmanager

@@ -10,20 +10,27 @@ The format, in the machine's byte order, for 64 bits (liblmdb 0.9, data version 
     (0 and 1)  | 2 databases (free pages, main) | last page u64 | transaction u64       the higher transaction counts
     a database pad u32 (of the first: page size) | flags u16 | depth u16 | branch, leaf, overflow pages u64
                | entries u64 | root u64
+               of an overflow page, lower | upper << 16 is the number of pages that belong to the value
     a node     at its position in the page: low u16 | high u16 | flags u16 | key length u16 | key | data
                branch: the child's page is low | high << 16 | flags << 32
                leaf: length of data is low | high << 16; flags 1: data is the first overflow page; 2: data is a database
 
 A file is valid if every tree has as many pages and entries as its database says, at the depth that it says; each page
-carries its own number and lies in the file; and no page is used twice, or both used and free. Values are not read here:
-whoever uses them checks their crc.
+carries its own number and lies in the file; and no page is used twice, or both used and free. Keys ascend within a page
+and from page to page: each page's keys lie between the two keys of its parent that enclose it, or else LMDB would look
+for them on another page. (The first key of a branch page counts for nothing; LMDB leaves anything there.) Nodes fill
+the space between "upper" and the page's end without gaps, each at an even position. The names of the databases are
+those that the caller knows. Values are not read here: whoever uses them checks their crc.
 
 A file may be shorter than "last page" says, because pages taken and freed in one transaction are never written. It must
-hold every page that is in use. Cost: about a microsecond for each entry, and one read for each tree page."""
+hold every page that is in use. All pages up to the last one are in use or free, so "last page" can't be far off. Cost:
+about a microsecond for each entry, and one read for each tree page."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
+from operator import lt
 from pathlib import Path
 from struct import Struct, unpack_from
 from sys import byteorder
@@ -34,26 +41,30 @@ DATABASE = Struct("=IHHQQQQQ")
 NODE = Struct("=HHHH") if byteorder == "little" else Struct(">HHHH")
 PAGE_NO = Struct("=Q")
 MAGIC, DATA_VERSION = 0xBEEFC0DE, 1
-BRANCH, LEAF = 1, 2  # flags of a page
+BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of a page
 BIG, SUB = 1, 2  # flags of a node
 FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
 NO_ROOT = (1 << 64) - 1
 MAX_DEPTH = 32  # that of LMDB's own cursors
+LOST_PAGES = 1 << 10  # so many pages may be neither used nor free, although LMDB is not known to lose any
 
 
 class DamageError(Exception):
     """The file is damaged or no LMDB file; the text says why, without the file's name."""
 
 
-def verify(path: Path, keys_of: bytes = b"", key_size: int = 0) -> bytes:
+def verify(
+    path: Path, keys_of: bytes = b"", key_size: int = 0, known: Collection[bytes] = (), newer: Collection[bytes] = ()
+) -> bytes:
     """Check every tree page of a file that nobody is writing. Raises DamageError, OSError.
 
     Returns the keys of the database ``keys_of``, in order and joined; each must be ``key_size`` bytes long. A cursor of
-    py-lmdb would have to touch the pages of the values, too.
+    py-lmdb would have to touch the pages of the values, too. ``known``: the names of all databases that the file may
+    have; () for any. Those that are also in ``newer`` may be missing.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _Walk(fd).run(keys_of, key_size)
+        return _Walk(fd).run(keys_of, key_size, known, newer)
     finally:
         os.close(fd)
 
@@ -61,12 +72,13 @@ def verify(path: Path, keys_of: bytes = b"", key_size: int = 0) -> bytes:
 class _Database:
     """What a database says about itself, what was found in it, and what to collect from its leaves."""
 
-    __slots__ = ("claimed", "depth", "found", "keys", "root", "subs", "values")
+    __slots__ = ("claimed", "depth", "found", "keys", "numbers", "root", "subs", "values")
 
     def __init__(self, raw: bytes, flags: int = 0) -> None:
         pad, its_flags, self.depth, *claimed, self.root = DATABASE.unpack(raw)
         if its_flags != flags or (pad and not flags):
             raise DamageError("a database of unknown kind")
+        self.numbers = flags == FREE_FLAGS  # its keys are in the order of numbers, not of bytes
         self.claimed: list[int] = claimed  # branch pages, leaf pages, overflow pages, entries
         self.found = [0, 0, 0, 0]
         # Lists to collect in; None: not wanted.
@@ -81,14 +93,24 @@ class _Walk:
         self._bytes = os.fstat(fd).st_size
         self._page_size = 4096  # bytes
         self._last = 0
+        self._end = 0  # the pages before it are in the file
         self._used = bytearray()  # by page number: 1 if the page is in use or free
+        self._unwritten = 0  # pages that are free, or belong to a value that doesn't need them, and are not in _used
 
-    def run(self, keys_of: bytes, key_size: int) -> bytes:
+    def run(self, keys_of: bytes, key_size: int, known: Collection[bytes], newer: Collection[bytes]) -> bytes:
         free, main = self._metas()
         self._used = bytearray(min(self._last, self._bytes // self._page_size) + 2)
         self._used[0] = self._used[1] = 1
+        self._end = min(self._last + 1, self._bytes // self._page_size)
         subs = main.subs = []
-        self._tree(main)
+        try:
+            self._tree(main)
+        except DamageError:
+            if known and subs:  # what is wrong with a name says more than that it is out of order
+                _check_names([name for name, _ in subs], known, newer)
+            raise
+        if known:
+            _check_names([name for name, _ in subs], known, newer)
         keys: list[bytes] = []
         for name, sub in subs:
             if name == keys_of:
@@ -100,6 +122,8 @@ class _Walk:
         self._tree(free)
         for pages in lists:
             self._free(pages)
+        if self._last + 1 - self._used.count(1) - self._unwritten > LOST_PAGES:
+            raise DamageError(f"a meta page is damaged: it says that there are {self._last + 1} pages, which can't be")
         return b"".join(keys)
 
     def _metas(self) -> tuple[_Database, _Database]:
@@ -153,27 +177,51 @@ class _Walk:
             return
         if not 0 < database.depth <= MAX_DEPTH:
             raise DamageError("a database of impossible depth")
-        todo = [(database.root, 1)]
+        todo: list[tuple[int, int, bytes, bytes | None]] = [(database.root, 1, b"", None)]
         while todo:
-            number, level = todo.pop()
+            number, level, low, high = todo.pop()
             self._claim(number)
             if level == database.depth:
-                self._leaf(database, number)
+                self._in_order(number, self._leaf(database, number), database.numbers, low, high)
             else:
-                database.found[0] += 1
-                page, positions = self._page(number, BRANCH)
-                for position in reversed(positions):  # so that the first child is popped first
-                    low, high, top, length = NODE.unpack_from(page, position)
-                    if position + NODE.size + length > self._page_size:
-                        raise DamageError(f"page {number} is damaged: a key that leaves it")
-                    todo.append((low | high << 16 | top << 32, level + 1))
+                todo += self._branch(database, number, level, low, high)
         # A value that became smaller in the transaction that wrote it keeps all of its overflow pages.
         found, claimed = database.found, database.claimed
         if found[:2] != claimed[:2] or found[3] != claimed[3] or found[2] > claimed[2]:
             raise DamageError(f"a database has {database.found} pages and entries instead of {database.claimed}")
+        self._unwritten += claimed[2] - found[2]
 
-    def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
-        """Read a page of a tree; also returns the positions of its nodes. Raises DamageError."""
+    def _branch(
+        self, database: _Database, number: int, level: int, low: bytes, high: bytes | None
+    ) -> list[tuple[int, int, bytes, bytes | None]]:
+        """Check a branch page. Returns its children, the last one first: number, level, where keys begin and end."""
+        database.found[0] += 1
+        page, positions, room = self._page(number, BRANCH)
+        keys: list[bytes] = []
+        pages: list[int] = []
+        size = 0
+        for position in positions:
+            child_low, child_high, top, length = NODE.unpack_from(page, position)
+            if position + NODE.size + length > self._page_size:
+                raise DamageError(f"page {number} is damaged: a key that leaves it")
+            pages.append(child_low | child_high << 16 | top << 32)
+            keys.append(page[position + NODE.size : position + NODE.size + length])
+            size += NODE.size + length + (length & 1)
+        if size != room:
+            raise DamageError(f"page {number} is damaged: its keys have other sizes than it says")
+        keys = self._in_order(number, keys[1:], database.numbers, low, high)
+        return [*zip(pages, [level + 1] * len(pages), [low, *keys], [*keys, high], strict=True)][::-1]
+
+    def _in_order(self, number: int, keys: list[bytes], numbers: bool, low: bytes, high: bytes | None) -> list[bytes]:
+        """Check that keys ascend from ``low`` to before ``high``. Returns them so that the order of bytes is theirs."""
+        if numbers and byteorder == "little":
+            keys = [key[::-1] for key in keys]
+        if keys and not (low <= keys[0] and (high is None or keys[-1] < high) and all(map(lt, keys, keys[1:]))):
+            raise DamageError(f"page {number} is damaged: its keys are out of order")
+        return keys
+
+    def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...], int]:
+        """Read a page of a tree; also returns the positions of its nodes and their bytes. Raises DamageError."""
         size = self._page_size
         page = os.pread(self._fd, size, number * size)
         its_number, _, flags, lower, upper = HEAD.unpack_from(page)
@@ -183,43 +231,65 @@ class _Walk:
         positions = unpack_from(f"={count}H", page, HEAD.size)
         if min(positions) < upper or max(positions) > size - NODE.size:
             raise DamageError(f"page {number} is damaged: a node outside of it")
-        return page, positions
+        return page, positions, size - upper
 
-    def _leaf(self, database: _Database, number: int) -> None:
-        page, positions = self._page(number, LEAF)
+    def _leaf(self, database: _Database, number: int) -> list[bytes]:
+        """Check the nodes of a leaf page, and collect what the database asks for. Returns the page's keys."""
+        page, positions, room = self._page(number, LEAF)
         database.found[1] += 1
         database.found[3] += len(positions)
-        unpack, page_no, size, used = NODE.unpack_from, PAGE_NO.unpack_from, self._page_size, self._used
-        keys, values, subs = database.keys, database.values, database.subs
-        end = min(self._last + 1, self._bytes // size)
+        unpack, size = NODE.unpack_from, self._page_size
+        values, subs = database.values, database.subs
+        plain = values is None and subs is None
+        keys: list[bytes] = []
+        total = 0
         for position in positions:
             low, high, flags, length_of_key = unpack(page, position)
             at = position + 8 + length_of_key
             length = low | high << 16
-            if keys is not None:
-                keys.append(page[position + 8 : at])
+            end = at + (8 if flags == BIG else length)
+            total += end - position + 1 & -2
+            if end > size:
+                raise DamageError(f"page {number} is damaged: an entry that leaves it")
+            key = page[position + 8 : at]
+            keys.append(key)
+            if not flags and plain:
+                continue
             if flags == BIG:
-                if at + 8 > size:
-                    raise DamageError(f"page {number} is damaged: an entry that leaves it")
-                pages = (15 + length) // size + 1
-                first = page_no(page, at)[0]
-                if first < 2 or first + pages > end or used.find(1, first, first + pages) >= 0:
-                    self._claim(first, pages)  # raises, and says what is wrong
-                used[first : first + pages] = b"\1" * pages
-                database.found[2] += pages
+                first = self._big(database, page, at, length)
                 if values is not None:
                     values.append(os.pread(self._fd, length, first * size + HEAD.size))
                 continue
-            if at + length > size:
-                raise DamageError(f"page {number} is damaged: an entry that leaves it")
             if flags != (0 if subs is None else SUB):
                 raise DamageError(f"page {number} is damaged: an entry of unknown kind")
             if subs is not None:
                 if length != DATABASE.size:
                     raise DamageError(f"page {number} is damaged: a database of the wrong size")
-                subs.append((page[position + 8 : at], _Database(page[at : at + length])))
+                subs.append((key, _Database(page[at:end])))
             if values is not None:
-                values.append(page[at : at + length])
+                values.append(page[at:end])
+        if total != room:
+            raise DamageError(f"page {number} is damaged: its entries have other sizes than it says")
+        if database.keys is not None:
+            database.keys += keys
+        return keys
+
+    def _big(self, database: _Database, page: bytes, at: int, length: int) -> int:
+        """Check and mark the overflow pages of a value of ``length`` bytes, named at ``at``. Returns the first."""
+        used, size = self._used, self._page_size
+        pages = (15 + length) // size + 1
+        first = int(PAGE_NO.unpack_from(page, at)[0])
+        if database.keys is None:  # or else this would read a page of each node, which a start must not do
+            head = os.pread(self._fd, HEAD.size, first * size) if 2 <= first < self._end else b""
+            its_number, _, flags, low, high = HEAD.unpack(head.ljust(HEAD.size, b"\0"))
+            if len(head) == HEAD.size and (its_number != first or flags != OVERFLOW or low | high << 16 < pages):
+                raise DamageError(f"page {first} is damaged")
+            pages = max(pages, low | high << 16)
+        if first < 2 or first + pages > self._end or used.find(1, first, first + pages) >= 0:
+            self._claim(first, pages)  # raises, and says what is wrong
+        used[first : first + pages] = b"\1" * pages
+        database.found[2] += pages
+        return first
 
     def _free(self, pages: bytes) -> None:
         """Check a list of free pages: how many there are, then their numbers in descending order."""
@@ -231,7 +301,23 @@ class _Walk:
             if not 2 <= number < before:
                 raise DamageError("a list of free pages is damaged")
             before = number
-            if number < known:
-                if used[number]:
-                    raise DamageError(f"page {number} is both free and in use")
+            if number >= known:
+                self._unwritten += 1
+            elif used[number]:
+                raise DamageError(f"page {number} is both free and in use")
+            else:
                 used[number] = 1
+
+
+def _check_names(names: Sequence[bytes], known: Collection[bytes], newer: Collection[bytes]) -> None:
+    """Raises DamageError for a database that is missing, or that nobody knows."""
+    strange = [name for name in names if name not in known]
+    missing = [name for name in known if name not in names and (strange or name not in newer)]
+    if strange or missing:
+        lost = [f"its database {_shown(name)} is missing" for name in missing]
+        found = [f"it has a database {_shown(name)}, which this tidelog does not know" for name in strange]
+        raise DamageError("; ".join(lost + found))
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode("ascii", "backslashreplace"))

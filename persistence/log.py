@@ -4,7 +4,8 @@
 
 Rule 1: once append() has returned, its batch survives a SIGKILL, and under ``always`` also a power cut.
 Rule 2: a frame leaves the ring only when the journal has its batch; a batch leaves the journal only when the store
-has its effects. So store offset <= journal end <= log offset at any time.
+has its effects. So store offset <= journal end <= log offset at any time. The WAL notes the first two after they have
+been reached (``wal``); a start refuses data that does not reach as far.
 Rule 3: while the ring is full, append() waits for the journal; a batch that is too large for the ring goes to the
 journal directly.
 Rule 4: after a sync has failed, a later one that succeeds proves nothing. What the failed one should have covered
@@ -30,10 +31,11 @@ from persistence.backlog import Backlog, GoneError
 from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
-from persistence.recovered import Recovered
+from persistence.private import FILE, FOLDER, tighten
+from persistence.recovered import Recovered, behind
 from persistence.store import Store
 from persistence.wal import Frame, Wal, blocks, create
-from resp.errors import CorruptError
+from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture
 from storage.keyspace import Keyspace
 
@@ -98,11 +100,12 @@ class Log(Backlog):
 
         A complete full copy that has arrived there replaces the old data first.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(FOLDER, parents=True, exist_ok=True)
         lock = datadir.lock(directory)
         try:
             if datadir.marked(directory):
                 install(directory)
+                tighten(directory)
             identity, new = datadir.prepare(directory, options.ring_bytes)
             history = History(identity) if new else History.load(directory, identity)
             log = cls(directory, options, lock, history, not new and history.boot != (boot_id() or None))
@@ -113,6 +116,10 @@ class Log(Backlog):
             if new:
                 log.save_history()
                 datadir.complete(directory, identity)
+            elif not history.saved:
+                if log.wal.noted is not None:  # as in every directory whose history was saved
+                    raise CorruptError(f"{directory}: replication missing: {REMEDY}")
+                log.save_history(leads=False)
         except BaseException:
             log.close()
             raise
@@ -132,7 +139,7 @@ class Log(Backlog):
         marker = self.path / datadir.REPLICAS
         if marker.exists() != there_are:
             if there_are:
-                marker.touch()
+                marker.touch(FILE)
             else:
                 marker.unlink()
             datadir.sync(self.path)
@@ -163,6 +170,9 @@ class Log(Backlog):
                 f"{self.journal.path}: ends at log offset {self.journal.end}, before the store's {store_offset}: the"
                 " journal is an older copy; restore the whole directory from a backup, or from a replica"
             )
+        noted = self.wal.noted
+        if noted is not None and store_offset < noted[1]:
+            raise behind(self.store.path, store_offset, noted[1], self.wal.path)
         for _, batch in self.journal.read(store_offset):
             found.replay(ks, batch, self.journal.path)
             found.journal_batches += 1
@@ -172,6 +182,8 @@ class Log(Backlog):
             found.wal_batches += 1
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
+        if noted is not None and self.offset < noted[0]:
+            raise behind(self.journal.path, self.offset, noted[0], self.wal.path)
         self._last = (self._waiting[-1][0], self._waiting[-1][3]) if self._waiting else self.journal.last()
         found.replay_seconds = time.perf_counter() - began
         if blocks(self.options.ring_bytes) != self.wal.size:
@@ -179,9 +191,18 @@ class Log(Backlog):
                 self._resize_wal()
             except OSError as error:
                 found.resize_problem = str(error)
+        self._note()
         self._flusher = threading.Thread(target=self._keep_flushing, name="tidelog-journal", daemon=True)
         self._flusher.start()
         return found
+
+    def _note(self) -> None:
+        """Note in the WAL how far journal and store have got. Any thread."""
+        with self._lock:
+            try:
+                self.wal.note(self.journal.end, self.store.offset)
+            except OSError:
+                pass  # the note of before is still true
 
     def _resize_wal(self) -> None:
         """Move what the WAL holds into the journal and put a new WAL in its place.
@@ -193,7 +214,7 @@ class Log(Backlog):
         path = self.wal.path
         temporary = path.with_name("tail.new")
         try:
-            create(temporary, self.options.ring_bytes)
+            create(temporary, self.options.ring_bytes, (self.journal.end, self.store.offset))
             new = Wal(temporary)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -288,6 +309,11 @@ class Log(Backlog):
             self._lock.acquire()
         self._last = self.offset, crc
         self.offset += size
+        self._note()  # no frame says that the journal has it
+        try:
+            self.wal.sync()
+        except OSError:
+            pass  # the journal has all that the ring has
 
     def _flush(self, more: list[Frame]) -> None:
         """Write what waits, then ``more``, to the journal. Call with ``_writing`` held.
@@ -374,7 +400,8 @@ class Log(Backlog):
     # -- checkpoints -----------------------------------------------------------------------------------------
     def wants_checkpoint(self) -> bool:
         """Whether the journal has grown enough, or the last checkpoint failed."""
-        return self.offset - self.store.offset > self.options.checkpoint_bytes or self._checkpoint_problem is not None
+        most = min(self.options.checkpoint_bytes, self.journal.room // 4)
+        return self.offset - self.store.offset > most or self._checkpoint_problem is not None
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
         """Store a capture that was taken at log offset ``offset``, then cut() the journal. Any thread.
@@ -391,6 +418,7 @@ class Log(Backlog):
             self._checkpoint_problem = f"the last checkpoint failed ({error})"
             raise
         self._checkpoint_problem = None
+        self._note()
         self.cut()
 
     def cut(self) -> None:
@@ -448,6 +476,7 @@ class Log(Backlog):
             self._lock.notify_all()
         if self._flusher is not None:
             self._flusher.join()
+            self._note()  # not if nothing was recovered: then the note of before must stay
         try:
             self.wal.sync()
         except OSError:

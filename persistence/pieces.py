@@ -5,7 +5,7 @@
     | db u8 | key length u16 | value length u32 | key        | value        |      numbers are big-endian
     +-------+----------------+------------------+------------+--------------+
     db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences
-    key and value are those in the store (see ``store``)
+    key and value are those in the store (see ``layout``); only b"content" of db 0 is left out (see ``content``)
 
 The entries of all pieces ascend by db, then key. So they can be appended to LMDB's pages as they arrive, none can
 arrive twice, and a stream's nodes are known before the stream says how many there are."""
@@ -26,6 +26,8 @@ from resp.errors import CorruptError
 ENTRY = Struct(">BHI")
 META, NODES, STREAMS, GROUPS, STRINGS, STAGES, FENCES = range(7)
 DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences")
+
+NOT_SENT = META, b"content"
 
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
@@ -50,7 +52,7 @@ class StoreCopy:
 
     def __init__(self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int) -> None:
         self.offset = offset  # log offset of that moment
-        self.entries = 0  # in all databases
+        self.entries = 0  # that will be sent
         self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
         self._path = path
         self._txn = txn
@@ -61,6 +63,7 @@ class StoreCopy:
             stat = txn.stat(db)
             self.entries += stat["entries"]
             self.bytes += (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+        self.entries -= txn.get(NOT_SENT[1], db=databases[NOT_SENT[0]]) is not None
 
     def pieces(self, size: int) -> Iterator[bytes]:
         """Pieces of about ``size`` bytes; one entry may be larger. Raises OSError, CorruptError."""
@@ -71,7 +74,8 @@ class StoreCopy:
     def _entries(self) -> Iterator[Entry]:
         for number, db in enumerate(self._databases):
             for key, value in self._txn.cursor(db=db):
-                yield number, bytes(key), bytes(value)
+                if (number, bytes(key)) != NOT_SENT:
+                    yield number, bytes(key), bytes(value)
 
     def _piece(self, source: Iterator[Entry], size: int) -> bytes:
         parts: list[bytes] = []

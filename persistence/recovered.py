@@ -48,3 +48,11 @@ class Recovered:
         if self.resize_problem:
             lines.append(f"The WAL keeps its size: {self.resize_problem}")
         return lines
+
+
+def behind(path: Path, offset: int, noted: int, says: Path) -> CorruptError:
+    """The file ``path`` reaches up to a log offset, but the file ``says`` has a note that it had got further."""
+    return CorruptError(
+        f"{path}: ends at log offset {offset}, but {says} says that it had got to {noted}: what was written last is"
+        f" gone, or the file is an older copy; {REMEDY}"
+    )

@@ -1,67 +1,53 @@
-"""The store: all history as of the last checkpoint, in LMDB.
+"""The store: all history as of the last checkpoint, in LMDB. Here it is opened and read; see ``layout`` for its entries
+and ``checkpoint`` for what changes them.
 
-    db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
-    db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
-    db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
-    db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
-    db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
-    db "stages"   sid u64 | 0 u32      ->  crc | ttl u64 | deadline u64 | pieces u32 | name
-                  sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
-    db "fences"   short(name)          ->  crc | epoch u64 | name
-
-All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
-that is too long for an LMDB key, a byte 1 and the SHA-256 of x. crc is the crc32 of the key and the rest of the value,
-u32. "nodes" and "sum of nodes" are the number of the stream's node keys and the sum of their crc32's (mod 2**64), so
-that a lost or changed key is found at the start, which reads keys only. A stage's pieces are numbered from 1. A missing
-database is empty.
-
-A node ends where the next one begins, so nodes that end at or before the stream's first_ord are known to be evicted
-without being read. A stream's last node may be its tail, stored uncompressed; a later checkpoint overwrites it."""
+Rule 1: a start reads every entry but the nodes, of which it reads the keys. It believes nothing without a crc, and no
+database without its counts and sums (``content``).
+Rule 2: reads use a view, which stays as it was until it is renewed, so a checkpoint never disturbs them."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from hashlib import sha256
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from zlib import crc32
 
 import lmdb
 
+from persistence.checkpoint import Checkpoint
+from persistence.content import COUNTED, Content
+from persistence.layout import (
+    CRC,
+    GROUP,
+    META_KEYS,
+    NODE_KEY,
+    PIECE,
+    STAGE,
+    STAGE_KEY,
+    STREAM,
+    STRING,
+    U64,
+    short,
+    signed,
+    unpack_fence,
+)  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
-from persistence.pieces import DATABASES, StoreCopy
+from persistence.pieces import DATABASES, FENCES, GROUPS, STAGES, STREAMS, STRINGS, StoreCopy
+from persistence.private import FOLDER
 from resp.errors import REMEDY, CorruptError
-from storage.capture import Capture, StreamCapture
-from storage.groups.pendingdump import assemble
+from storage.capture import Capture
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
-from storage.records import pack_sizes, unpack_sizes
+from storage.records import unpack_sizes
+from storage.replay import DAMAGE
 from storage.stages.stages import Stage
 from storage.stream import Stream
 
-U64 = Struct(">Q")
-CRC = Struct(">I")
-NODE_KEY = Struct(">QQ16s")
-STREAM = Struct(">QQQI")
-STRING = Struct(">QI")
-STAGE_KEY = Struct(">QI")
-STAGE = Struct(">QQI")
-PIECE = Struct(">II")
-GROUP = Struct(">II")
+NEWER = (b"stages", b"fences")  # databases that the first stores lack
 MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written
-
-
-def short(name: bytes) -> bytes:
-    return b"\0" + name if len(name) <= 400 else b"\1" + sha256(name).digest()
-
-
-def signed(key: bytes, *parts: bytes) -> bytes:
-    """The parts as one value, with the crc of key and parts in front."""
-    value = b"".join(parts)
-    return CRC.pack(crc32(value, crc32(key))) + value
 
 
 class View:
@@ -113,29 +99,51 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(FOLDER, exist_ok=True)
         self._compressor = new_compressor()  # for write() only
         self._copies: list[StoreCopy] = []  # those that may not be closed yet
         self.path = directory / "data.mdb"
         # The keys of all nodes; None once a checkpoint may have changed them.
         self._keys: bytes | None
-        self.env, self._keys = open_env(directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size)
+        self.env, self._keys = open_env(
+            directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size, known=DATABASES, newer=NEWER
+        )
         try:
             with reported(self.path):
-                databases = map(self.env.open_db, DATABASES)
-                self.meta, self.nodes, self.streams, self.groups, self.strings, self.stages, self.fences = databases
+                self._databases = [self.env.open_db(name) for name in DATABASES]
+                self.meta, self.nodes = self._databases[:2]
                 with self.env.begin(db=self.meta) as txn:
-                    offset = self._number(txn, b"offset")
-                    if offset is None and any(txn.stat(db)["entries"] for db in self._content()):
-                        raise CorruptError(f"{self.path}: its log offset is missing: {REMEDY}")
-                    self.offset = offset or 0
+                    self.offset = self._read_meta(txn)
             self._view = View(self)
         except BaseException:
             self.env.close()
             raise
 
-    def _content(self) -> tuple[lmdb._Database, ...]:
-        return self.nodes, self.streams, self.groups, self.strings, self.stages, self.fences
+    def _read_meta(self, txn: lmdb.Transaction) -> int:
+        """The log offset of the store. Raises CorruptError if the database "meta" can't be that of a store."""
+        for name in map(bytes, txn.cursor(db=self.meta).iternext(keys=True, values=False)):
+            if name not in META_KEYS:
+                raise CorruptError(f"{self.path}: damaged, or of a newer tidelog: it says {name!r} of itself: {REMEDY}")
+        offset = self._number(txn, b"offset")
+        if offset is None and any(txn.stat(db)["entries"] for db in self._databases[1:]):
+            raise CorruptError(f"{self.path}: its log offset is missing: {REMEDY}")
+        if self._content(txn) is not None and self._number(txn, b"next_sid") is None:
+            raise CorruptError(f"{self.path}: its next_sid is missing: {REMEDY}")
+        return offset or 0
+
+    def _content(self, txn: lmdb.Transaction) -> Content | None:
+        """What the store says that it holds; None if it does not say so. Raises CorruptError."""
+        raw = bytes(txn.get(b"content", db=self.meta) or b"")
+        if not raw:
+            return None
+        try:
+            content, offset, transaction = Content.unpack(raw[CRC.size :])
+        except struct.error:
+            content = None
+        if content is None or raw != signed(b"content", raw[CRC.size :]):
+            raise CorruptError(f"{self.path}: its content is damaged: {REMEDY}")
+        holds = offset == self._number(txn, b"offset") and transaction >= self.env.info()["last_txnid"]
+        return content if holds else None
 
     def _number(self, txn: lmdb.Transaction, name: bytes) -> int | None:
         raw = bytes(txn.get(name, db=self.meta) or b"")
@@ -184,7 +192,7 @@ class Store:
             txn = self.env.begin()
             try:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
-                copy = StoreCopy(self.path, txn, (self.meta, *self._content()), self._number(txn, b"offset") or 0)
+                copy = StoreCopy(self.path, txn, self._databases, self._number(txn, b"offset") or 0)
             except BaseException:
                 txn.abort()
                 raise
@@ -203,50 +211,92 @@ class Store:
 
         Raises CorruptError, OSError.
         """
+        found = Content()
         try:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
-                streams, nodes = self._restore_streams(txn, ks)
-                strings = 0
-                for key, value in _items(txn, self.strings):
-                    self._check(key, value)
-                    expire, length = STRING.unpack_from(value, CRC.size)
-                    at = CRC.size + STRING.size
-                    ks.restore_string(value[at : at + length], value[at + length :], expire)
-                    strings += 1
-                self._restore_staging(txn, ks)
-        except struct.error as error:
-            raise CorruptError(f"{self.path}: an entry of the wrong size: {REMEDY}") from error
+                streams, nodes = self._restore_streams(txn, ks, found)
+                self._restore_strings(txn, ks, found)
+                if len(ks.keys) != streams + found.entries[STRINGS]:
+                    raise CorruptError("two values of one key")
+                self._restore_staging(txn, ks, found)
+                if ks.next_sid >> 63:
+                    raise CorruptError("the number of its next stream makes no sense")
+                self._check_content(txn, found)
+        except DAMAGE as error:
+            raise CorruptError(f"{self.path}: an entry that makes no sense ({error!r}): {REMEDY}") from error
         except CorruptError as error:
             if str(self.path) in str(error):
                 raise
             raise CorruptError(f"{self.path}: {error}: {REMEDY}") from error
-        return streams, nodes, strings
+        return streams, nodes, found.entries[STRINGS]
 
-    def _check(self, key: bytes, value: bytes) -> None:
-        if crc32(memoryview(value)[CRC.size :], crc32(key)) != CRC.unpack_from(value)[0]:
-            raise CorruptError(f"{self.path}: the entry {key!r} is damaged: {REMEDY}")
+    def _check_content(self, txn: lmdb.Transaction, found: Content) -> None:
+        """Raises CorruptError if the store says that it holds something else than was found."""
+        claimed = self._content(txn)
+        if claimed is None:
+            return
+        for db in COUNTED:
+            name, there, wanted = DATABASES[db].decode(), found.entries[db], claimed.entries[db]
+            if there != wanted:
+                raise CorruptError(f"{self.path}: has {there} {name} instead of {wanted}: {REMEDY}")
+            if found.sums[db] != claimed.sums[db]:
+                raise CorruptError(f"{self.path}: its {name} are not those of the last checkpoint: {REMEDY}")
 
-    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace) -> tuple[int, int]:
+    def _entries(self, txn: lmdb.Transaction, db: int, found: Content) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of a database in order, each with the right crc; then they are in ``found``.
+
+        Raises CorruptError.
+        """
+        count = total = 0
+        unpack, size = CRC.unpack_from, CRC.size
+        for raw_key, raw_value in txn.cursor(db=self._databases[db]):
+            key, value = bytes(raw_key), bytes(raw_value)
+            (crc,) = unpack(value)
+            if crc32(memoryview(value)[size:], crc32(key)) != crc:
+                raise self._damaged(key)
+            count += 1
+            total += crc
+            yield key, value
+        found.set(db, count, total)
+
+    def _damaged(self, key: bytes) -> CorruptError:
+        return CorruptError(f"{self.path}: the entry {key!r} is damaged: {REMEDY}")
+
+    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> tuple[int, int]:
         made: dict[int, Stream] = {}
         claimed: dict[int, tuple[int, int]] = {}  # sid -> nodes, their sum
-        for key, value in _items(txn, self.streams):
-            self._check(key, value)
+        for key, value in self._entries(txn, STREAMS, found):
             (sid,) = U64.unpack(key)
             expire, count, total, length = STREAM.unpack_from(value, CRC.size)
             at = CRC.size + STREAM.size
+            if expire >> 63:
+                raise CorruptError(f"the expiry of stream {sid} makes no sense")
             made[sid] = ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
             claimed[sid] = count, total
         nodes = self._restore_nodes(txn, made, claimed)
-        for key, value in _items(txn, self.groups):
-            self._check(key, value)
-            stream = made.get(U64.unpack_from(key)[0])
-            if stream is None:
+        for stream in made.values():
+            stream.all_nodes_added()
+        for key, value in self._entries(txn, GROUPS, found):
+            of = made.get(U64.unpack_from(key)[0])
+            if of is None:
                 raise CorruptError(f"{self.path}: a group of a stream that isn't there: {REMEDY}")
             name_len, meta_len = GROUP.unpack_from(value, CRC.size)
             at = CRC.size + GROUP.size + name_len
-            ks.restore_group(stream, value[at - name_len : at], value[at : at + meta_len], value[at + meta_len :])
+            name = value[at - name_len : at]
+            if short(name) != key[U64.size :]:
+                raise CorruptError(f"the group {name!r} is in another one's place")
+            ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
         return len(made), nodes
+
+    def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
+        for place, value in self._entries(txn, STRINGS, found):
+            expire, length = STRING.unpack_from(value, CRC.size)
+            at = CRC.size + STRING.size
+            key = value[at : at + length]
+            if len(key) != length or expire >> 63 or short(key) != place:
+                raise CorruptError(f"the string at {place!r} makes no sense")
+            ks.restore_string(key, value[at + length :], expire)
 
     def _restore_nodes(
         self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
@@ -279,13 +329,14 @@ class Store:
                 raise CorruptError(f"{self.path}: the nodes of stream {sid} are missing: {REMEDY}")
         return nodes
 
-    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace) -> None:
+    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
         stage, left = None, 0  # left: how many of its pieces are still to come
-        for key, value in _items(txn, self.stages):
-            self._check(key, value)
+        for key, value in self._entries(txn, STAGES, found):
             sid, number = STAGE_KEY.unpack(key)
             if not number and not left:
                 ttl, deadline, left = STAGE.unpack_from(value, CRC.size)
+                if ttl >> 63 or not left:
+                    raise CorruptError(f"stage {sid} makes no sense")
                 stage = ks.stages.restore(value[CRC.size + STAGE.size :], sid, ttl, deadline)
                 ks.next_sid = max(ks.next_sid, sid + 1)
             elif left and stage is not None and stage.sid == sid and number == len(stage.pieces) + 1:
@@ -298,9 +349,11 @@ class Store:
                 break
         if left:
             raise CorruptError(f"{self.path}: pieces of a stage are missing: {REMEDY}")
-        for key, value in _items(txn, self.fences):
-            self._check(key, value)
-            ks.stages.fences[value[CRC.size + U64.size :]] = U64.unpack_from(value, CRC.size)[0]
+        for key, value in self._entries(txn, FENCES, found):
+            fence, epoch, check = unpack_fence(value)
+            if short(fence) != key:
+                raise CorruptError(f"the fence {fence!r} makes no sense")
+            ks.stages.restore_fence(fence, epoch, check)
 
     def _restore_piece(self, stage: Stage, value: bytes) -> None:
         length, count = PIECE.unpack_from(value, CRC.size)
@@ -317,107 +370,18 @@ class Store:
         Raises OSError, CorruptError.
         """
         self._keys = None
-        with reported(self.path), self.env.begin(write=True) as txn:
-            if capture.flushed:
-                for db in self._content():
-                    txn.drop(db, delete=False)
-            for sid in capture.dead_streams:
-                prefix = U64.pack(sid)
-                txn.delete(prefix, db=self.streams)
-                for db in (self.nodes, self.groups):
-                    _delete(txn.cursor(db=db), prefix)
-            for sid, name in capture.dead_groups:
-                txn.delete(U64.pack(sid) + short(name), db=self.groups)
-            for stream in capture.streams:
-                self._write_stream(txn, stream, *capture.stream_keys[stream.sid])
-            for sid, name, meta, pending in capture.groups:
-                key = U64.pack(sid) + short(name)
-                txn.put(key, _group(key, name, meta, pending), db=self.groups)
-            for name, string, expire in capture.strings:
-                key = short(name)
-                txn.put(key, signed(key, STRING.pack(expire, len(name)), name, string), db=self.strings)
-            for name in capture.dead_strings:
-                txn.delete(short(name), db=self.strings)
-            self._write_staging(txn, capture)
-            for name, value in ((b"next_sid", capture.next_sid), (b"offset", offset)):
-                txn.put(name, signed(name, U64.pack(value)), db=self.meta)
+        with reported(self.path), self.env.begin(write=True, buffers=True) as txn:
+            content = self._content(txn) or self._counted(txn)
+            Checkpoint(self.path, txn, self._databases, content, self._compressor).write(capture, offset)
         self.offset = offset
 
-    def _write_staging(self, txn: lmdb.Transaction, capture: Capture) -> None:
-        for sid in capture.dead_stages:
-            _delete(txn.cursor(db=self.stages), U64.pack(sid))
-        for stage in capture.stages:
-            key = STAGE_KEY.pack(stage.sid, 0)
-            head = STAGE.pack(stage.ttl, stage.deadline, stage.count)
-            txn.put(key, signed(key, head, stage.name), db=self.stages)
-            for number, piece, bare, sizes in stage.pieces:
-                key = STAGE_KEY.pack(stage.sid, number + 1)
-                head = PIECE.pack(len(piece.key), len(sizes))
-                txn.put(key, signed(key, head, piece.key, pack_sizes(sizes), bare), db=self.stages)
-        for name, epoch in capture.fences:
-            key = short(name)
-            txn.put(key, signed(key, U64.pack(epoch), name), db=self.fences)
-
-    def _write_stream(self, txn: lmdb.Transaction, stream: StreamCapture, name: bytes, expire: int) -> None:
-        prefix = U64.pack(stream.sid)
-        old = bytes(txn.get(prefix, db=self.streams) or b"")
-        count = total = 0
-        if old:
-            self._check(prefix, old)
-            _, count, total, _ = STREAM.unpack_from(old, CRC.size)
-        for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
-            blob = node if isinstance(node, bytes) else node.seal(self._compressor)
-            key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
-            if txn.put(key, blob, db=self.nodes, overwrite=False):
-                count += 1
-                total += crc32(key)
-            else:  # it was the tail at an earlier checkpoint
-                txn.put(key, blob, db=self.nodes)
-        cursor = txn.cursor(db=self.nodes)
-        for key in _evicted(cursor, prefix, stream):
-            count -= 1
-            total -= crc32(key)
-        head = STREAM.pack(expire, count, total & MASK64, len(name))
-        txn.put(prefix, signed(prefix, head, name, stream.meta), db=self.streams)
+    def _counted(self, txn: lmdb.Transaction) -> Content:
+        """What the store holds, read from all of it: once, for a store of an earlier version. Raises CorruptError."""
+        content = Content()
+        for db in COUNTED:
+            deque(self._entries(txn, db, content), 0)
+        return content
 
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512
-
-
-def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes]) -> bytearray:
-    """A group's value, as signed() would make it. Built part by part, so that other threads get a turn: assemble()."""
-    head = GROUP.pack(len(name), len(meta)) + name + meta
-    value = assemble(pending, CRC.size + len(head))
-    value[CRC.size : CRC.size + len(head)] = head
-    CRC.pack_into(value, 0, crc32(memoryview(value)[CRC.size :], crc32(key)))
-    return value
-
-
-def _items(txn: lmdb.Transaction, db: lmdb._Database) -> Iterator[tuple[bytes, bytes]]:
-    for key, value in txn.cursor(db=db):
-        yield bytes(key), bytes(value)
-
-
-def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
-    """Delete the stream's nodes that end at or before its first_ord. Returns their keys."""
-    gone: list[bytes] = []
-    if not stream.first_ord:
-        return gone
-    cursor.set_range(prefix)
-    while cursor.key()[:8] == prefix:
-        here = bytes(cursor.key())
-        following = cursor.next() and cursor.key()[:8] == prefix
-        end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
-        if end > stream.first_ord:
-            break
-        cursor.set_key(here)
-        cursor.delete()  # moves on to the next; after the last the key is empty
-        gone.append(here)
-    return gone
-
-
-def _delete(cursor: lmdb.Cursor, prefix: bytes) -> None:
-    cursor.set_range(prefix)
-    while bytes(cursor.key()).startswith(prefix):
-        cursor.delete()

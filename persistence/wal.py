@@ -4,6 +4,8 @@ Its file in the data directory is called ``tail``.
 
     offset 0     +- header, one block of 4096 bytes ---------------------------------------------------------+
                  | magic "TIDETAIL" | version u32 | crc32 of the rest u32 | ring bytes u64 | salt u32 | zeros |
+    offset 512   | a note: crc32 of the rest, from the salt u32 | end of the journal u64 | log offset of the store u64 |
+    offset 1024  | another note; each is zeros until it is written first                                              |
     offset 4096  +- ring, a whole number of blocks -----------------------------------------------------------+
                  | frame ....| frame | frame ..... |             (free)                 | frame .... | frame   |
                  +-------------------------------------------------------------------------------------------+
@@ -28,6 +30,11 @@ first frame that is missing or has a wrong crc. What lies after that decides:
     a whole frame whose "synced up to" is after the gap  the missing frame had been on disk: damage, refused
     a whole frame that says no such thing                not synced (everysec, no) when the power went: dropped too
 
+A note says how far journal and store had got, after they had got there; the two are written in turns, so that a torn
+one spoils nothing. A journal or a store that does not reach as far is not what was written: its newest meta page is
+lost, or it is a copy of an earlier time. Frames say most of this, too, but not where a batch went to the journal
+directly, or the ring was wiped or replaced. The first files had no notes.
+
 Dropped frames are wiped; otherwise they might seem to follow what is written next. The file is preallocated by writing
 zeros: converting unwritten extents would cost a commit of file system metadata for each sync."""
 
@@ -40,6 +47,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from persistence.private import opener
 from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
@@ -49,6 +57,8 @@ BLOCK: Final = 4096
 FRAME_MAGIC: Final = b"TF\0\0"
 FRAME: Final = Struct("<4sIQQII")
 CRC: Final = Struct("<I")
+NOTE: Final = Struct("<QQ")
+NOTES: Final = (512, 1024)  # where they are: each in a sector of its own
 SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
 
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
@@ -62,18 +72,29 @@ def blocks(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def create(path: Path, ring_bytes: int) -> None:
-    """Make an empty file, durable when this returns; its name is not. Raises OSError."""
+def create(path: Path, ring_bytes: int, noted: tuple[int, int] | None = None) -> None:
+    """Make an empty file, durable when this returns; its name is not. Raises OSError.
+
+    ``noted``: the journal's end and the store's log offset, for a note.
+    """
     ring_bytes = blocks(ring_bytes)
-    with path.open("wb") as file:
+    with open(path, "wb", opener=opener) as file:
         salt = int.from_bytes(os.urandom(4), "little")
         rest = REST.pack(ring_bytes, salt)
-        file.write(HEADER.pack(MAGIC, VERSION, crc32(rest), ring_bytes, salt).ljust(BLOCK, b"\0"))
+        header = HEADER.pack(MAGIC, VERSION, crc32(rest), ring_bytes, salt)
+        if noted is not None:
+            header = header.ljust(NOTES[0], b"\0") + _note(noted, salt)
+        file.write(header.ljust(BLOCK, b"\0"))
         left, zeros = ring_bytes, bytes(1 << 20)
         while left:
             left -= file.write(zeros[: min(left, len(zeros))])
         file.flush()
         os.fsync(file.fileno())
+
+
+def _note(noted: tuple[int, int], salt: int) -> bytes:
+    raw = NOTE.pack(noted[0], noted[1])
+    return CRC.pack(crc32(raw, salt)) + raw
 
 
 class Wal:
@@ -85,6 +106,7 @@ class Wal:
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self.size, self._salt = self._header()
+            self.noted, self._next_note = self._notes()
         except BaseException:
             os.close(self.fd)
             raise
@@ -106,6 +128,34 @@ class Wal:
         if actual != BLOCK + size:
             raise CorruptError(f"{self.path}: {actual} bytes long instead of {BLOCK + size}: {REMEDY}")
         return int(size), int(salt)
+
+    def _notes(self) -> tuple[tuple[int, int] | None, int]:
+        """How far journal and store had got, as noted; and which note to write next. Raises CorruptError."""
+        found: list[tuple[int, int]] = []
+        places: list[int] = []
+        torn = 0
+        for place in NOTES:
+            raw = self._read(place, CRC.size + NOTE.size)
+            journal, store = NOTE.unpack_from(raw, CRC.size)
+            if raw == _note((journal, store), self._salt):
+                found.append((int(journal), int(store)))
+                places.append(place)
+            elif any(raw):
+                torn += 1
+        if torn > 1:
+            raise CorruptError(f"{self.path}: the header is damaged: {REMEDY}")
+        if not found:
+            return None, 0
+        newest = max(found)
+        return newest, (NOTES.index(places[found.index(newest)]) + 1) % len(NOTES)
+
+    def note(self, journal: int, store: int) -> None:
+        """Note how far journal and store have got, durably; the note itself is not synced. Raises OSError."""
+        noted = self.noted
+        if noted is None or noted != (journal, store):
+            os.pwrite(self.fd, _note((journal, store), self._salt), NOTES[self._next_note])
+            self.noted = journal, store
+            self._next_note = (self._next_note + 1) % len(NOTES)
 
     def close(self) -> None:
         os.close(self.fd)

@@ -9,6 +9,8 @@ the replica does not take them, the feed goes back to catching up from the journ
 on disk and not in memory.
 Rule 3: nothing is sent that is not in this server's log, so a replica never has more than its leader.
 Rule 4: the journal must be kept from log offset ``needs`` on.
+Rule 5: a replica has at most what it was sent. One that claims more, or what is no log offset, is sent away. As in
+Redis, an acknowledgement below an earlier one changes nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from commands.parse import positive
 from persistence.log import GoneError, Log
 from persistence.pieces import StoreCopy
 from replication import frames
 from replication.frames import encode, head
 from resp.decode import RequestDecoder
-from resp.errors import CorruptError
+from resp.errors import CommandError, CorruptError
 
 AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
 PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to wait for one
@@ -54,8 +57,12 @@ class FeedOwner(Protocol):
 class Feed(asyncio.Protocol):
     """Takes over the connection after PSYNC. Times are ms of a clock that is never set."""
 
-    def __init__(self, owner: FeedOwner, host: str, port: int, offset: int, now: int) -> None:
+    def __init__(
+        self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False
+    ) -> None:
+        """``copy_only``: the other end takes a full copy and the log after it, but is no replica."""
         self.owner = owner
+        self.copy_only = copy_only
         self.host = host  # where clients reach the replica: as announced, or where the connection came from
         self.port = port
         self.position = offset  # -1: the replica gets a full copy
@@ -111,19 +118,19 @@ class Feed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """REPLCONF ACK offset FACK offset; everything else is only a sign of life."""
+        """REPLCONF ACK offset FACK offset, if it is a replica; everything else is only a sign of life."""
         owner = self.owner
-        if argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
+        if not self.copy_only and argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
-                has = int(argv[2])
-                on_disk = int(argv[4]) if len(argv) == 5 and argv[3] == b"FACK" else self.on_disk
-            except ValueError:
+                has = positive(argv[2])
+                on_disk = positive(argv[4]) if len(argv) == 5 and argv[3] == b"FACK" else 0
+            except CommandError:
                 self.cut("it acknowledged what is no offset")
                 return
-            if has > owner.disk.offset or on_disk > has:
+            if has > self.position or on_disk > has:
                 self.cut(f"it acknowledged log offset {max(has, on_disk)}, which it can't have")
                 return
-            self.acknowledged, self.on_disk = has, on_disk
+            self.acknowledged, self.on_disk = max(has, self.acknowledged), max(on_disk, self.on_disk)
             if self.state == "send_bulk" and self.position >= 0:
                 self.state = "online"
         owner.heard(self)

@@ -4,13 +4,17 @@ when the link is lost.
 Rule 1: batches are applied whole and in order; a batch that does not begin where this log ends ends the link.
 Rule 2: a full copy goes to a directory of its own; the old data stays in use until the copy is complete and checked.
 Rule 3: whatever goes wrong ends the link with a reason. The next attempt follows after a wait that doubles up to a
-bound. The wait is partly random, so that the replicas of a leader that went down don't all come back at once.
+bound, until a link has lasted for a while. The wait is partly random, so that the replicas of a leader that went down
+don't all come back at once.
+Rule 4: what the leader sends is believed only after it was checked: replies by ``handshake``, frames by ``frames``, a
+copy by ``persistence.incoming``, a batch by the owner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from ssl import SSLContext
 from typing import Protocol
 
@@ -23,6 +27,7 @@ from replication.link import Link
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
+LASTED = 1.0  # seconds after which a link was a good one: the next attempt follows soon
 PROGRESS_EVERY = 2.0  # seconds between two notes about the progress of a copy
 
 
@@ -71,6 +76,7 @@ class Follower:
         self.link: Link | None = None
         self.last_io = 0.0  # when the leader was last heard; 0: never
         self.down_since = asyncio.get_running_loop().time()
+        self._up_since = 0.0
         self.sync_total = 0  # bytes of the running copy (estimated); 0: none is running
         self.sync_read = 0
         self._incoming: Incoming | None = None  # the running copy
@@ -129,24 +135,24 @@ class Follower:
     async def _run(self) -> None:
         wait, warned = FIRST_WAIT, ""
         while True:
-            was_up = False
+            lasted = False
             try:
                 try:
                     await self._follow()
                 finally:
-                    was_up = self.up
+                    lasted = self.up and asyncio.get_running_loop().time() - self._up_since >= LASTED
                     self._down()
             except Exception as error:  # noqa: BLE001 - even after a bug, a replica must try again
                 expected = isinstance(error, (LinkError, OSError, CorruptError))
                 text = str(error) if expected and str(error) else repr(error)
                 if isinstance(error, TimeoutError):
                     text = "no answer in time (repl-timeout)"
-                if was_up or text != warned:  # not the same line every five seconds
+                if lasted or text != warned:  # not the same line every five seconds
                     self.owner.warn(f"Link to the leader {self.host}:{self.port}: {text}")
                 warned = text
                 if not self._over:
                     self.owner.link_failed(error)
-            if was_up:
+            if lasted:
                 wait = FIRST_WAIT
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, LONGEST_WAIT)
@@ -163,6 +169,8 @@ class Follower:
     def _set(self, state: str) -> None:
         if state != self.state:
             self.state = state
+            if self.up:
+                self._up_since = asyncio.get_running_loop().time()
             if not self._over:
                 self.owner.link_changed()
 
@@ -173,9 +181,14 @@ class Follower:
         seconds, tls = owner.patience(), owner.tls()
         self._set("connecting")
         async with asyncio.timeout(seconds):
-            _, self.link = await loop.create_connection(
-                lambda: Link(self._heard), self.host, self.port, ssl=tls, server_hostname=self.host if tls else None
-            )
+            sock = await self._connected()
+            try:
+                _, self.link = await loop.create_connection(
+                    lambda: Link(self._heard), sock=sock, ssl=tls, server_hostname=self.host if tls else None
+                )
+            except BaseException:
+                sock.close()
+                raise
             who = owner.introduction()
             answer = await self.link.introduce(who)
         if answer.offset >= 0:
@@ -194,6 +207,31 @@ class Follower:
         self._set("connected")
         self.link.take_directly(self._take)
         await self.link.ended()
+
+    async def _connected(self) -> socket.socket:
+        """A socket that is connected to the first of the leader's addresses that answers. Raises OSError.
+
+        Not left to create_connection(): where that is cancelled, uvloop reports a failed look-up as never retrieved.
+        """
+        loop = asyncio.get_running_loop()
+        problem = OSError("its name has no address")
+        for family, kind, protocol, _, address in await loop.getaddrinfo(
+            self.host, self.port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                problem = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise problem
 
     def _take(self, frame: Frame) -> None:
         """A frame that is not part of a copy. Raises LinkError."""
@@ -265,6 +303,8 @@ class Follower:
                         raise LinkError(f"nothing was heard for {seconds:g} seconds (repl-timeout)")
             finally:
                 waiting.cancel()
+                if waiting.done() and not waiting.cancelled():
+                    waiting.exception()  # marks it as retrieved: this may have been cancelled, or the link failed late
             frame = waiting.result()
             if frame.kind not in (frames.ALIVE, frames.MESSAGE):
                 return frame

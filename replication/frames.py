@@ -17,7 +17,8 @@ the leader did not send.
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
 
-Rule 1: anything else is a LinkError and ends the link; nothing is skipped or guessed.
+Rule 1: anything else is a LinkError and ends the link; nothing is skipped or guessed. That includes a length that no
+frame of its kind has: 1, 16 and 8 bytes as above, and for the others at most LONGEST.
 Rule 2: the decoder returns whole frames only.
 """
 
@@ -37,6 +38,14 @@ ALIVE_BODY = Struct(">B")
 COPY_BODY = Struct(">QQ")
 DONE_BODY = Struct(">Q")
 LENGTH = Struct(">I")
+
+# Bytes of what a leader's clients write in one turn of its loop, of one value in its store, of one message. A single
+# command is shorter by far (proto-max-bulk-len, client-query-buffer-limit).
+LONGEST = 1 << 31
+LENGTHS = {  # by kind: the shortest and the longest payload
+    BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
+    PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
+}  # fmt: skip
 
 
 class LinkError(Exception):
@@ -103,8 +112,11 @@ class FrameDecoder:
                 kind, offset, length, body = FIRST.unpack_from(view, at)
                 if crc32(view[at : at + FIRST.size]) != CRC.unpack_from(view, at + FIRST.size)[0]:
                     raise LinkError("what came is not a frame, or it was damaged on the way")
-                if kind not in b"BACPDM":
+                if kind not in LENGTHS:
                     raise LinkError(f"a frame of unknown kind {kind}: the leader is newer than this server?")
+                shortest, longest = LENGTHS[kind]
+                if not shortest <= length <= longest:
+                    raise LinkError(f"a frame of kind {chr(kind)} with {length} bytes")
                 stop = at + HEAD + length
                 if stop > size:
                     break

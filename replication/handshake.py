@@ -8,6 +8,7 @@
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
                                                            (history 4711:... history 123:...) if the log holds more
+    REPLCONF rdb-only 1                       +OK          from a backup: it takes a full copy, and is no replica
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
 
@@ -19,14 +20,17 @@ directory that was restored from a backup.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from replication.frames import LinkError
 
 VERSION = 1  # of the link: requests and frames
-LONGEST_LINE = 4096  # bytes of a reply
-ID_LENGTH = 40
+LONGEST_LINE = 4096  # bytes of a reply, with its line feed
+MOST_EMPTY = 1000  # empty lines before a reply
+# Exactly what a leader sends: the ID becomes part of the file ``replication``, the offset one of the log's.
+ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
 
 
 class RefusedError(LinkError):
@@ -58,7 +62,7 @@ class Answer:
 
 def request(*words: bytes | str | int) -> bytes:
     """A command as RESP."""
-    raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    raw = [word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape") for word in words]
     return b"".join([b"*%d\r\n" % len(raw), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in raw]])
 
 
@@ -67,8 +71,10 @@ class Handshake:
 
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
+        self._credentials = f"masterauth for masteruser {who.user!r}" if who.user else "masterauth"
         self._at = 0
         self._buffer = b""
+        self._empty = 0  # lines since the last reply
         self.answer: Answer | None = None
         self.rest = b""  # what came after the answer: the first frames
 
@@ -77,27 +83,35 @@ class Handshake:
 
     def feed(self, data: bytes) -> bytes:
         """Bytes from the leader; returns what to send next. Raises LinkError."""
-        self._buffer += data
-        out = b""
+        buffer = self._buffer + data
+        out, at = b"", 0
         while self.answer is None:
-            line, found, rest = self._buffer.partition(b"\n")
-            if not found:
-                if len(line) > LONGEST_LINE:
+            end = buffer.find(b"\n", at, at + LONGEST_LINE)
+            if end < 0:
+                if len(buffer) - at >= LONGEST_LINE:
                     raise LinkError("the leader's reply has no end: it is no tidelog server")
-                return out
-            self._buffer = rest
-            line = line.removesuffix(b"\r")
-            if line:  # an empty one is Redis's sign of life while it prepares a copy
+                break
+            line = buffer[at:end].removesuffix(b"\r")
+            at = end + 1
+            if line:
                 out += self._reply(line)
-        self.rest, self._buffer = self._buffer, b""
+                self._empty = 0
+            else:  # Redis's sign of life while it prepares a copy
+                self._empty += 1
+                if self._empty > MOST_EMPTY:
+                    raise LinkError("the leader sends empty lines instead of a reply: it is no tidelog server")
+        if self.answer is None:
+            self._buffer = buffer[at:]
+        else:
+            self.rest, self._buffer = buffer[at:], b""
         return out
 
     def _reply(self, line: bytes) -> bytes:
         """Take the reply to the current step; returns the next request. Raises LinkError."""
         step = self._steps[self._at][0]
         text = line.decode("utf-8", "replace")
-        if step == "PSYNC":
-            self.answer = _answer(text)
+        if step == "PSYNC" and not text.startswith("-NOPERM"):
+            self.answer = read_answer(text)
             return b""
         if not text.startswith("+"):
             self._refused(step, text)
@@ -111,12 +125,14 @@ class Handshake:
         if step == "PING" and text.startswith(("-NOAUTH", "-NOPERM")) and self._steps[1][0] == "AUTH":
             return
         said = text[1:200]
+        if said.startswith("NOPERM"):
+            raise RefusedError(f"the leader's user may not replicate: it needs +psync +replconf +ping (said: {said})")
         if step == "REPLCONF tidelog":
             raise RefusedError(f"the leader is no tidelog server, it can't be followed (it said: {said})")
         if said.startswith("NOAUTH"):
             raise RefusedError(f"the leader wants a password: set masterauth (it said: {said})")
         if step == "AUTH":
-            raise RefusedError(f"the leader refuses masterauth (it said: {said})")
+            raise RefusedError(f"the leader refuses {self._credentials} (it said: {said})")
         raise RefusedError(f"the leader refuses {step} (it said: {said})")
 
 
@@ -136,13 +152,10 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PSYNC", request("PSYNC", who.replid, who.offset, *(["FAILOVER"] if who.failover else []))
 
 
-def _answer(text: str) -> Answer:
-    words = text.split()
-    try:
-        if words[0] == "+CONTINUE" and len(words) == 2 and len(words[1]) == ID_LENGTH:
-            return Answer(words[1], -1)
-        if words[0] == "+FULLRESYNC" and len(words) == 3 and len(words[1]) == ID_LENGTH and int(words[2]) >= 0:
-            return Answer(words[1], int(words[2]))
-    except (IndexError, ValueError):
-        pass
-    raise RefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")
+def read_answer(text: str) -> Answer:
+    """The answer to PSYNC, a line without its end. Raises RefusedError."""
+    found = ANSWER.fullmatch(text)
+    if found is None:
+        raise RefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")
+    continued, copied, offset = found.groups()
+    return Answer(continued, -1) if continued else Answer(copied, int(offset))

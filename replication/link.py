@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from replication.frames import Frame, FrameDecoder, LinkError
+from replication.frames import HEAD, Frame, FrameDecoder, LinkError
 from replication.handshake import Answer, Handshake, Introduction
 
 QUEUED_AT_ONCE = 4 << 20  # bytes of frames that may wait to be taken before the socket is no longer read
@@ -58,7 +58,7 @@ class Link(asyncio.Protocol):
                     self._direct(frame)
                 else:
                     self._frames.append(frame)
-                    self._queued += len(frame.payload)
+                    self._queued += HEAD + len(frame.payload)
                     self._news.set()
             if self._queued > QUEUED_AT_ONCE:
                 self.transport.pause_reading()
@@ -101,7 +101,7 @@ class Link(asyncio.Protocol):
         while not self._frames:
             await self._wait()
         frame = self._frames.popleft()
-        self._queued -= len(frame.payload)
+        self._queued -= HEAD + len(frame.payload)
         if self._queued <= QUEUED_AT_ONCE // 2:
             self.read(True)
         return frame

@@ -25,6 +25,13 @@ class ProtocolError(Exception):
     """The peer sent bytes that are not a request. The text follows ``-ERR Protocol error: `` in the reply."""
 
 
+class QueryBufferError(ProtocolError):
+    """A command is longer than ``client-query-buffer-limit``."""
+
+    def __init__(self) -> None:
+        super().__init__("query buffer limit exceeded")
+
+
 class CommandError(Exception):
     """A command that can't be executed. ``text`` starts with the error code, without the leading dash."""
 
@@ -58,10 +65,14 @@ EMPTY_GROUP = "ERR the group's name must not be empty"
 BAD_FIELDS = "ERR the number of FIELDS must be positive and match the fields given"
 NOT_POSITIVE = "ERR value is out of range, must be positive"
 TOO_MUCH_AT_ONCE = "ERR the entries of one command may take 512 MiB together"
+DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 
 # connections
 NOAUTH = "NOAUTH Authentication required."
 BAD_CREDENTIALS = "WRONGPASS invalid username-password pair or user is disabled."
+AUTH_HAS_TO_WAIT = "ERR after failed logins from this address AUTH and HELLO AUTH have to wait: not inside MULTI"
+KEY_DENIED = "NOPERM No permissions to access a key"
+CHANNEL_DENIED = "NOPERM No permissions to access a channel"
 NO_PROTO = "NOPROTO unsupported protocol version"
 BAD_PROTOCOL_VERSION = "ERR Protocol version is not an integer or out of range"
 NO_SUCH_DATABASE = "ERR DB index is out of range"
@@ -81,6 +92,19 @@ HELLO_NEEDS_AUTH = (
     "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> "
     "option can be used to authenticate the client and select the RESP protocol version at the same time"
 )
+# users
+DEFAULT_USER_STAYS = "ERR The 'default' user cannot be removed"
+BAD_GENPASS = (
+    "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096"
+)
+NO_ACL_FILE = (
+    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER "
+    "command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store "
+    "users in the Redis configuration."
+)
+ACL_NOT_SAVED = (
+    "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
+)
 # transactions
 EXEC_ABORT = "EXECABORT Transaction discarded because of previous errors."
 MULTI_NESTED = "ERR MULTI calls can not be nested"
@@ -88,6 +112,7 @@ EXEC_WITHOUT_MULTI = "ERR EXEC without MULTI"
 DISCARD_WITHOUT_MULTI = "ERR DISCARD without MULTI"
 WATCH_IN_MULTI = "ERR WATCH inside MULTI is not allowed"
 # the server
+NO_MEMORY = "OOM the system gives the server no more memory for this command"
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
@@ -96,10 +121,13 @@ NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 WAIT_ON_REPLICA = "ERR WAIT cannot be used with replica instances, which take no writes."
 WAITAOF_ON_REPLICA = "ERR WAITAOF cannot be used with replica instances, which take no writes."
 BAD_LEADER_PORT = "ERR Invalid master port"
+BAD_LEADER_HOST = "ERR Invalid master host"
+BAD_ANNOUNCED_HOST = "ERR REPLCONF ip-address must be a host's name or address"
 BAD_LOCAL = "ERR value is out of range, value must between 0 and 1"
 BAD_FAILOVER_TIMEOUT = "ERR FAILOVER timeout must be greater than 0"
 FAILOVER_FORCE = "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
 SYNC_UNSUPPORTED = "ERR SYNC is not supported: replicas of this server are tidelog servers, which send PSYNC"
+BAD_REPLID = "ERR PSYNC replicationid must be 40 hex digits, or ?"
 IS_REPLICA = "ERR Command is not valid when client is a replica."
 BAD_COMMAND = "ERR Invalid command specified"
 COMMAND_WITHOUT_KEYS = "ERR The command has no key arguments"
@@ -108,6 +136,10 @@ COMMAND_ARGUMENTS = "ERR Invalid arguments specified for command"
 BAD_SLOWLOG_COUNT = "ERR count should be greater than or equal to -1"
 NO_MONITOR_IN_EXEC = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 SAVE_RUNNING = "ERR Background save already in progress"
+CHILD_ACTIVE = (
+    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to schedule a "
+    "BGSAVE whenever possible."
+)
 NO_SHUTDOWN = "ERR No shutdown in progress."
 REWRITE_RUNNING = "ERR Background append only file rewriting already in progress"
 DEBUG_NOT_ALLOWED = (
@@ -133,6 +165,10 @@ def arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
+def no_samples(event: bytes) -> str:
+    return f"ERR No samples available for event '{show(event)}'"
+
+
 def no_group(key: bytes, group: bytes) -> CommandError:
     return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
 
@@ -141,8 +177,22 @@ def no_stage(name: bytes) -> CommandError:
     return CommandError(f"NOSTAGE No such stage '{show(name)}'")
 
 
+def expansion(directive: str, most: int, made: int) -> CommandError:
+    """A command that would make much more than it sent. ``most``, ``made``: bytes."""
+    return CommandError(
+        f"ERR the fields are stored with every entry, which would add {made} bytes to what the command has sent; "
+        f"'{directive}' allows {most}. Send fewer values at once, or shorter fields"
+    )
+
+
 def stale(fence: bytes, epoch: int, done: int) -> CommandError:
     return CommandError(f"STALE Epoch {epoch} of fence '{show(fence)}' comes after epoch {done} was published")
+
+
+def conflict(fence: bytes, epoch: int, done: bytes, check: bytes) -> CommandError:
+    return CommandError(
+        f"CONFLICT Epoch {epoch} of fence '{show(fence)}' was published with CHECK '{show(done)}', not '{show(check)}'"
+    )
 
 
 def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
@@ -171,6 +221,35 @@ def unknown_client_type(name: bytes) -> CommandError:
 
 def no_such_user(name: bytes) -> CommandError:
     return CommandError(f"ERR No such user '{show(name)}'")
+
+
+def user_not_found(name: bytes) -> CommandError:
+    return CommandError(f"ERR User '{show(name)}' not found")
+
+
+def command_not_found(name: bytes) -> CommandError:
+    return CommandError(f"ERR Command '{show(name)}' not found")
+
+
+def unknown_category(name: bytes) -> CommandError:
+    return CommandError(f"ERR Unknown category '{show(name)}'")
+
+
+def bad_rule(word: bytes, reason: str) -> CommandError:
+    """``word``: of ACL SETUSER. It may be a password, but whoever gets the error has sent it."""
+    return CommandError(f"ERR Error in ACL SETUSER modifier '{show(word)}': {reason}")
+
+
+def command_denied(user: bytes, name: str) -> CommandError:
+    """``name`` in lower case, with ``|sub`` for a subcommand."""
+    return CommandError(f"NOPERM User {show(user)} has no permissions to run the '{name}' command")
+
+
+def denied_since_queued(reason: str) -> CommandError:
+    return CommandError(
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
+        f"This command is no longer allowed for the following reason: {reason}"
+    )
 
 
 def show(raw: bytes, limit: int = 128) -> str:

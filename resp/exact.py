@@ -19,7 +19,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Final
 
-from resp.errors import ProtocolError
+from resp.errors import ProtocolError, QueryBufferError
 from resp.inline import split_inline
 
 LINE_LIMIT: Final = 64 * 1024  # bytes of an inline command, or of a header, without its end
@@ -140,7 +140,7 @@ class ExactDecoder:
         length = self._bulk_length(data, at, end)
         self._wire += end + 2 - at + length + 2
         if self._wire > self.max_buffer:
-            raise _over_limit()
+            raise QueryBufferError()
         at = end + 2
         if len(data) - at >= length + 2:
             self._argv.append(data[at : at + length])
@@ -204,10 +204,10 @@ class ExactDecoder:
         if end < 0 or (mark == CR and end + 1 == len(data)):
             self._line = data[at:]
             if self.buffered > self.max_buffer:
-                raise _over_limit()
+                raise QueryBufferError()
             return -1
         if end + (2 if mark == CR else 1) - at > self.max_buffer:
-            raise _over_limit()
+            raise QueryBufferError()
         return end
 
     def _bulk_length(self, data: bytes, at: int, end: int) -> int:
@@ -243,7 +243,3 @@ def _integer(text: bytes) -> int | None:
         return None
     number = int(text)
     return number if -(1 << 63) <= number < 1 << 63 else None
-
-
-def _over_limit() -> ProtocolError:
-    return ProtocolError("query buffer limit exceeded")

@@ -15,9 +15,11 @@ A module imports only modules that come before it in this list (folders have lis
     groups/     groups of readers, and their pending messages
     stream      a stream: append, ranges both ways, eviction, what a checkpoint must write
     values      what a key can hold: a stream or a string
+    wires       batches that another server sent: whether they can be what a server logs
     stages/     entries that are kept aside and published together, once
     changes     what changed since the last checkpoint, and how a capture takes it part by part
     keyspace    every key and the only way to change one: each mutator changes state and logs its record
+    manykeys    changes and reads of many keys at once
     expiry      what ends by time
     replay      records back into effects
 

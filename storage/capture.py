@@ -56,7 +56,7 @@ class Capture:
     dead_strings: list[bytes] = field(default_factory=list)
     stages: list[StageCapture] = field(default_factory=list)
     dead_stages: list[int] = field(default_factory=list)
-    fences: list[tuple[bytes, int]] = field(default_factory=list)  # name, epoch
+    fences: list[tuple[bytes, int, bytes]] = field(default_factory=list)  # name, epoch, check (empty: none)
     changes: int = 0  # number of changes it covers (INFO rdb_changes_since_last_save)
 
     @property

@@ -88,11 +88,11 @@ class Changes:
         self._left = [*self._held_streams, *self._held_strings]
         self._left.reverse()
         self.held = bool(self._left)
-        self._stages.capture(capture)
+        self._stages.begin(capture)
         return capture
 
     def more(self, limit: int) -> bool:
-        """Take at most ``limit`` keys; True once the capture has all."""
+        """Take at most ``limit`` keys, or stages; True once the capture has all."""
         left = self._left
         while left and limit > 0:
             self.before(left.pop())
@@ -100,7 +100,7 @@ class Changes:
         if left:
             return False
         self.held = False
-        return True
+        return self._stages.more(limit)
 
     def before(self, key: bytes) -> None:
         """The value at ``key`` is about to change: if it is held, the capture takes it as it is."""
@@ -133,7 +133,7 @@ class Changes:
     def stored(self, capture: Capture, limit: int) -> bool:
         """The capture is on disk and the node store reads from it: at most ``limit`` streams drop the blobs they kept.
 
-        True once all have. Streams that are done leave ``capture``.
+        True once all have. What is done leaves ``capture``, strings too: to free a million at once takes a while.
         """
         taken = capture.streams
         while taken and limit > 0:
@@ -144,7 +144,9 @@ class Changes:
                 stream = self._find(key, one.sid)
                 if stream is not None and stream.captured(one):
                     self.stream(key, stream)
-        if taken:
+        if limit > 0:
+            del capture.strings[-limit:]
+        if taken or capture.strings:
             return False
         self._capture = Capture()
         self.count -= capture.changes

@@ -1,12 +1,12 @@
 """The keyspace: every key, and the only way to change one.
 
-Rule 1: only the mutators here, in ``groups.effects`` and in ``stages.publish`` change a keyspace's content. Each makes
-one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log replays to the
-state that wrote it.
+Rule 1: only the mutators here, in ``manykeys``, ``groups.effects`` and ``stages.publish`` change a keyspace's content.
+Each makes one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log
+replays to the state that wrote it.
 Rule 2: no clock. ``now`` is an argument; records hold explicit times only.
-Rule 3: a key expires when it is read (get, stream, string) or by its timer (``expiry``), and an explicit DELETE is
+Rule 3: a key expires when it is looked up (live()) or by its timer (``expiry``), and an explicit DELETE is
 logged. Replay expires nothing, and neither does a ``follower``: it hides a key whose time is over until its leader's
-DELETE arrives.
+DELETE arrives. While ``frozen``, a leader does the same.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
 Rule 5: a mutator first calls before(key): a checkpoint may have to take the value as it is.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Protocol
+from typing import Final, Protocol
 
 from resp import errors
 from resp.errors import CommandError
@@ -32,6 +32,10 @@ from storage.stages.stages import Stage, Stages
 from storage.stream import Stream
 from storage.timers import NEVER, Timers
 from storage.values import String, Value
+
+KEY_BYTES: Final = 200  # memory of a key: its slots in the key table and the index, its objects without their content
+DEADLINE_BYTES: Final = 300  # of a key's expiry and its timer
+FENCE_BYTES: Final = 150
 
 
 class Watcher(Protocol):
@@ -55,9 +59,13 @@ class Keyspace:
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
         self.follower = False  # of a replica: nothing may be logged but what its leader logged
+        self.frozen = False  # writes are held back: nothing may end by time, as nothing else may change
         self.no_touch = False  # the client asked by CLIENT NO-TOUCH that its reads don't count as use
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
+        self._stream_keys = 0  # bytes of keys of streams
+        self._group_bytes = 0  # memory of groups, but for what the groups in ``_recount`` have changed since
+        self._recount: dict[Group, None] = {}
         # stats since start
         self.expired_keys = 0
         self.expired_groups = 0
@@ -66,44 +74,64 @@ class Keyspace:
         self.changes = Changes(self.keys, self.expires, self.stages)  # what the next checkpoint must write
 
     # -- reading ---------------------------------------------------------------------------------------------
+    def live(self, key: bytes, now: int) -> Value | None:
+        """The value at ``key``; an expired one is deleted (and that logged) here, or hidden (Rule 3)."""
+        if self.expires:
+            at = self.expires.get(key)
+            if at is not None and at <= now:
+                if self.follower or self.frozen:
+                    return None
+                self.expire_key(key)
+        return self.keys.get(key)
+
     def get(self, key: bytes, now: int) -> Value | None:
-        """The live value at ``key``; an expired one is deleted (and that logged) here, or hidden (Rule 3)."""
-        value = self.peek(key, now)
+        """live() for commands that change the value: that is use (OBJECT IDLETIME), but neither a hit nor a miss."""
+        value = self.live(key, now)
         if value is not None and not self.no_touch:
             value.used = now
         return value
 
     def peek(self, key: bytes, now: int) -> Value | None:
-        """get() for commands that ask about a key, not for its value: that doesn't count as use (OBJECT IDLETIME)."""
-        if self.expires:
-            at = self.expires.get(key)
-            if at is not None and at <= now:
-                if self.follower:
-                    self.misses += 1
-                    return None
-                self.expire_key(key)
-        value = self.keys.get(key)
+        """live() for commands that ask about a key, not for its value: a hit or a miss, but no use."""
+        value = self.live(key, now)
         if value is None:
             self.misses += 1
         else:
             self.hits += 1
         return value
 
+    def read(self, key: bytes, now: int) -> Value | None:
+        """live() for commands that return the value: a hit or a miss, and use."""
+        value = self.live(key, now)
+        if value is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        if not self.no_touch:
+            value.used = now
+        return value
+
     def stream(self, key: bytes, now: int) -> Stream | None:
-        """Raises WRONGTYPE if the key holds something else."""
+        """get(); raises WRONGTYPE if the key holds something else."""
         value = self.get(key, now)
         if value is None or isinstance(value, Stream):
             return value
         raise errors.wrong_type()
 
-    def string(self, key: bytes, now: int) -> bytes | None:
-        """Raises WRONGTYPE if the key holds something else."""
-        value = self.get(key, now)
-        if value is None:
-            return None
-        if isinstance(value, String):
-            return value.value
+    def read_stream(self, key: bytes, now: int) -> Stream | None:
+        """read(); raises WRONGTYPE if the key holds something else."""
+        value = self.read(key, now)
+        if value is None or isinstance(value, Stream):
+            return value
         raise errors.wrong_type()
+
+    def string(self, key: bytes, now: int) -> bytes | None:
+        """get(); raises WRONGTYPE if the key holds something else."""
+        return _text(self.get(key, now))
+
+    def read_string(self, key: bytes, now: int) -> bytes | None:
+        """read(); raises WRONGTYPE if the key holds something else."""
+        return _text(self.read(key, now))
 
     def expire_at(self, key: bytes) -> int:
         """ms since epoch; NEVER if the key has no expiry or doesn't exist."""
@@ -154,6 +182,7 @@ class Keyspace:
         self.next_sid += 1
         self.keys[key] = stream
         self.index.add(key)
+        self._stream_keys += len(key)
         return stream
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
@@ -225,7 +254,7 @@ class Keyspace:
         """Delete the live value at ``key``; False if there is none. One that is expired at ``now`` goes as expired."""
         at = self.expires.get(key)
         if at is not None and at <= now:
-            if not self.follower:
+            if not (self.follower or self.frozen):
                 self.expire_key(key)
             return False
         return self.remove(key)
@@ -282,49 +311,62 @@ class Keyspace:
         value = self.keys.pop(key)
         self._set_deadline(key, 0)
         if isinstance(value, Stream):
-            for name in value.groups:
-                self._forget_group(key, name)
+            for group in value.groups.values():
+                self._forget_group(key, group)
+            value.gone()
+            self._stream_keys -= len(key)
             self.changes.stream_gone(key, value.sid)
             self.pool.cache.drop_stream(value.sid)
         else:
             self.string_bytes -= len(key) + len(value.value)
             self.changes.strings.add(key)
 
-    def flush(self) -> None:
-        """FLUSHALL."""
+    def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
+        """FLUSHALL. Returns what held the content: it takes some time to free millions of objects, so the caller may do
+        that bit by bit."""
         self.changes.all_gone()
-        gone = list(self.keys)
-        for key, value in self.keys.items():
-            if isinstance(value, Stream):
-                self.pool.cache.drop_stream(value.sid)
-            if self.watchers:
+        gone = self.keys.copy()
+        for key in self.watchers:
+            if key in gone:
                 self.touch_watchers(key)
+        self.pool.cache.clear()
+        old: list[dict[bytes, Value] | dict[bytes, int]] = [gone, self.index.clear(), self.expires.copy()]
         self.keys.clear()
-        self.index.clear()
         self.expires.clear()
         self.stages.clear()
         self.timers.clear()
-        self.string_bytes = 0
+        self.string_bytes = self._stream_keys = self._group_bytes = 0
+        self.pool.bytes = self.pool.unstored = 0
+        self._recount.clear()
         self.log.append(records.flush())
         self.changes.count += max(1, len(gone))
         for key in list(self.waiting):
             self.ready.append(key)
+        return old
 
     # -- bookkeeping for groups and stages (the mutators are in ``groups.effects`` and ``stages.publish``) --------
     def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         group.dirty = True
+        if not group.recount:
+            group.recount = True
+            self._recount[group] = None
         self.changes.stream(key, stream)
         self._logged(key, record)
 
-    def group_gone(self, key: bytes, stream: Stream, name: bytes, record: bytes) -> None:
-        self._forget_group(key, name)
-        self.changes.dead_groups.append((stream.sid, name))
+    def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
+        """The group was taken from the stream."""
+        self._forget_group(key, group)
+        self.changes.dead_groups.append((stream.sid, group.name))
         self.changes.stream(key, stream)
         self._logged(key, record)
 
-    def _forget_group(self, key: bytes, name: bytes) -> None:
-        self.timers.cancel(timers.GROUP_EXPIRY, key, name)
-        self.timers.cancel(timers.PENDING_DROP, key, name)
+    def _forget_group(self, key: bytes, group: Group) -> None:
+        self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
+        self.timers.cancel(timers.PENDING_DROP, key, group.name)
+        self._group_bytes -= group.counted
+        group.counted = 0
+        if group.recount:
+            del self._recount[group]
 
     def arm_group(self, key: bytes, group: Group) -> None:
         """Arm the group's timers."""
@@ -361,12 +403,15 @@ class Keyspace:
         stream = Stream.restore(sid, meta, self.pool)
         self.keys[key] = stream
         self.index.add(key)
+        self._stream_keys += len(key)
         self.next_sid = max(self.next_sid, sid + 1)
         self._set_deadline(key, expire_at)
         return stream
 
     def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:
-        stream.groups[name] = Group.restore(name, meta, pending)
+        group = stream.groups[name] = Group.restore(name, meta, pending)
+        group.recount = True
+        self._recount[group] = None
 
     def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
         self.keys[key] = String(value)
@@ -387,6 +432,22 @@ class Keyspace:
             self.arm_stage(name, stage)
 
     # -- stats -----------------------------------------------------------------------------------------------
+    def stream_bytes(self) -> int:
+        """Bytes of memory that streams and groups take, by estimate. O(groups that changed since the last call)."""
+        for group in self._recount:
+            size = group.memory_bytes()
+            self._group_bytes += size - group.counted
+            group.counted, group.recount = size, False
+        self._recount.clear()
+        return self.pool.bytes + self._stream_keys + self._group_bytes
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the whole content takes, without the cache of nodes; see stream_bytes()."""
+        return (
+            self.stream_bytes() + self.string_bytes + self.stages.bytes + KEY_BYTES * len(self.keys)
+            + DEADLINE_BYTES * len(self.expires) + FENCE_BYTES * len(self.stages.fences)
+        )  # fmt: skip
+
     def digest(self) -> str:
         """SHA-256 of the whole content, equal for equal states. Groups' deadlines are left out, as reads move them."""
         total = sha256()
@@ -399,6 +460,14 @@ class Keyspace:
                 _digest_stream(value, total.update)
         self.stages.digest(total.update)
         return total.hexdigest()
+
+
+def _text(value: Value | None) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, String):
+        return value.value
+    raise errors.wrong_type()
 
 
 def _digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:

@@ -30,6 +30,7 @@ A record is
     PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
                   | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
     UNSTAGE       stages: nlen u32 | name
+    CHECKED       clen u32 | check | the body of PUBLISH                    a publish whose epoch has a check
 
 RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
 from seq.
@@ -39,6 +40,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import repeat
+from operator import add
 from struct import Struct
 from sys import byteorder
 from typing import Final
@@ -61,6 +64,7 @@ DESTROY: Final = 13
 STAGE: Final = 14
 PUBLISH: Final = 15
 UNSTAGE: Final = 16
+CHECKED: Final = 17
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
@@ -73,7 +77,7 @@ IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
 DUE_HEAD: Final = Struct(">BIIIQ")
 DROP_HEAD: Final = Struct(">BIIII16sBQQ")
 STAGE_HEAD: Final = Struct(">BIIIQQI")
-PUBLISH_HEAD: Final = Struct(">BIIQII")
+PUBLISH_BODY: Final = Struct(">IQII")
 LENGTH: Final = Struct(">I")
 FIRST: Final = Struct(">IQQ")
 
@@ -114,6 +118,25 @@ def set_string(key: bytes, value: bytes, expire: int) -> bytes:
     return b"".join((KEY_TIME_HEAD.pack(SET, size, len(key), expire), key, value))
 
 
+def set_strings(keys: list[bytes], values: list[bytes]) -> list[bytes]:
+    """SET records without expiry, in parts."""
+    klens = list(map(len, keys))
+    sizes = map(add, map(add, klens, map(len, values)), repeat(KEY_TIME_HEAD.size - 5))
+    parts: list[bytes] = [b""] * (3 * len(keys))
+    parts[::3] = map(KEY_TIME_HEAD.pack, repeat(SET), sizes, klens, repeat(0))
+    parts[1::3] = keys
+    parts[2::3] = values
+    return parts
+
+
+def deletes(keys: list[bytes]) -> list[bytes]:
+    """DELETE records, in parts."""
+    parts: list[bytes] = [b""] * (2 * len(keys))
+    parts[::2] = map(HEAD.pack, repeat(DELETE), map(len, keys))
+    parts[1::2] = keys
+    return parts
+
+
 def expire(key: bytes, at: int) -> bytes:
     return KEY_TIME_HEAD.pack(EXPIRE, KEY_TIME_HEAD.size - 5 + len(key), len(key), at) + key
 
@@ -128,10 +151,6 @@ def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> byte
     return head + key + name
 
 
-def pack_ids(ids: Sequence[int]) -> bytes:
-    return b"".join([i.to_bytes(16, "big") for i in ids])
-
-
 def split_ids(raw: bytes) -> list[bytes]:
     """Joined IDs, each as its 16 bytes. Raises CorruptError."""
     if len(raw) % 16:
@@ -139,15 +158,11 @@ def split_ids(raw: bytes) -> list[bytes]:
     return [raw[at : at + 16] for at in range(0, len(raw), 16)]
 
 
-def unpack_ids(raw: bytes) -> list[int]:
-    return [int.from_bytes(raw[i : i + 16], "big") for i in range(0, len(raw), 16)]
-
-
 def deliver(
     key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes,
-    flags: int, new: list[bytes], again: Sequence[int], gone: Sequence[int],
+    flags: int, new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> bytes:  # fmt: skip
-    body = b"".join((key, name, deadletter, *new, pack_ids(again), pack_ids(gone)))
+    body = b"".join((key, name, deadletter, *new, *again, *gone))
     head = DELIVER_HEAD.pack(
         DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter),
         offset.to_bytes(16, "big"), now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
@@ -160,8 +175,8 @@ def ack(key: bytes, name: bytes, ids: list[bytes]) -> bytes:
     return IDS_HEAD.pack(ACK, IDS_HEAD.size - 5 + len(body), len(key), len(name)) + body
 
 
-def due(key: bytes, name: bytes, at: int, ids: Sequence[int]) -> bytes:
-    body = key + name + pack_ids(ids)
+def due(key: bytes, name: bytes, at: int, ids: list[bytes]) -> bytes:
+    body = b"".join((key, name, *ids))
     return DUE_HEAD.pack(DUE, DUE_HEAD.size - 5 + len(body), len(key), len(name), at) + body
 
 
@@ -190,11 +205,16 @@ def stage(
     return head, name, key, pack_sizes(sizes), bare
 
 
-def publish(fence: bytes, epoch: int, names: Sequence[bytes], firsts: Sequence[tuple[bytes, int, int]]) -> bytes:
+def publish(
+    fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], firsts: Sequence[tuple[bytes, int, int]]
+) -> bytes:
+    """A PUBLISH record, or a CHECKED one unless ``check`` is empty."""
     streams = b"".join([FIRST.pack(len(key), ms, seq) + key for key, ms, seq in firsts])
-    body = b"".join((fence, _packed_names(names), streams))
-    size = PUBLISH_HEAD.size - 5 + len(body)
-    return PUBLISH_HEAD.pack(PUBLISH, size, len(fence), epoch, len(names), len(firsts)) + body
+    body = PUBLISH_BODY.pack(len(fence), epoch, len(names), len(firsts))
+    body = b"".join((body, fence, _packed_names(names), streams))
+    if check:
+        return b"".join((HEAD.pack(CHECKED, LENGTH.size + len(check) + len(body)), _packed_names((check,)), body))
+    return HEAD.pack(PUBLISH, len(body)) + body
 
 
 def unstage(names: Sequence[bytes]) -> bytes:

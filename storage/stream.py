@@ -8,6 +8,7 @@ Rule 3: the tail is the only mutable node. A stream has none just after it was r
 makes the last node the tail again. Where nodes end depends on the limits at the time and on restarts; nothing may rely
 on it.
 Rule 4: nothing reads a whole stream at once: long ranges come in pieces, from a snapshot.
+Rule 5: whatever changes memory_bytes() changes ``pool.bytes`` by as much.
 
     ordinals   first_ord                                    _tail_ord       next_ord
                   |    node      node     node      node        |    tail      |
@@ -27,8 +28,8 @@ from storage import streammeta
 from storage.capture import StreamCapture
 from storage.groups.group import Group
 from storage.nodes.draft import Draft, WrittenDraft
-from storage.nodes.index import NodeIndex
-from storage.nodes.node import TailNode, seal
+from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
+from storage.nodes.node import OVERHEAD, TailNode, seal
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
 from storage.place import Place
@@ -37,6 +38,10 @@ from storage.snapshot import Snapshot
 # Shared by all streams without sealed nodes, so that 100,000 small ones stay cheap. Never changed.
 _NO_INDEX: Final = NodeIndex()
 _NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
+
+STREAM_BYTES: Final = 350  # memory of an empty stream
+BLOB_BYTES: Final = 150  # memory that a blob in ``_blobs`` takes besides its own bytes
+ENTRY_BYTES: Final = 20  # of an entry in the tail: its ID and its end
 
 
 class Stream:
@@ -51,6 +56,7 @@ class Stream:
     def __init__(self, sid: int, pool: NodePool) -> None:
         self.sid = sid
         self.pool = pool
+        pool.bytes += STREAM_BYTES
         self.last_ms = 0  # last ID given out; 0, 0 until the first entry
         self.last_seq = 0
         self.next_ord = 0  # entries ever added
@@ -95,11 +101,14 @@ class Stream:
         tail.ends.append(size)
         tail.ms.append(ms)
         tail.seq.append(seq)
-        self._tail = tail  # a new one only now: it is never empty
+        pool = self.pool
+        if self._tail is None:  # only now: it is never empty
+            self._tail = tail
+            pool.bytes += OVERHEAD
+        pool.bytes += len(wire) + ENTRY_BYTES
         self.last_ms = ms
         self.last_seq = seq
         self.next_ord += 1
-        pool = self.pool
         if size >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
             self._seal(tail)
 
@@ -123,7 +132,10 @@ class Stream:
             count, stop = len(ends), start + ends[-1] - held
             tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
             tail.extend(ms, seq + at, ends)
-            self._tail = tail
+            if self._tail is None:
+                self._tail = tail
+                pool.bytes += OVERHEAD
+            pool.bytes += ends[-1] - held + ENTRY_BYTES * len(ends)
             at += count
             start = stop
             self.last_ms, self.last_seq = ms, seq + at - 1
@@ -145,7 +157,7 @@ class Stream:
         tail = self._tail
         if tail is not None:
             self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
-            self._tail = None
+            self._drop_tail(tail)
         self._adopt(draft, self.next_ord, ms << 64 | seq)
         self.next_ord += len(draft)
         self.last_ms, self.last_seq = ms, seq + len(draft) - 1
@@ -161,11 +173,14 @@ class Stream:
         """Add a node to the index; its blob takes ``size`` bytes of memory until it is stored."""
         if self._index is _NO_INDEX:
             self._index = NodeIndex()
+            self.pool.bytes += INDEX_BYTES
         if self._blobs is _NO_BLOBS:
             self._blobs = {}
         self._blobs[first] = blob
         self._blob_bytes += size
         self._index.push(first, first_id)
+        self.pool.bytes += NODE_BYTES + BLOB_BYTES + size
+        self.pool.unstored += size
 
     def _reopen_last(self) -> TailNode | None:
         """The last node of the index as the tail, if it has room."""
@@ -179,7 +194,9 @@ class Stream:
         pool.cache.drop(self.sid, index.ords[last])
         self._drop_blob(index.ords[last])
         self._tail_ord = index.pop()
-        return TailNode.of(node)
+        tail = TailNode.of(node)
+        pool.bytes += tail.size - NODE_BYTES
+        return tail
 
     def _seal(self, tail: TailNode) -> None:
         """The tail is full. It isn't put into the cache, which is for nodes that are read."""
@@ -189,8 +206,12 @@ class Stream:
         self._sealed_bytes += len(blob)
         self._largest_entry = max(self._largest_entry, tail.largest())
         self._largest_node = max(self._largest_node, len(tail.wire))
-        self._tail = None
+        self._drop_tail(tail)
         self._tail_ord = self.next_ord
+
+    def _drop_tail(self, tail: TailNode) -> None:
+        self._tail = None
+        self.pool.bytes -= tail.size
 
     # -- finding ---------------------------------------------------------------------------------------------
     def _node(self, position: int) -> AnyNode:
@@ -277,14 +298,14 @@ class Stream:
             return None
         return node.slice(at, at + 1)
 
-    def ids(self, place: Place, hi: int) -> list[int]:
-        """IDs of the entries from ``place`` to before ordinal ``hi``."""
+    def raw_ids(self, place: Place, hi: int) -> list[bytes]:
+        """IDs of the entries from ``place`` to before ordinal ``hi``, each as 16 bytes, big-endian."""
         node = place.node
         if node is not None and hi <= place.end:
-            return node.ids(place.ordinal - place.first, hi - place.first)
-        found: list[int] = []
+            return node.raw_ids(place.ordinal - place.first, hi - place.first)
+        found: list[bytes] = []
         for node, start, stop in self._spans(place.ordinal, hi):
-            found += node.ids(start, stop)
+            found += node.raw_ids(start, stop)
         return found
 
     # -- reading: ordinals [lo, hi) must be live ---------------------------------------------------------------
@@ -392,8 +413,10 @@ class Stream:
                 keep += 1
             self._drop_nodes(index.ords[head:keep])
             index.drop_front(keep)
+            self.pool.bytes -= NODE_BYTES * (keep - head)
         if ordinal >= self.next_ord:
-            self._tail = None
+            if self._tail is not None:
+                self._drop_tail(self._tail)
             self._tail_ord = self.next_ord
         return gone
 
@@ -407,12 +430,15 @@ class Stream:
     def _drop_blob(self, first_ord: int) -> None:
         blob = self._blobs.pop(first_ord, None)
         if blob is not None:
-            self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
+            size = blob.size if isinstance(blob, Draft) else len(blob)
+            self._blob_bytes -= size
+            self.pool.bytes -= BLOB_BYTES + size
+            self.pool.unstored -= size
 
     # -- stats -----------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Estimate of what the stream takes in memory, without opened nodes in the cache and without groups."""
-        total = 350 + self._blob_bytes + 150 * len(self._blobs)
+        total = STREAM_BYTES + self._blob_bytes + BLOB_BYTES * len(self._blobs)
         if self._index is not _NO_INDEX:
             total += self._index.memory_bytes()
         return total if self._tail is None else total + self._tail.size
@@ -484,9 +510,30 @@ class Stream:
             return
         index = self._index
         if first_ord <= self.first_ord or index is _NO_INDEX:
-            self._index = index = NodeIndex()  # what came before ends at or before first_ord: it was evicted
+            self._let_go_of_index()  # what came before ends at or before first_ord: it was evicted
+            self._index = index = NodeIndex()
+            self.pool.bytes += INDEX_BYTES
             if first_ord > self.first_ord:
                 raise CorruptError(f"the store lacks the first node of stream {self.sid}")
         elif first_ord <= index.ords[-1] or first_id <= index.first_id(len(index.ords) - 1):
             raise CorruptError(f"the store has the nodes of stream {self.sid} out of order")
         index.push(first_ord, first_id)
+        self.pool.bytes += NODE_BYTES
+
+    def all_nodes_added(self) -> None:
+        """Called after the last add_stored_node(). Raises CorruptError if what was added can't be all."""
+        if self.first_ord == self.next_ord:
+            return
+        if self._index is _NO_INDEX:
+            raise CorruptError(f"the store lacks the nodes of stream {self.sid}")
+        if self._index.first_id(len(self._index.ords) - 1) > self.last_id:
+            raise CorruptError(f"the store has a node of stream {self.sid} with IDs beyond the stream's last")
+
+    def _let_go_of_index(self) -> None:
+        if self._index is not _NO_INDEX:
+            self.pool.bytes -= self._index.memory_bytes()
+
+    def gone(self) -> None:
+        """The stream was deleted: its memory no longer counts."""
+        self.pool.bytes -= self.memory_bytes()
+        self.pool.unstored -= self._blob_bytes

@@ -6,7 +6,8 @@
     |     |         |          |          |           | u128        | entries | bytes  | entry    | node    | u32   |
     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+-------+
 
-Valid if it is 85 bytes long, starts with the version, and the crc32 is that of the 81 bytes before it.
+Valid if it is 85 bytes long, starts with the version, and the crc32 is that of the 81 bytes before it; if first_ord is
+not above next_ord, nor evicted_to above the last ID; and if ordinals and totals are below 2**63.
 """
 
 from __future__ import annotations
@@ -43,4 +44,8 @@ def unpack(sid: int, meta: bytes) -> tuple[int, int, int, int, int, int, int, in
     if version != VERSION:
         raise CorruptError(f"the metadata of stream {sid} has version {version}: written by a newer tidelog?")
     evicted_to = int.from_bytes(raw, "big")
+    if first_ord > next_ord or evicted_to > last_ms << 64 | last_seq or (
+        max(next_ord, entries, size, largest_entry, largest_node) >> 63
+    ):
+        raise CorruptError(f"the metadata of stream {sid} makes no sense")
     return last_ms, last_seq, next_ord, first_ord, evicted_to, entries, size, largest_entry, largest_node

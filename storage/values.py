@@ -12,9 +12,9 @@ class String:
 
     __slots__ = ("used", "value")
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, used: int = 0) -> None:
         self.value = value
-        self.used = 0  # ms since epoch of the last command that looked at it
+        self.used = used  # ms since epoch of the last command that looked at it
 
 
 Value: TypeAlias = Stream | String

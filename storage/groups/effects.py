@@ -6,7 +6,6 @@ messages are due and which are gone; here IDs and times are explicit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage import records, timers
@@ -51,12 +50,11 @@ def cursor(stream: Stream, group: Group) -> int:
 
 def deliver(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, reader: Reader,
-    new: list[bytes], again: Sequence[int], gone: Sequence[int],
+    new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> None:  # fmt: skip
-    """One read of a group, after which its offset is ``offset``.
+    """One read of a group, after which its offset is ``offset``. IDs have 16 bytes each.
 
-    ``new``: IDs of new entries, 16 bytes each; ``again``: IDs of due messages; ``gone``: IDs of due messages whose
-    entries were evicted.
+    ``new``: of new entries; ``again``: of due messages; ``gone``: of due messages whose entries were evicted.
     """
     ks.before(key)
     now, retry, expire_at, most, deadletter, flags = reader
@@ -74,12 +72,9 @@ def deliver(
             deadletter if flags & records.HAS_DEADLETTER else None,
         )
     elif again:
-        for entry_id in again:
-            row = pending.get(entry_id)
-            if row is not None:
-                pending.redeliver([entry_id], now + row.retry)
+        pending.redeliver(again, now, own_retry=True)
     if gone:
-        pending.remove([entry_id.to_bytes(16, "big") for entry_id in gone])
+        pending.remove(gone)
     group.redelivered += len(again)
     record = records.deliver(
         key, group.name, offset, now, retry, expire_at, most, deadletter, flags, new, again, gone
@@ -100,8 +95,8 @@ def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]
     return removed
 
 
-def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: Sequence[int]) -> int:
-    """Let messages fall due at ``due`` (ms since epoch); returns how many of them were pending."""
+def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: list[bytes]) -> int:
+    """Let messages (IDs of 16 bytes each) fall due at ``due`` (ms since epoch); returns how many were pending."""
     ks.before(key)
     found = group.pending.set_due(ids, due)
     if found:
@@ -132,8 +127,8 @@ def drop(
 def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
     """Remove the group and its pending list; its blocked readers must be told."""
     ks.before(key)
-    del stream.groups[name]
-    ks.group_gone(key, stream, name, records.destroy(key, name))
+    group = stream.groups.pop(name)
+    ks.group_gone(key, stream, group, records.destroy(key, name))
     ks.signal(key)
 
 

@@ -21,18 +21,20 @@ from storage.timers import NEVER
 #     | 1   u8 | offset 16 | ttl u64| deadline u64| expired u64| dead-letter. u64| redelivered u64| crc32 u32|
 #     +--------+-----------+--------+-------------+------------+-----------------+----------------+----------+
 #
-# Valid if it is 61 bytes long, starts with the version, and the crc32 is that of the 57 bytes before it.
+# Valid if it is 61 bytes long, starts with the version, the crc32 is that of the 57 bytes before it, and ttl and the
+# counts are below 2**63.
 META_VERSION: Final = 1
 META: Final = Struct(">B16sQQQQQ")
 CRC: Final = Struct(">I")
+GROUP_BYTES: Final = 450  # memory of a group's objects besides its pending list
 
 
 class Group:
     """One group of one stream."""
 
     __slots__ = (
-        "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending",
-        "redelivered", "ttl", "waiters",
+        "counted", "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending",
+        "recount", "redelivered", "ttl", "waiters",
     )  # fmt: skip
 
     def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = NEVER) -> None:
@@ -50,6 +52,12 @@ class Group:
         # effects.cursor). Saves each read the search for its first entry: 12 % of reading and acknowledging 10.
         self.cursor, self.cursor_of = 0, -1
         self.dirty = False  # changed since the last capture
+        self.counted = 0  # bytes that the keyspace's ``group_bytes`` has of it
+        self.recount = False  # changed since then
+
+    def memory_bytes(self) -> int:
+        """Estimate of what the group takes in memory."""
+        return GROUP_BYTES + len(self.name) + self.pending.memory_bytes()
 
     def touch(self, now: int) -> None:
         """A reader gave a sign of life at ``now`` [15]. This is not logged, nor worth a checkpoint: see resume()."""
@@ -77,6 +85,8 @@ class Group:
         version, offset, ttl, deadline, expired, deadlettered, redelivered = META.unpack_from(meta)
         if version != META_VERSION:
             raise CorruptError(f"the metadata of group {name!r} has version {version}: written by a newer tidelog?")
+        if max(ttl, expired, deadlettered, redelivered) >> 63:
+            raise CorruptError(f"the metadata of group {name!r} makes no sense")
         group = cls(name, int.from_bytes(offset, "big"), ttl, deadline)
         group.expired, group.deadlettered, group.redelivered = expired, deadlettered, redelivered
         group.pending = PendingTable.load(pending_blob)

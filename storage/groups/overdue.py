@@ -15,15 +15,17 @@ from storage.keyspace import Keyspace
 from storage.stream import Stream
 
 AT_ONCE: Final = 1000  # messages given up by one call; the rest are given up a moment later
+BYTES_AT_ONCE: Final = 4 << 20  # of dead letters, each of which also names its stream, its group and its key
 TRY_AGAIN_MS: Final = 1000  # after a dead letter that could not be appended
 
 
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:
-    """Give up messages of a group whose time has come; returns how many. Only a leader does this.
+    """Give up messages of a group whose time has come; returns how many, or AT_ONCE if that was work enough.
 
-    A message whose dead letter can't be appended, because that key holds a string, stays pending for now.
+    Only a leader does this. A message whose dead letter can't be appended, because that key holds a string, stays
+    pending for now.
     """
-    dropped, kept = 0, False
+    dropped, kept, size = 0, False, 0
     for entry_id, reason in group.pending.drops(now, AT_ONCE):
         row = group.pending.get(entry_id)
         if row is None:
@@ -40,6 +42,10 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
             wire = dead_letter(ms, seq, stream.find(entry_id), key, group.name, row, reason)
         effects.drop(ks, key, stream, group, entry_id, reason, row.deadletter, ms, seq, wire)
         dropped += 1
+        size += len(wire) + len(key) + len(group.name) + len(row.deadletter)
+        if size > BYTES_AT_ONCE:
+            dropped = AT_ONCE
+            break
     if kept:
         ks.timers.arm(timers.PENDING_DROP, key, group.name, now + TRY_AGAIN_MS)
     else:  # also if nothing was dropped: the messages of this timer may be acknowledged, and others leave later

@@ -28,28 +28,18 @@ due: whichever comes first. ``swept`` is 1 once due() has found the run expired;
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from operator import lt
-from struct import Struct
 from typing import Final, NamedTuple
 
 from resp.errors import CorruptError
 from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, cut, head, parse
+from storage.groups.runs import Again, DueAt, Fixed, NewTerms, changed, emptied, pack_terms, pack_time, unpack_run
 from storage.groups.sortedrows import SortedRows
 from storage.timers import NEVER
 
-RUN: Final = Struct(">16sQQQQIIIB")
-TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
-TIME: Final = Struct(">Q")
 ENTRY: Final = 24  # width of _due and _drop
-
-MAX_COUNT: Final = (1 << 32) - 1
 SWEEP: Final = 1000  # expired runs that one due() looks at
-
-_pack_time: Final = TIME.pack
-_pack_terms: Final = TERMS.pack
-_unpack_run: Final = RUN.unpack
 
 
 class PendingRow(NamedTuple):
@@ -101,7 +91,7 @@ class PendingTable:
         self, raws: list[bytes], first: int, due: int, expire: int, retry: int, most: int, deadletter: bytes
     ) -> None:  # fmt: skip
         slot = self._take_slot(deadletter) if deadletter else 0
-        terms = _pack_terms(first, due, expire, retry, 1, most, slot, 0)
+        terms = pack_terms(first, due, expire, retry, 1, most, slot, 0)
         low, high = raws[0], raws[-1]
         if low > self._highest:
             self._highest = high
@@ -112,49 +102,39 @@ class PendingTable:
             if high > self._highest:
                 self._highest = high
             self._remove(raws)
-            after = self._rows.above(low)
-            if not after or after > high:
-                self._rows.insert_many(b"".join(raws))
-                self._assign(low, high, terms)
-            else:  # there are others between them
-                for raw in raws:
-                    self._rows.insert(raw)
-                    self._assign(raw, raw, terms)
+            self._rows.insert_many(b"".join(raws))
+            first_run = self._runs.first()
+            below = len(raws) if not first_run else bisect_left(raws, first_run[:ID_SIZE])
+            if below:  # nothing else is there
+                self._assign(low, raws[below - 1], terms)
+            self._change(raws[below:], Fixed(terms))
         if slot:
             self._free_slot(slot)
 
     def redeliver(
-        self, ids: Sequence[int], due: int, retry: int | None = None, max_deliveries: int | None = None,
-        deadletter: bytes | None = None,
+        self, raws: list[bytes], due: int, retry: int | None = None, max_deliveries: int | None = None,
+        deadletter: bytes | None = None, own_retry: bool = False,
     ) -> None:  # fmt: skip
-        """Messages were delivered again; None keeps what they had.
+        """Messages (IDs of 16 bytes each) were delivered again; None keeps what they had.
 
-        Raises KeyError, and changes nothing, if one isn't pending.
+        ``own_retry``: each is due as much after ``due`` as its own retry time. Raises KeyError, and changes nothing, if
+        one isn't pending.
         """
-        raws = _raws(ids)
-        for raw in raws:
-            if not self._rows.get(raw):
-                raise KeyError(int.from_bytes(raw, "big"))
+        raws = _ascending(raws)
+        if len(self._rows.present(raws)) != len(raws):
+            raise KeyError("a message that isn't pending")
         taken = self._take_slot(deadletter) if deadletter else 0
-        at = 0
-        while at < len(raws):
-            run = self._runs.floor(raws[at])
-            _, first, _, expire, old_retry, deliveries, most, slot, _ = _unpack_run(run)
-            terms = _pack_terms(
-                first, due, expire, old_retry if retry is None else retry, min(deliveries + 1, MAX_COUNT),
-                most if max_deliveries is None else max_deliveries, slot if deadletter is None else taken, 0,
-            )  # fmt: skip
-            at = self._assign_some(raws, at, terms)
+        self._change(raws, Again(due, own_retry, retry, max_deliveries, None if deadletter is None else taken))
         if taken:
             self._free_slot(taken)
 
-    def set_due(self, ids: Sequence[int], due: int) -> list[int]:
-        """Let messages fall due at ``due``; returns those that are pending, in the order given."""
-        found = [entry_id for entry_id in ids if self._rows.get(entry_id.to_bytes(16, "big"))]
-        raws, when, at = _raws(found), _pack_time(due), 0
-        while at < len(raws):
-            run = self._runs.floor(raws[at])
-            at = self._assign_some(raws, at, run[16:24] + when + run[32:60] + b"\0")
+    def set_due(self, raws: list[bytes], due: int) -> list[bytes]:
+        """Let messages (IDs of 16 bytes each) fall due at ``due``; returns those that are pending, ascending."""
+        if len(raws) == 1:
+            found = raws if self._rows.get(raws[0]) else []
+        else:
+            found = self._rows.present(_ascending(raws))
+        self._change(found, DueAt(due))
         return found
 
     def remove(self, raws: list[bytes]) -> int:
@@ -164,35 +144,42 @@ class PendingTable:
     def _remove(self, raws: list[bytes]) -> int:
         """``raws``: IDs, ascending."""
         gone = self._rows.delete_many(raws) if self._rows.count else []
-        at, count = 0, len(gone)
-        while at < count:
-            run = self._runs.floor(gone[at])
-            low = run[:ID_SIZE]
-            border = self._runs.above(low)[:ID_SIZE]
-            left = self._rows.above(low, itself=True)
-            if not left or (border and left >= border):
-                self._take(run)
-            at = count if not border or gone[-1] < border else bisect_left(gone, border, at)
-        return count
+        if not gone:
+            return 0
+        run = self._runs.floor(gone[0])
+        low = run[:ID_SIZE]
+        border = self._runs.above(low)[:ID_SIZE]
+        if border and gone[-1] >= border:
+            self._exchange(emptied(self._rows, self._runs, gone), [])
+            return len(gone)
+        left = self._rows.above(low, itself=True)  # nearly always they are of one run
+        if not left or (border and left >= border):
+            self._take(run)
+        return len(gone)
 
     # -- runs ------------------------------------------------------------------------------------------------
-    def _assign_some(self, raws: list[bytes], start: int, terms: bytes) -> int:
-        """Give these terms to messages of ``raws`` (ascending, all pending): from ``start`` on, as far as they are
-        neighbours in one run. Returns the offset of the next one in ``raws``."""
-        low, at, count = raws[start], start + 1, len(raws)
-        if at < count:
-            border, step = self._runs.above(low)[:ID_SIZE], 4
-            while at < count:
-                alike = self._rows.span(raws[at - 1], border, step)
-                some = 1
-                while some < len(alike) and at < count and alike[some] == raws[at]:
-                    some += 1
-                    at += 1
-                if some < step:
-                    break
-                step *= 4
-        self._assign(low, raws[at - 1], terms)
-        return at
+    def _change(self, raws: list[bytes], new: NewTerms) -> None:
+        """Give other terms to messages, which are ascending and all pending."""
+        if len(raws) > 1:
+            self._exchange(*changed(self._rows, self._runs, raws, new))
+        elif raws:
+            raw = raws[0]
+            self._assign(raw, raw, new.of(self._runs.floor(raw)))
+
+    def _exchange(self, taken: list[bytes], put: list[bytes]) -> None:
+        """Remove runs, and add others in their places. Both are ascending."""
+        if not taken and not put:
+            return
+        old, new = [_indexed(run) for run in taken], [_indexed(run) for run in put]
+        for _, _, slot in new:  # first, so that no key is forgotten that goes on being used
+            if slot:
+                self._users[slot - 1] += 1
+        for _, _, slot in old:
+            if slot:
+                self._free_slot(slot)
+        self._runs.exchange([run[:ID_SIZE] for run in taken], put)
+        self._due.exchange(sorted([due for due, _, _ in old if due]), sorted([due for due, _, _ in new if due]))
+        self._drop.exchange(sorted([drop for _, drop, _ in old if drop]), sorted([drop for _, drop, _ in new if drop]))
 
     def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
         """Give these terms to all messages from ``low`` to ``high`` (both pending), which are of one run, or new."""
@@ -281,7 +268,7 @@ class PendingTable:
         again, even if the clock goes back. One call removes at most SWEEP of them; it may then return fewer messages
         than there are, and next_due() is still in the past.
         """
-        entries = self._due.span(b"", _pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
+        entries = self._due.span(b"", pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
         found: list[int] = []
         expired: list[bytes] = []
         for entry in entries:
@@ -298,6 +285,16 @@ class PendingTable:
             self._runs.replace(run[:-1] + b"\1")
         return found
 
+    def due_at(self, now: int) -> int:
+        """About how many messages are due at ``now``; one look costs what a thousand runs cost at most."""
+        number = 0
+        for entry in self._due.span(b"", pack_time(now + 1), SWEEP + 1):
+            low = entry[8:]
+            number += self._rows.between(low, self._runs.above(low)[:ID_SIZE])
+            if number > SWEEP:
+                break
+        return number
+
     def _overdue(self, now: int) -> bool:
         leaves = self.next_drop()
         return leaves is not None and leaves <= now
@@ -310,7 +307,7 @@ class PendingTable:
     def drops(self, now: int, limit: int) -> list[tuple[int, str]]:
         """Messages that must leave at ``now``, earliest first, each with "expired" or "maxdeliveries"."""
         found: list[tuple[int, str]] = []
-        for entry in self._drop.span(b"", _pack_time(now + 1), limit):
+        for entry in self._drop.span(b"", pack_time(now + 1), limit):
             why = "expired" if self._runs.get(entry[8:])[32:40] == entry[:8] else "maxdeliveries"
             found += [(int.from_bytes(raw, "big"), why) for raw in self._of(entry[8:], limit - len(found))]
             if len(found) >= limit:
@@ -323,21 +320,30 @@ class PendingTable:
         return self._open(raw, self._runs.floor(raw)) if self._rows.get(raw) else None
 
     def _open(self, raw: bytes, run: bytes) -> PendingRow:
-        _, first, due, expire, retry, deliveries, most, slot, _ = _unpack_run(run)
+        _, first, due, expire, retry, deliveries, most, slot, _ = unpack_run(run)
         key = self._keys[slot - 1] if slot else b""
         return PendingRow(int.from_bytes(raw, "big"), deliveries, first, due, expire, retry, most, key)
 
     def rows(self, start: int, end: int, count: int) -> list[PendingRow]:
         """Messages with start <= ID <= end, in order, at most ``count``."""
         found: list[PendingRow] = []
-        last = (end + 1).to_bytes(17, "big")
         run = border = b""
-        for raw in self._rows.span(start.to_bytes(16, "big"), b"" if last[0] else last[1:], count):
+        for raw in self._rows.span(start.to_bytes(16, "big"), _after(end), count):
             if not run or (border and raw >= border):
                 run = self._runs.floor(raw)
                 border = self._runs.above(raw)[:ID_SIZE]
             found.append(self._open(raw, run))
         return found
+
+    def between(self, start: int, end: int) -> int:
+        """The number of messages with start <= ID <= end."""
+        return self._rows.between(start.to_bytes(16, "big"), _after(end))
+
+    def freeze(self) -> PendingTable:
+        """A copy for rows(), which costs next to nothing."""
+        other = PendingTable()
+        other._rows, other._runs, other._keys = self._rows.freeze(), self._runs.freeze(), self._keys.copy()
+        return other
 
     def lowest(self) -> int | None:
         raw = self._rows.first()
@@ -404,9 +410,10 @@ class PendingTable:
         self._drop.fill(b"".join(drops))
 
 
-def _raws(ids: Iterable[int]) -> list[bytes]:
-    """IDs as 16 bytes each, ascending, without duplicates."""
-    return _ascending([entry_id.to_bytes(16, "big") for entry_id in ids])
+def _after(end: int) -> bytes:
+    """The ID after this one, as 16 bytes; empty if it is the last."""
+    last = (end + 1).to_bytes(17, "big")
+    return b"" if last[0] else last[1:]
 
 
 def _ascending(raws: list[bytes]) -> list[bytes]:
@@ -415,12 +422,12 @@ def _ascending(raws: list[bytes]) -> list[bytes]:
 
 def _indexed(run: bytes) -> tuple[bytes, bytes, int]:
     """A run's rows in _due and _drop, empty where it has none, and the slot of its key."""
-    low, _, due, expire, _, deliveries, most, slot, swept = _unpack_run(run)
+    low, _, due, expire, _, deliveries, most, slot, swept = unpack_run(run)
     again = not most or deliveries < most
     leaves = leaves_at(due, expire, deliveries, most)
     return (
         run[24:32] + low if again and not swept and (not expire or due < expire) else b"",
-        _pack_time(leaves) + low if leaves != NEVER else b"",
+        pack_time(leaves) + low if leaves != NEVER else b"",
         slot,
     )
 

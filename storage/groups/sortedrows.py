@@ -14,7 +14,7 @@ splits it into two halves; a chunk that has become small is joined with a neighb
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 CHUNK_BYTES: Final = 2048  # limit of a chunk's size; below 1 KB the overhead per chunk matters, above 4 KB the copying
@@ -102,6 +102,24 @@ class SortedRows:
             at = 0
         return found
 
+    def between(self, start: bytes, end: bytes) -> int:
+        """The number of rows at or above ``start`` and below ``end`` (empty: no bound)."""
+        low = bisect_right(self._mins, start) - 1
+        high = bisect_right(self._mins, end) - 1 if end else len(self._mins) - 1
+        if low > high:
+            return 0
+        size = sum(map(len, self._chunks[low:high]))
+        size += position(self._chunks[high], end, self._width) if end else len(self._chunks[high])
+        return max(0, size - position(self._chunks[low], start, self._width)) // self._width
+
+    def freeze(self) -> SortedRows:
+        """A copy, which costs a pointer for each chunk."""
+        other = SortedRows(self._width, self._key_size)
+        other.count = self.count
+        other._chunks = self._chunks.copy()
+        other._mins = self._mins.copy()
+        return other
+
     # -- one row ---------------------------------------------------------------------------------------------
     def insert(self, row: bytes) -> None:
         """Add a row with a new key."""
@@ -164,8 +182,7 @@ class SortedRows:
         after = chunk[at : at + width] if at < len(chunk) else self._min_after(i)
         # A bound may outlive its row, so the last of these rows may have just that key; it belongs to the next chunk.
         if after and after <= last:  # other rows, or a bound, are between these
-            for offset in range(0, len(rows), width):
-                self.insert(rows[offset : offset + width])
+            self._merge([rows[offset : offset + width] for offset in range(0, len(rows), width)])
             return
         self.count += len(rows) // width
         if i == len(self._mins) - 1 and at == len(chunk):
@@ -176,6 +193,65 @@ class SortedRows:
             self._chunks[i] = chunk
         else:
             self._split(i, chunk)
+
+    def _merge(self, rows: list[bytes]) -> None:
+        """Add rows with new keys, ascending, chunk by chunk."""
+        width, key_size = self._width, self._key_size
+        at, count = 0, len(rows)
+        while at < count:
+            row = rows[at]
+            i = bisect_right(self._mins, row[:key_size]) - 1
+            border = self._min_after(i)
+            stop = bisect_left(rows, border, at) if border and border <= rows[-1] else count
+            if stop - at == 1:
+                self.insert(row)
+            else:
+                chunk = self._chunks[i]
+                start = position(chunk, row, width)
+                here = [chunk[offset : offset + width] for offset in range(start, len(chunk), width)]
+                here += rows[at:stop]
+                here.sort()
+                chunk = chunk[:start] + b"".join(here)
+                self.count += stop - at
+                if len(chunk) <= self._capacity:
+                    self._chunks[i] = chunk
+                else:
+                    self._split(i, chunk)
+            at = stop
+
+    def exchange(self, keys: list[bytes], rows: list[bytes]) -> None:
+        """Remove the rows with these keys, then add ``rows``, whose keys are new then. Both are ascending."""
+        if len(keys) == 1:
+            self.delete(keys[0])
+        elif keys:
+            self.delete_many(keys)
+        if len(rows) == 1:
+            self.insert(rows[0])
+        elif rows:
+            self.insert_many(b"".join(rows))
+
+    def present(self, keys: list[bytes]) -> list[bytes]:
+        """Those of the keys, which ascend, that have a row."""
+        found: list[bytes] = []
+        at, count, width, size = 0, len(keys), self._width, self._key_size
+        while at < count:
+            key = keys[at]
+            i = bisect_right(self._mins, key) - 1
+            chunk, border = self._chunks[i], self._min_after(i)
+            stop = count if not border or keys[-1] < border else bisect_left(keys, border, at)
+            start = position(chunk, key, width)
+            some = keys[at:stop]
+            end = start + len(some) * width
+            if width == size and chunk[start:end] == b"".join(some):  # often they are neighbours
+                found += some
+            elif len(some) == 1:
+                if chunk[start : start + size] == key:
+                    found.append(key)
+            else:
+                here = {chunk[offset : offset + size] for offset in range(start, len(chunk), width)}
+                found += [key for key in some if key in here]
+            at = stop
+        return found
 
     def delete_many(self, keys: list[bytes]) -> list[bytes]:
         """Remove the rows with these keys, which ascend; returns the rows that existed, in order."""

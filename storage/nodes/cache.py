@@ -41,7 +41,7 @@ class NodeCache:
     @max_bytes.setter
     def max_bytes(self, value: int) -> None:
         self._max_bytes = value
-        self._trim()
+        self._trim(value)
 
     def get(self, sid: int, first_ord: int) -> AnyNode | None:
         if first_ord == self._last_ord and sid == self._last_sid:
@@ -79,7 +79,7 @@ class NodeCache:
             ordinals.add(first_ord)
         self.bytes += size
         if self.bytes > self._max_bytes:
-            self._trim()
+            self._trim(self._max_bytes)
 
     def drop(self, sid: int, first_ord: int) -> None:
         node = self._nodes.pop((sid, first_ord), None)
@@ -112,8 +112,12 @@ class NodeCache:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def _trim(self) -> None:
-        while self.bytes > self._max_bytes:
+    def shrink(self, size: int) -> None:
+        """Drop the least recently used nodes, of ``size`` bytes together or a little more; all if there are fewer."""
+        self._trim(max(0, self.bytes - size))
+
+    def _trim(self, most: int) -> None:
+        while self.bytes > most:
             (sid, first_ord), node = self._nodes.popitem(last=False)
             self._forget(sid, first_ord, node)
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import Final
 
 from storage.ids import MASK64
+
+INDEX_BYTES: Final = 340  # memory of an empty index
+NODE_BYTES: Final = 25  # and of each node in it: arrays over-allocate by a sixteenth
 
 
 class NodeIndex:
@@ -62,4 +66,4 @@ class NodeIndex:
         return self.ms[position] << 64 | self.seq[position]
 
     def memory_bytes(self) -> int:
-        return 25 * len(self.ords) + 340  # arrays over-allocate by a sixteenth
+        return INDEX_BYTES + NODE_BYTES * len(self)

@@ -96,6 +96,11 @@ class Node:
         base = self.base
         return [(base + ms) << 64 | seq for ms, seq in zip(self.ms[lo:hi], self.seq[lo:hi], strict=True)]
 
+    def raw_ids(self, lo: int, hi: int) -> list[bytes]:
+        """The same, each as 16 bytes, big-endian."""
+        base, times = self.base, self.ms[lo:hi]
+        return paired(array("Q", [base + ms for ms in times] if base else times), array("Q", self.seq[lo:hi]))
+
     def find_from(self, id: int) -> int:  # noqa: A002
         """Index of the first entry whose ID is >= ``id``; len(self) if there is none."""
         ms, seq = (id >> 64) - self.base, id & MASK64
@@ -168,6 +173,17 @@ class TailNode(Node):
         start = self.ends[lo - 1] if lo else 0
         ends = array("I", [end - start for end in self.ends[lo:hi]])
         return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
+
+
+def paired(ms: array[int], seq: array[int]) -> list[bytes]:
+    """IDs as 16 bytes each, big-endian."""
+    both = array("Q", bytes(16 * len(ms)))
+    both[::2] = ms
+    both[1::2] = seq
+    if byteorder == "little":
+        both.byteswap()
+    raw = both.tobytes()
+    return [raw[at : at + 16] for at in range(0, len(raw), 16)]
 
 
 def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None) -> bytes:

@@ -24,7 +24,7 @@ import zstandard
 
 from resp.errors import CorruptError
 from storage.ids import MASK64
-from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node
+from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
 
 Column: TypeAlias = "bytes | array[int]"  # bytes for unsigned elements of one byte: the fastest to cut and to add up
 AT_ONCE: Final = 32  # numbers that a search adds up one by one; it halves longer columns first
@@ -33,8 +33,14 @@ OVERHEAD: Final = 700  # memory of a cached node's objects: node, columns, body,
 _NOT_NEGATIVE: Final = bytes(range(128))  # read as signed bytes
 _LOW: Final = 0 if byteorder == "little" else 1  # offset of the lower byte of two
 
-# Of the keyspace's thread (it serves one at a time); reused, as making one costs more than using it.
-_decompressor: Final = zstandard.ZstdDecompressor()
+
+
+def new_decompressor() -> zstandard.ZstdDecompressor:
+    """One decompressor serves one thread at a time."""
+    return zstandard.ZstdDecompressor()
+
+
+_decompressor: Final = new_decompressor()  # of the keyspace's thread; reused, as making one costs more than using it
 
 
 class PackedNode:
@@ -95,6 +101,12 @@ class PackedNode:
         first = self.base + _total(self._gaps[:lo])
         times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
         return [ms << 64 | seq for ms, seq in zip(times, self._seqs_of(lo, hi), strict=True)]
+
+    def raw_ids(self, lo: int, hi: int) -> list[bytes]:
+        """The same, each as 16 bytes, big-endian. Raises CorruptError."""
+        first = self.base + _total(self._gaps[:lo])
+        times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
+        return paired(array("Q", times), array("Q", self._seqs_of(lo, hi)))
 
     def find_from(self, id: int) -> int:  # noqa: A002
         """Index of the first entry whose ID is >= ``id``; len(self) if there is none. Raises CorruptError."""
@@ -196,8 +208,8 @@ def _first_reaching(column: Column, target: int) -> int:
     return lo + bisect_left(list(accumulate(column[lo:hi])), target)
 
 
-def open_packed(blob: bytes) -> PackedNode:
-    """The node whose blob ``seal`` made. Raises CorruptError."""
+def open_packed(blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompressor) -> PackedNode:
+    """The node whose blob ``seal`` made. Other threads than the keyspace's give a decompressor. Raises CorruptError."""
     if len(blob) <= BODY:
         raise CorruptError("a node is cut short")
     magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
@@ -216,7 +228,7 @@ def open_packed(blob: bytes) -> PackedNode:
         if how & ZSTD:
             if zstandard.frame_content_size(stored) != wires + wire_size:
                 raise CorruptError("a node's body is not of its length")
-            body = _decompressor.decompress(stored, allow_extra_data=False)
+            body = decompressor.decompress(stored, allow_extra_data=False)
         else:
             body = bytes(stored)
     except zstandard.ZstdError as error:

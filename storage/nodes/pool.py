@@ -22,10 +22,12 @@ class NodeStore(Protocol):
 class NodePool:
     """Store, cache and limits. The limits may be changed at any time."""
 
-    __slots__ = ("cache", "drafted", "max_bytes", "max_entries", "publish_written", "store")
+    __slots__ = ("bytes", "cache", "drafted", "max_bytes", "max_entries", "publish_written", "store", "unstored")
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
+        self.bytes = 0  # of memory that the streams take, by estimate: the sum of their memory_bytes()
+        self.unstored = 0  # bytes of it that leave memory with the next checkpoint
         self.cache = cache
         self.max_entries = 512  # of a node; at least 1
         self.max_bytes = 64 * 1024  # of a node's wire; the entry that exceeds it is the node's last

@@ -36,6 +36,7 @@ def stage(
         found = Stage(ks.next_sid, ttl, deadline)
         ks.next_sid += 1
     else:
+        ks.stages.before(found)
         before = found.bytes
         found.ttl, found.deadline = ttl, deadline
     found.add(key, sizes, bare, ks.pool.max_entries, ks.pool.max_bytes)
@@ -83,17 +84,17 @@ def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
 
 
 def publish(
-    ks: Keyspace, fence: bytes, epoch: int, names: Sequence[bytes], content: Mapping[bytes, Content],
+    ks: Keyspace, fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], content: Mapping[bytes, Content],
     firsts: Sequence[First],
 ) -> None:  # fmt: skip
-    """Append what the stages hold, drop them, remember the epoch.
+    """Append what the stages hold, drop them, remember the epoch and its check (empty: it has none).
 
     ``content`` is what gathered() returned for them, ``firsts`` has one item for each of its keys.
     """
     for key, _, _ in firsts:
         ks.before(key)
     _forget(ks, names)
-    ks.stages.set_fence(fence, epoch)
+    ks.stages.set_fence(fence, epoch, check)
     left = ks.pool.publish_written
     total = 0
     for key, ms, seq in firsts:
@@ -109,7 +110,7 @@ def publish(
             _adopt(stream, ms, seq, held)
         ks.appended(key, stream)
         total += count
-    ks.staging_logged((records.publish(fence, epoch, names, firsts),), total)
+    ks.staging_logged((records.publish(fence, epoch, check, names, firsts),), total)
 
 
 def _append(stream: Stream, ms: int, seq: int, content: Content) -> None:

@@ -108,12 +108,16 @@ class Stages:
     def __init__(self) -> None:
         self.by_name: dict[bytes, Stage] = {}
         self.fences: dict[bytes, int] = {}  # name -> the last epoch that was published
+        self.checks: dict[bytes, bytes] = {}  # name -> what that epoch's caller gave as CHECK; absent: nothing
         self.bytes = 0  # of memory, all stages, roughly
         self.expired = 0  # stages dropped because their time was over, since start
         # what the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
         self._dead: list[int] = []
         self._dirty_fences: set[bytes] = set()
+        # what a capture in progress is to have of stages, by sid; it may be forgotten meanwhile, but does not change
+        self._capture = Capture()
+        self._held: dict[int, tuple[bytes, Stage]] = {}
 
     def changed(self, name: bytes, stage: Stage, grown: int) -> None:
         """The stage is new, or entries were added to it; it takes ``grown`` bytes of memory more than before."""
@@ -133,37 +137,62 @@ class Stages:
                 dead.append(stage.sid)
         self.bytes -= gone
 
-    def set_fence(self, fence: bytes, epoch: int) -> None:
-        self.fences[fence] = epoch
+    def set_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
+        """``check`` is empty where the epoch has none."""
+        self.restore_fence(fence, epoch, check)
         self._dirty_fences.add(fence)
 
     def clear(self) -> None:
         """FLUSHALL; the store drops everything as well."""
         self.by_name.clear()
         self.fences.clear()
+        self.checks.clear()
         self._dirty.clear()
         self._dead.clear()
         self._dirty_fences.clear()
         self.bytes = 0
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------
-    def capture(self, capture: Capture) -> None:
-        """Add what changed since the last capture to ``capture``."""
-        capture.stages = [stage.capture(name) for name, stage in self._dirty.items()]
+    def begin(self, capture: Capture) -> None:
+        """Begin to add what changed since the last capture to ``capture``; more() and before() take the stages."""
         capture.dead_stages = self._dead
-        capture.fences = [(fence, self.fences[fence]) for fence in self._dirty_fences]
+        checks = self.checks
+        capture.fences = [(fence, self.fences[fence], checks.get(fence, b"")) for fence in self._dirty_fences]
+        self._capture = capture
+        self._held = {stage.sid: (name, stage) for name, stage in self._dirty.items()}
+        for stage in self._dirty.values():
+            stage.stored = True  # so that the next capture deletes it if it is forgotten
         self._dirty, self._dead, self._dirty_fences = {}, [], set()
+
+    def more(self, limit: int) -> bool:
+        """Take at most ``limit`` stages; True once the capture has all."""
+        while self._held and limit > 0:
+            name, stage = self._held.popitem()[1]
+            self._capture.stages.append(stage.capture(name))
+            limit -= 1
+        return not self._held
+
+    def before(self, stage: Stage) -> None:
+        """The stage is about to change: if it is held, the capture takes it as it is."""
+        held = self._held.pop(stage.sid, None) if self._held else None
+        if held is not None:
+            self._capture.stages.append(stage.capture(held[0]))
 
     def capture_failed(self, capture: Capture, flushed: bool) -> None:
         """The next one must hold it again, unless all that was captured has been ``flushed`` since."""
+        left, self._held = self._held, {}
+        self._capture = Capture()
         if flushed:
             return
+        for name, stage in left.values():  # if it failed before it was complete
+            if self.by_name.get(name) is stage:
+                self._dirty[name] = stage
         self._dead += capture.dead_stages
-        self._dirty_fences.update(fence for fence, _ in capture.fences)
+        self._dirty_fences.update(fence for fence, _, _ in capture.fences if fence in self.fences)  # not flushed since
         for taken in capture.stages:
-            stage = self.by_name.get(taken.name)
-            if stage is not None and stage.sid == taken.sid:
-                self._dirty[taken.name] = stage
+            found = self.by_name.get(taken.name)
+            if found is not None and found.sid == taken.sid:
+                self._dirty[taken.name] = found
                 for _, piece, _, _ in taken.pieces:
                     piece.dirty = True
 
@@ -175,6 +204,14 @@ class Stages:
 
     def restored(self, stage: Stage) -> None:
         self.bytes += stage.bytes
+
+    def restore_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
+        """A fence as a checkpoint wrote it."""
+        self.fences[fence] = epoch
+        if check:
+            self.checks[fence] = check
+        else:
+            self.checks.pop(fence, None)
 
     # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:
@@ -191,3 +228,5 @@ class Stages:
                     update(bytes(piece.bare))
         for fence in sorted(self.fences):
             update(b"F%d:%b %d;" % (len(fence), fence, self.fences[fence]))
+            if fence in self.checks:
+                update(b"C%d:%b" % (len(self.checks[fence]), self.checks[fence]))

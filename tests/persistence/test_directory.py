@@ -97,8 +97,16 @@ def test_an_older_store_under_a_newer_journal_is_refused(path: Path) -> None:
         checkpoint(log, ks)
     shutil.rmtree(path / "store")
     (path.parent / "old").rename(path / "store")
-    with pytest.raises(CorruptError, match=f"{path / 'journal'}.*instead of"), opened(path):
+    with pytest.raises(CorruptError, match=f"{path / 'store'}.*older copy"), opened(path):
         pass
+
+
+@pytest.mark.parametrize("name", ["tail.new", "replication.new", "tidelog.format.new"])
+def test_what_a_kill_left_of_a_replacement_is_removed(path: Path, name: str) -> None:
+    (path / name).write_bytes(b"half of it")
+    with opened(path) as (_, ks, _):
+        assert append(ks, b"a", 0).length == 30
+        assert not (path / name).exists()
 
 
 class BrokenOffError(Exception):

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from persistence.history import History
+from persistence.store import Store
+from persistence.wal import Wal
 from respserver.testing import HandClock, start_in_thread
 from tests.persistence.golden.make import answer, comparable, plain
 from tests.wire.rawclient import Raw
@@ -28,6 +30,7 @@ class Golden:
     """A directory that an earlier version left, and what that version said about it."""
 
     def __init__(self, name: str, place: Path) -> None:
+        self.name = name
         with tarfile.open(HERE / f"{name}.tar.xz") as packed:
             packed.extractall(place, filter="data")
         self.path = place / "data"
@@ -52,7 +55,22 @@ def words_of(words: list[str | int]) -> tuple[bytes | str | int, ...]:
 
 
 def test_there_are_some() -> None:
-    assert {"format1-store", "format1-killed"} <= set(NAMES)
+    assert {f"format1-{kind}" for kind in ("store", "killed", "noted-store", "noted-killed")} <= set(NAMES)
+
+
+def test_what_they_say_of_themselves(golden: Golden) -> None:
+    """The first version counted nothing in the store and noted nothing in the WAL. A start adds the note at once."""
+    noted = "noted" in golden.name
+    for turn in range(2):
+        wal, store = Wal(golden.path / "tail"), Store(golden.path / "store")
+        assert (wal.noted is not None) == (noted or bool(turn))
+        with store.env.begin() as txn:
+            assert (txn.get(b"content", db=store.meta) is not None) == (noted or bool(turn))
+        wal.close()
+        store.close()
+        with golden.opened() as raw:
+            assert raw("SET", "changed", "value") == b"OK"
+            assert raw("SAVE") == b"OK"
 
 
 def test_all_of_its_content_is_there(golden: Golden) -> None:

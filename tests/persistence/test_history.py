@@ -9,6 +9,7 @@ import pytest
 
 from persistence.history import History, boot_id
 from persistence.log import Log
+from persistence.wal import BLOCK, NOTES
 from resp.errors import CorruptError
 from tests.persistence.datakit import append, commit, opened, options
 
@@ -179,11 +180,29 @@ def test_where_boots_can_not_be_told_apart_each_counts_as_one(path: Path, monkey
 
 def test_a_directory_from_before_there_was_such_a_file(path: Path) -> None:
     (path / "replication").unlink()
+    with (path / "tail").open("r+b") as file:  # nor were there notes in the WAL
+        file.seek(NOTES[0])
+        file.write(bytes(BLOCK - NOTES[0]))
     with opened(path) as (log, ks, _):
         assert log.rebooted, "nobody knows"
+        assert (path / "replication").exists()
         assert (path / "tidelog.format").read_text().splitlines()[1] == f"id {log.history.id}"
         assert log.history.previous == []
         assert append(ks, b"a", 0).length == 3
+
+
+def test_a_lost_file_refuses_the_start(path: Path) -> None:
+    """Or else the log would go by the ID that it had at first, and replicas would take it for what they lack."""
+    with opened(path) as (log, _, _):
+        log.history.shift(log.offset)
+        log.save_history()
+    (path / "replication").rename(path.parent / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=r"replication missing.*backup"):
+            Log.open(path, options())
+    (path.parent / "elsewhere").rename(path / "replication")
+    with opened(path):
+        pass
 
 
 def test_a_damaged_file_refuses_the_start(path: Path) -> None:

@@ -9,15 +9,19 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from persistence import incoming as module
 from persistence.history import History
-from persistence.incoming import Incoming, install
+from persistence.incoming import READY, Incoming, install
+from persistence.layout import STAGE, STREAM, STRING, short, signed
 from persistence.log import Log
 from persistence.pieces import ENTRY, Entry, entries
 from resp.errors import CorruptError
+from storage import streammeta
+from storage.nodes.node import BODY, HEADER
 from tests.persistence.datakit import RING, append, checkpoint, commit, group, opened, options
 
 OURS = History("a" * 40, [("b" * 40, 17)])
@@ -167,6 +171,100 @@ DAMAGE = {
 }
 
 
+def resigned(db: int, change: Callable[[bytes, bytes], tuple[bytes, bytes]]) -> Callable[[list[Entry]], list[Entry]]:
+    """The first entry of database ``db`` with other content, and the crc that is right for it."""
+
+    def apply(listed: list[Entry]) -> list[Entry]:
+        at = [number for number, _, _ in listed].index(db)
+        key, content = change(listed[at][1], listed[at][2][4:])
+        return [*listed[:at], (db, key, signed(key, content)), *listed[at + 1 :]]
+
+    return apply
+
+
+def other_node(**fields: int) -> Callable[[list[Entry]], list[Entry]]:
+    """The first node with other numbers in its head, and the crc that is right for it."""
+
+    def change(listed: list[Entry]) -> list[Entry]:
+        db, key, blob = listed[2]
+        names = ("magic", "version", "how", "count", "size", "ms", "seq")
+        head = HEADER.pack(*(dict(zip(names, HEADER.unpack_from(blob), strict=True)) | fields).values())
+        crc = crc32(blob[BODY:], crc32(head)).to_bytes(4, "little")
+        return [*listed[:2], (db, key, head + crc + blob[BODY:]), *listed[3:]]
+
+    return change
+
+
+def meta_of(change: Callable[[list[int]], list[int]]) -> Callable[[list[Entry]], list[Entry]]:
+    """The first stream with other metadata, all of whose checksums are right."""
+
+    def apply(key: bytes, content: bytes) -> tuple[bytes, bytes]:
+        at = STREAM.size + STREAM.unpack_from(content)[3]
+        return key, content[:at] + streammeta.pack(*change(list(streammeta.unpack(1, content[at:]))))
+
+    return resigned(2, apply)
+
+
+def with_value(at: int, value: int) -> Callable[[list[Entry]], list[Entry]]:
+    return meta_of(lambda fields: [*fields[:at], value, *fields[at + 1 :]])
+
+
+def another_value(listed: list[Entry]) -> list[Entry]:
+    """A string under the key of a stream."""
+    key = short(b"a")
+    string = (4, key, signed(key, STRING.pack(0, 1), b"a", b"value"))
+    return sorted([*listed, string], key=lambda entry: entry[:2])
+
+
+# The checksums are right, the content is not: a start would refuse it, or fail later.
+NONSENSE = {
+    "a node of another kind": other_node(version=9),
+    "a node with more entries": other_node(count=1 << 31),
+    "a node that is larger": other_node(size=1 << 32 - 1),
+    "a node of another time": other_node(ms=5000),
+    "metadata of another version": resigned(2, lambda key, content: (key, content[:-85] + b"\2" + content[-84:])),
+    "metadata that is cut short": resigned(2, lambda key, content: (key, content[:-1])),
+    "a stream without a head": resigned(2, lambda key, _: (key, b"")),
+    "a key beyond its entry": resigned(2, lambda key, content: (key, content[:24] + b"\xff" * 4 + content[28:])),
+    "entries beyond the last node": with_value(2, 1000),
+    "more evicted than there were": with_value(3, 1 << 40),
+    "a start that no number holds": with_value(2, (1 << 64) - 1),
+    "evicted beyond the end": with_value(4, (1 << 128) - 1),
+    "a last ID before the last node": with_value(0, 1),
+    "totals that no number holds": with_value(5, (1 << 64) - 1),
+    "an expiry that no number holds": resigned(2, lambda key, content: (key, b"\xff" * 8 + content[8:])),
+    "a group that is nonsense": resigned(3, lambda key, content: (key, content[:8] + b"?" * (len(content) - 8))),
+    "a group in another place": resigned(3, lambda key, content: (key[:8] + b"\0other", content)),
+    "a group of nothing": resigned(3, lambda key, content: ((99).to_bytes(8, "big") + key[8:], content)),
+    "a string in another place": resigned(4, lambda _, content: (b"\0other", content)),
+    "a string whose key is too long": resigned(4, lambda key, content: (key, content[:8] + b"\xff" * 4 + content[12:])),
+    "an empty string": resigned(4, lambda key, _: (key, b"")),
+    "two values of a key": another_value,
+    "a number that is too high": lambda listed: [(0, b"next_sid", signed(b"next_sid", b"\xff" * 8)), *listed[1:]],
+    "a number that is none": lambda listed: [(0, b"next_sid", signed(b"next_sid", b"12345")), *listed[1:]],
+    "half of a stage": lambda listed: [*listed, (5, b"\0" * 12, signed(b"\0" * 12, STAGE.pack(0, 0, 2), b"name"))],
+    "a stage without pieces": lambda listed: [*listed, (5, b"\0" * 12, signed(b"\0" * 12, STAGE.pack(0, 0, 0), b"x"))],
+    "a fence in another place": lambda listed: [*listed, (6, b"\0f", signed(b"\0f", b"\0" * 8, b"other"))],
+    "a key that is too long": lambda listed: [*listed, (6, b"\0" * 600, signed(b"\0" * 600, b"\0" * 8, b"other"))],
+    "an empty key": lambda listed: [(0, b"", signed(b"", b"")), *listed],
+}
+
+
+@pytest.mark.parametrize("how", NONSENSE)
+def test_a_copy_that_no_start_could_read_changes_nothing(
+    path: Path, sent: tuple[list[Entry], int, str], how: str
+) -> None:
+    listed = NONSENSE[how](sent[0])
+    assert listed != sent[0]
+    with opened(path):
+        place = Incoming(path, RING)
+        with pytest.raises(CorruptError, match="copy of the leader's store is damaged"):
+            take(place, listed, sent[1])
+        place.abandon()
+        assert not list(path.glob("incoming*"))
+    is_old(path)
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_copy_changes_nothing(path: Path, sent: tuple[list[Entry], int, str], how: str) -> None:
     listed = DAMAGE[how](sent[0])
@@ -231,6 +329,71 @@ def test_a_new_copy_supersedes_what_an_earlier_one_left(path: Path, sent: tuple[
     again.abandon()
     place.abandon()
     is_old(path)
+
+
+# -- copies that lose parts before they are installed --------------------------------------------------------
+@pytest.mark.parametrize("name", ["tail", "journal", "store", "journal/data.mdb", "store/data.mdb", "replication"])
+@pytest.mark.parametrize("how", ["missing", "empty"])
+def test_a_part_that_is_lost_is_refused_and_nothing_is_touched(
+    path: Path, sent: tuple[list[Entry], int, str], name: str, how: str
+) -> None:
+    """The old part took its place, and the log of another history went on from there."""
+    received(path, sent)
+    lost = path / READY / name
+    if how == "empty":
+        if lost.is_dir():
+            shutil.rmtree(lost)
+            lost.mkdir()
+        else:
+            os.truncate(lost, 0)
+    elif lost.is_dir():
+        shutil.rmtree(lost)
+    else:
+        lost.unlink()
+    before = sorted(str(at) for at in path.rglob("*"))
+    with pytest.raises(CorruptError, match=rf"{path / READY}: .*{name}.* missing or empty.*backup.*remove incoming"):
+        Log.open(path, options())
+    assert sorted(str(at) for at in path.rglob("*")) == before
+    shutil.rmtree(path / READY)
+    is_old(path)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("moved", range(4))
+@pytest.mark.parametrize("name", ["tail", "journal", "store", "replication"])
+def test_a_part_that_is_lost_while_parts_are_moved_is_refused(
+    path: Path, sent: tuple[list[Entry], int, str], monkeypatch: pytest.MonkeyPatch, moved: int, name: str
+) -> None:
+    received(path, sent)
+    rename, left = Path.rename, moved
+
+    def some(self: Path, target: Path) -> Path:
+        nonlocal left
+        if not left:
+            raise OSError("broken off")
+        left -= 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", some)
+    with pytest.raises(OSError, match="broken off"):
+        install(path)
+    monkeypatch.undo()
+    lost = path / READY / name if (path / READY / name).exists() else path / name
+    if lost.is_dir():
+        shutil.rmtree(lost)
+    else:
+        lost.unlink()
+    with pytest.raises(CorruptError, match=f"{path}.*{name}.*missing.*backup"):
+        Log.open(path, options())
+
+
+def test_a_copy_that_an_earlier_version_had_begun_to_install(path: Path, sent: tuple[list[Entry], int, str]) -> None:
+    """It put one part after another into its place, and had no mark for what is whole."""
+    received(path, sent)
+    (path / READY / "whole").unlink()
+    (path / "tail").unlink()
+    (path / READY / "tail").rename(path / "tail")
+    is_new(path, sent)
 
 
 def test_a_start_removes_a_half_copy(path: Path, sent: tuple[list[Entry], int, str]) -> None:

@@ -196,6 +196,16 @@ def test_shrink_gives_room_back_and_keeps_what_is_there(path: Path) -> None:
     journal.close()
 
 
+def test_what_a_killed_shrink_leaves_is_removed(path: Path) -> None:
+    (path / "data.mdb.new").write_bytes(b"half of a copy")
+    (path / "shrunk").mkdir()  # by an earlier version
+    (path / "shrunk" / "data.mdb").write_bytes(b"half of a copy")
+    journal = Journal(path)
+    assert sorted(file.name for file in path.iterdir()) == ["data.mdb", "lock.mdb"]
+    assert read(journal, 0) == [b"one", b"two", b"three" * 2000, b"four"]
+    journal.close()
+
+
 def test_a_shrink_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")

@@ -69,8 +69,8 @@ def test_killed_at_any_moment(tmp_path: Path, fsync: str) -> None:
             assert stream.last_ms >= acknowledged
             assert int(number.value) == stream.last_ms, "a batch was torn"
             assert stream.last_ms - acknowledged <= 3, "more than the one batch in flight came from nowhere"
-            assert stream.ids(stream.seek(0), stream.next_ord) == [
-                (ordinal + 1) << 64 for ordinal in range(stream.first_ord, stream.next_ord)
+            assert stream.raw_ids(stream.seek(0), stream.next_ord) == [
+                ((ordinal + 1) << 64).to_bytes(16, "big") for ordinal in range(stream.first_ord, stream.next_ord)
             ]
             stored = max(stored, log.store.offset)
             append(ks, b"a", 0)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from persistence.lmdbfile import open_env, translated
 from persistence.lmdbpages import DamageError, verify
 from resp.errors import CorruptError
+from tests.persistence.lmdbdamage import LmdbFile
 
 PAGE = 4096
 SIZES = st.sampled_from([0, 1, 30, 900, 2000, 2040, 4000, 5000, 30_000])
@@ -35,15 +36,16 @@ def test_a_healthy_file_is_accepted(
             with env.begin(write=True) as txn:
                 for what, key, size in changes:
                     db = dbs[key % 2]
+                    name = b"%0450d" % key if key % 2 else b"%08d" % key  # long ones need branch pages
                     if what == "put":
-                        txn.put(b"%08d" % key, bytes([number]) * size, db=db)
+                        txn.put(name, bytes([number]) * size, db=db)
                     elif what == "delete":
-                        txn.delete(b"%08d" % key, db=db)
+                        txn.delete(name, db=db)
                     elif not key:
                         txn.drop(db, delete=False)
             if reader is not None:
                 reader.abort()
-            keys = verify(path / "data.mdb", b"one", 8)  # each commit is what a crash may leave
+            keys = verify(path / "data.mdb", b"one", 8, [b"one", b"two"])  # each commit is what a crash may leave
             with env.begin(db=dbs[0]) as txn:
                 assert keys == b"".join(bytes(key) for key, _ in txn.cursor())
 
@@ -162,6 +164,102 @@ def test_counts_that_are_wrong(data: Path, field: int, by: int) -> None:
     at = damage.one + field
     pack_into("=Q", damage.raw, at, unpack_from("=Q", damage.raw, at)[0] + by)
     damage.refused("instead of")
+
+
+# -- keys, and the names of databases ------------------------------------------------------------------------
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A file with a branch page."""
+    with lmdb.open(str(tmp_path), map_size=1 << 28, max_dbs=1) as env, env.begin(write=True) as txn:
+        one = env.open_db(b"one", txn=txn)
+        for number in range(400):
+            txn.put(b"key %03d" % number * 3, b"x" * 30, db=one)
+    return tmp_path / "data.mdb"
+
+
+def found(many: Path) -> list[bytes | None]:
+    """What LMDB finds under each key."""
+    env = lmdb.open(str(many.parent), max_dbs=1, readonly=True, lock=False)
+    with env, env.begin(db=env.open_db(b"one", create=False)) as txn:
+        return [txn.get(b"key %03d" % number * 3) for number in range(400)]
+
+
+def full_leaf(file: LmdbFile) -> int:
+    """A leaf page that holds some entries of it."""
+    pages = (page for page in range(2, 20) if unpack_from("=H", file.raw, page * PAGE + 10)[0] == 2)
+    return next(page for page in pages if len(file.nodes(page)) > 10)
+
+
+def test_every_flip_of_a_separator_is_refused_or_hides_no_key(many: Path) -> None:
+    file = LmdbFile(many)
+    refused = same = 0
+    for start, end in list(file.separators(b"one")):
+        for at in range(start, end):
+            for bit in range(8):
+                file.flip(at, bit)
+                file.write()
+                try:
+                    verify(many)
+                except DamageError as damage:
+                    assert "out of order" in str(damage)  # noqa: PT017
+                    refused += 1
+                else:
+                    assert all(found(many))
+                    same += 1
+                file.flip(at, bit)
+    assert refused > 500
+    assert same > 100
+
+
+def test_keys_in_another_order_are_refused(many: Path) -> None:
+    file = LmdbFile(many)
+    leaf = full_leaf(file)
+    whole = bytes(file.raw)
+    places = [leaf * PAGE + 16 + 2 * number for number in range(len(file.nodes(leaf)))]
+    for first, second, twice in ((0, 1, False), (0, -1, False), (3, 4, True)):
+        one, other = file.raw[places[first] :][:2], file.raw[places[second] :][:2]
+        file.raw[places[first] : places[first] + 2] = other
+        if not twice:
+            file.raw[places[second] : places[second] + 2] = one
+        file.write()
+        with pytest.raises(DamageError, match=r"out of order|other sizes"):
+            verify(many)
+        file.raw[:] = whole
+
+
+def test_an_entry_of_another_length_is_refused(many: Path) -> None:
+    """It would be noticed when its value is read; until then LMDB may have moved its neighbours by it."""
+    file = LmdbFile(many)
+    leaf = full_leaf(file)
+    for node in file.nodes(leaf)[1:-1]:
+        file.flip(node, 3)
+        file.write()
+        with pytest.raises(DamageError, match=r"other sizes|leaves it"):
+            verify(many)
+        file.flip(node, 3)
+
+
+def test_the_head_of_an_overflow_page_is_checked(data: Path) -> None:
+    """LMDB believes its number of pages when the value is deleted, and frees as many."""
+    damage = Damage(data)
+    page = unpack_from("=Q", damage.raw, damage.big + 9)[0] * PAGE
+    for at in (0, 10, 12, 13, 14):
+        damage.raw[page + at] ^= 4
+        damage.refused("is damaged|which can't be|used twice|missing|both free")
+        damage.raw[page + at] ^= 4
+
+
+def test_names_of_databases(many: Path) -> None:
+    verify(many, known=[b"one"])
+    verify(many, known=[b"one", b"two"], newer=[b"two"])
+    with pytest.raises(DamageError, match=r"^its database 'two' is missing$"):
+        verify(many, known=[b"one", b"two"])
+    with pytest.raises(
+        DamageError, match=r"^its database 'two' is missing; it has a database 'one', which this tidelog does not know$"
+    ):
+        verify(many, known=[b"two"], newer=[b"two"])
+    with lmdb.open(str(many.parent / "empty"), max_dbs=1), pytest.raises(DamageError, match="'one' is missing"):
+        verify(many.parent / "empty" / "data.mdb", known=[b"one"])
 
 
 def test_a_key_of_the_wrong_size(tmp_path: Path) -> None:

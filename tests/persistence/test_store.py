@@ -13,10 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from persistence.store import Store, short
+from persistence.layout import short
+from persistence.store import Store
 from resp.errors import CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.keyspace import Keyspace
+from storage.values import String
 from tests.persistence.datakit import append, group, keyspace
 from tests.storage.captures import all_stored, whole_capture
 
@@ -54,11 +56,18 @@ def raw(path: Path) -> dict[bytes, dict[bytes, bytes]]:
 
 
 def change(path: Path, db: bytes, key: bytes, value: bytes | None) -> None:
-    with lmdb.open(str(path), max_dbs=7) as env, env.begin(db=env.open_db(db), write=True) as txn:
-        if value is None:
-            assert txn.delete(key)
-        else:
-            txn.put(key, value)
+    """Change an entry as damage would: what the store says of its content still seems to be of the last transaction."""
+    with lmdb.open(str(path), max_dbs=7) as env:
+        database, meta = env.open_db(db), env.open_db(b"meta")
+        with env.begin(write=True) as txn:
+            content = txn.get(b"content", db=meta)
+            if content is not None and (db, key) != (b"meta", b"content"):
+                same = content[4:12] + txn.id().to_bytes(8, "big") + content[20:]
+                txn.put(b"content", crc32(b"content" + same).to_bytes(4, "big") + same, db=meta)
+            if value is None:
+                assert txn.delete(key, db=database)
+            else:
+                txn.put(key, value, db=database)
 
 
 # -- the bytes -----------------------------------------------------------------------------------------------
@@ -78,22 +87,29 @@ def golden() -> dict[bytes, dict[bytes, bytes]]:
         value = bytes.fromhex(text) + tail
         return crc32(key + value).to_bytes(4, "big") + value
 
+    def counted(entries: dict[bytes, bytes]) -> str:
+        return f"{len(entries):016x} {sum(int.from_bytes(value[:4], 'big') for value in entries.values()):016x}"
+
     sid = bytes.fromhex(U64)
     nodes = [
         sid + bytes.fromhex("0000000000000000 0000000000000005 0000000000000001"),
         sid + bytes.fromhex("0000000000000002 0000000000000006 0000000000000000"),
     ]
     total = (crc32(nodes[0]) + crc32(nodes[1])).to_bytes(8, "big").hex()
-    return {
-        b"meta": {
-            b"next_sid": signed(b"next_sid", "0000000000000009"),
-            b"offset": signed(b"offset", "0000000000000123"),
-        },
+    made = {
         b"nodes": {nodes[0]: b"BLOB", nodes[1]: b"TAIL"},
         b"streams": {sid: signed(sid, f"000000000000004d 0000000000000002 {total} 00000003", b"keyMETA")},
         b"groups": {sid + b"\0g": signed(sid + b"\0g", "00000001 00000002", b"gGMPEND" + PEND_CRC)},
         b"strings": {b"\0s": signed(b"\0s", "0000000000000000 00000001", b"svalue")},
     }
+    # The transaction is the file's 8th: each database was made by one before.
+    counts = [counted(made[name]) for name in (b"streams", b"groups", b"strings")] + [counted({}), counted({})]
+    made[b"meta"] = {
+        b"next_sid": signed(b"next_sid", "0000000000000009"),
+        b"offset": signed(b"offset", "0000000000000123"),
+        b"content": signed(b"content", f"0000000000000123 0000000000000008 {' '.join(counts)}"),
+    }
+    return made
 
 
 def test_golden_entries_written(tmp_path: Path) -> None:
@@ -115,18 +131,24 @@ def test_golden_entries_read(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.said: list[object] = []
             self.next_sid = 1
+            self.keys = {}
 
         def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = 0) -> Any:
+            self.keys[key] = String(b"")
             self.said.append((key, sid, meta, expire_at))
             return self
 
         def add_stored_node(self, first_ord: int, first_id: int) -> None:
             self.said.append((first_ord, first_id))
 
+        def all_nodes_added(self) -> None:
+            pass
+
         def restore_group(self, stream: object, name: bytes, meta: bytes, pending: bytes) -> None:
             self.said.append((name, meta, pending))
 
         def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
+            self.keys[key] = String(value)
             self.said.append((key, value, expire_at))
 
     store, ks = Store(path), Listener()
@@ -246,9 +268,8 @@ def test_model_whatever_was_saved_comes_back(
         elif op == "ungroup":
             stream = append(ks, key, 0)
             if stream.groups:
-                name = next(iter(stream.groups))
-                del stream.groups[name]
-                ks.group_gone(key, stream, name, b"")
+                gone = stream.groups.pop(next(iter(stream.groups)))
+                ks.group_gone(key, stream, gone, b"")
         elif op == "string":
             ks.set_string(key, b"v" * number, number)
         elif op == "flush":
@@ -335,19 +356,106 @@ def filled(path: Path) -> str:
     return digest
 
 
-@pytest.mark.parametrize("db", [b"meta", b"nodes", b"streams"])
+@pytest.mark.parametrize("db", [b"meta", b"nodes", b"streams", b"groups", b"strings"])
 def test_a_lost_entry_is_refused(tmp_path: Path, db: bytes) -> None:
-    """A lost group or string is not noticed if LMDB's own count of entries is consistent."""
     path = tmp_path / "store"
     filled(path)
     for key in raw(path)[db]:
-        if key == b"next_sid":
+        if key == b"content":
             continue
         value = raw(path)[db][key]
         change(path, db, key, None)
         with pytest.raises(CorruptError, match=str(path)):
             reopened(path)
         change(path, db, key, value)
+
+
+@pytest.mark.parametrize("db", [b"groups", b"strings"])
+def test_an_entry_of_an_earlier_time_is_refused(tmp_path: Path, db: bytes) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    old = raw(path)[db]
+    store, ks = reopened(path)
+    group(ks, b"a", b"g", 40)
+    ks.set_string(b"s", b"another")
+    save(store, ks, 3)
+    store.close()
+    for key, value in old.items():
+        change(path, db, key, value)
+        with pytest.raises(CorruptError, match=f"{path}.*its {db.decode()} are not those of the last checkpoint"):
+            reopened(path)
+
+
+# -- stores that do not say what they hold -------------------------------------------------------------------
+def says(path: Path) -> tuple[bool, bool]:
+    """Whether the store says what it holds, and whether that holds."""
+    store = Store(path)
+    with store.env.begin() as txn:
+        found = txn.get(b"content", db=store.meta) is not None, store._content(txn) is not None
+    store.close()
+    return found
+
+
+def test_a_store_of_the_first_version_says_so_after_its_next_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    digest = filled(path)
+    change(path, b"meta", b"content", None)
+    assert says(path) == (False, False)
+    store, ks = reopened(path)
+    assert ks.digest() == digest
+    ks.set_string(b"s", b"another")
+    save(store, ks, 3)
+    store.close()
+    assert says(path) == (True, True)
+    change(path, b"groups", next(iter(raw(path)[b"groups"])), None)
+    with pytest.raises(CorruptError, match="has 0 groups instead of 1"):
+        reopened(path)
+
+
+def older_server(path: Path, offset: bool) -> None:
+    """What a server of the first version changes: it does not know of "content"."""
+    with lmdb.open(str(path), max_dbs=7) as env, env.begin(write=True) as txn:
+        value = bytes(8) + (1).to_bytes(4, "big") + b"svalue"
+        txn.put(b"\0s", crc32(b"\0s" + value).to_bytes(4, "big") + value, db=env.open_db(b"strings", txn=txn))
+        if offset:
+            number = (9).to_bytes(8, "big")
+            txn.put(b"offset", crc32(b"offset" + number).to_bytes(4, "big") + number, db=env.open_db(b"meta", txn=txn))
+
+
+@pytest.mark.parametrize("offset", [True, False])  # a change that nothing was logged for keeps the log offset
+def test_an_older_server_in_between(tmp_path: Path, offset: bool) -> None:
+    path = tmp_path / "store"
+    filled(path)
+    older_server(path, offset)
+    assert says(path) == (True, False)
+    store, ks = reopened(path)
+    value = ks.keys[b"s"]
+    assert isinstance(value, String)
+    assert value.value == b"value"
+    save(store, ks, 10)
+    ks.set_string(b"t", b"x")
+    save(store, ks, 11)
+    digest = ks.digest()
+    store.close()
+    assert says(path) == (True, True)
+    store, ks = reopened(path)
+    assert ks.digest() == digest
+    store.close()
+
+
+def test_a_compact_copy_still_says_what_it_holds(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    digest = filled(path)
+    copy.mkdir()
+    with lmdb.open(str(path), max_dbs=7) as env:
+        env.copy(str(copy), compact=True)
+    assert says(copy) == (True, True)
+    store, ks = reopened(copy)
+    assert ks.digest() == digest
+    ks.set_string(b"s", b"another")
+    save(store, ks, 3)
+    store.close()
+    assert says(copy) == (True, True)
 
 
 @pytest.mark.parametrize("db", [b"meta", b"streams", b"groups", b"strings"])

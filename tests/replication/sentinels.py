@@ -46,7 +46,7 @@ PERIODS = ("info-period", 500, "publish-period", 300, "ask-period", 300, "ping-p
 class Watch:
     """Some Sentinels that watch one leader."""
 
-    def __init__(self, directory: Path, leader_port: int, count: int) -> None:
+    def __init__(self, directory: Path, leader_port: int, count: int, more: str = "") -> None:
         self.ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._directories: list[Path] = []
@@ -59,6 +59,7 @@ class Watch:
                 SETTINGS.format(
                     port=port, directory=where, service=SERVICE, leader=leader_port, quorum=count // 2 + 1
                 )
+                + more
             )  # fmt: skip
             arguments = [*command, str(file), "--sentinel"]
             self._processes.append(subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=where))
@@ -108,8 +109,9 @@ class Watch:
 
 
 @contextlib.contextmanager
-def sentinels(directory: Path, leader_port: int, count: int) -> Iterator[Watch]:
-    watch = Watch(directory, leader_port, count)
+def sentinels(directory: Path, leader_port: int, count: int, more: str = "") -> Iterator[Watch]:
+    """``more``: lines of their configuration."""
+    watch = Watch(directory, leader_port, count, more)
     try:
         yield watch
     finally:

@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 
-import hiredis
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, COPY_BODY, DONE, DONE_BODY, HEAD, PIECE, encode
 from storage import records
-from tests.replication.cluster import Cluster, Node, cluster, new_port, wait_until
+from tests.replication.cluster import Cluster, Node, cluster, wait_until
+from tests.replication.fakeleader import ID, FakeLeader, copy, going_on
 
-ID = "f" * 40
 RECORDS = b"\x01\x02\x03\x04 these are no records at all"
-
-
-class FakeLeader:
-    """Answers the handshake as a leader does, sends what ``script`` returns, and closes or waits for the replica."""
-
-    def __init__(self, script: Callable[[int], bytes], close: bool) -> None:
-        self.script = script  # from the replica's offset to what follows its PSYNC
-        self.close_after = close
-        self.port = new_port()
-        self.links = 0  # handshakes that came to PSYNC
-        self.commands: list[bytes] = []  # first words of what was asked, of all links
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
-
-    def _serve(self, sock: socket.socket) -> None:
-        reader = hiredis.Reader()
-        with sock, contextlib.suppress(OSError):
-            while data := sock.recv(1 << 16):
-                reader.feed(data)
-                while (argv := reader.gets()) is not False:
-                    self.commands.append(argv[0].upper())
-                    if argv[0].upper() == b"PSYNC":
-                        sock.sendall(self.script(int(argv[2])))
-                        self.links += 1
-                        if self.close_after:
-                            return
-                    elif argv[0].upper() == b"PING":
-                        sock.sendall(b"+PONG\r\n")
-                    elif argv[1:2] != [b"ACK"]:
-                        sock.sendall(b"+OK\r\n")
-
-
-def going_on(*frames: bytes) -> bytes:
-    return b"+CONTINUE %b\r\n" % ID.encode() + b"".join(frames)
-
-
-def copy(offset: int, *frames: bytes) -> bytes:
-    return b"+FULLRESYNC %b %d\r\n" % (ID.encode(), offset) + b"".join(frames)
 
 
 def turned(data: bytes, at: int) -> bytes:
@@ -90,7 +35,7 @@ CASES: dict[str, tuple[Callable[[int], bytes], str]] = {
     "a huge length": (lambda _: going_on(b"B" + b"\0" * 8 + b"\xff" * 4 + b"\0" * 8), "not a frame"),
     "a frame of a kind that isn't": (lambda _: going_on(encode(ord("Z"), 0)), "unknown kind"),
     "half a frame": (lambda o: going_on(encode(BATCH, o, RECORDS)[:-3]), "closed the connection|connection was lost"),
-    "a piece of a copy": (lambda o: going_on(encode(PIECE, o, b"")), "a copy that nobody asked for"),
+    "a piece of a copy": (lambda o: going_on(encode(PIECE, o, b"x")), "a copy that nobody asked for"),
     "a batch that is no records": (lambda o: going_on(encode(BATCH, max(0, o), RECORDS)), "can't be applied"),
     "a copy that is none": (lambda _: copy(9, encode(PIECE, 9, b"")), "copy|frame"),
     "a copy with junk in it": (

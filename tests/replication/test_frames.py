@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,8 +38,23 @@ def test_golden(kind: int, offset: int, payload: bytes, wire: str) -> None:
     assert FrameDecoder().feed(raw + raw + raw[:-1]) == wanted * 2
 
 
+def whole_frames(kind: int) -> st.SearchStrategy[tuple[int, int, bytes]]:
+    shortest, longest = frames.LENGTHS[kind]
+    payloads = st.binary(min_size=shortest, max_size=min(longest, 300))
+    return st.tuples(st.just(kind), st.integers(0, (1 << 64) - 1), payloads)
+
+
+@pytest.mark.parametrize("kind", b"BACPDM")
+def test_a_length_that_no_frame_has_is_refused_at_once(kind: int) -> None:
+    """From the head alone: nothing of it is awaited, and no room is made for it."""
+    for length in {0, (1 << 32) - 1, 1 << 31 | 1, frames.LENGTHS[kind][0] - 1} - {-1}:
+        first = frames.FIRST.pack(kind, 5, length, 0)
+        with pytest.raises(LinkError, match=f"{length} bytes"):
+            FrameDecoder().feed(first + frames.CRC.pack(crc32(first)))
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from(b"BACPDM"), st.integers(0, (1 << 64) - 1), st.binary(max_size=300))),
+    st.lists(st.sampled_from(b"BACPDM").flatmap(whole_frames)),
     st.lists(st.integers(1, 200), min_size=1),
 )
 def test_any_cut_gives_the_same_frames(sent: list[tuple[int, int, bytes]], sizes: list[int]) -> None:

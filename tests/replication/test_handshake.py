@@ -74,6 +74,8 @@ REFUSALS = [
     (0, b"-DENIED protected mode\r\n", "refuses PING .*protected mode"),
     (1, b"-ERR Unrecognized REPLCONF option: tidelog\r\n", "no tidelog server"),
     (1, b"-NOAUTH Authentication required.\r\n", "no tidelog server"),
+    (1, b"-NOPERM User repl has no permissions to run the 'replconf' command\r\n", "may not replicate"),
+    (3, b"-NOPERM User repl has no permissions to run the 'psync' command\r\n", "may not replicate"),
     (3, b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n", "PSYNC with: NOMASTERLINK"),
     (3, b"+CONTINUE\r\n", "PSYNC with"),
     (3, b"+FULLRESYNC %b -5\r\n" % ID.encode(), "PSYNC with"),

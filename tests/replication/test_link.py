@@ -11,6 +11,7 @@ import pytest
 
 from replication import frames
 from replication.feed import AT_ONCE, Feed
+from replication.link import Link
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
@@ -137,6 +138,41 @@ class Reluctant:
         pass
 
 
+class Source:
+    """A transport from which a link reads."""
+
+    paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_frames_without_content_fill_the_queue_as_well() -> None:
+    """A copy's frames are taken one by one. Millions of signs of life, a byte each, must not wait for their turn."""
+    link, source = Link(lambda _: None), Source()
+    link.connection_made(source)  # type: ignore[arg-type]
+    sent = 0
+    while not source.paused and sent < 300_000:
+        link.data_received(frames.encode(frames.ALIVE, 0, b"\0") * 1000)
+        sent += 1000
+    assert source.paused
+
+    async def take() -> int:
+        taken = 0
+        while source.paused:
+            await link.frame()
+            taken += 1
+        return taken
+
+    assert asyncio.run(take()) < sent
+
+
 def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: Path) -> None:
     """A feed that has to pause just when it becomes live goes on when there is room again."""
     with start_in_thread(tmp_path) as running, connect(running.port) as client:
@@ -159,3 +195,19 @@ def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: P
             return feed.live
 
         assert asyncio.run_coroutine_threadsafe(run(), running._loop).result(10)
+
+
+def test_a_leader_whose_name_is_unknown(servers: Cluster) -> None:
+    """The reason is told, once; a link that ends while the name is looked up leaves nothing behind."""
+    node = servers.node()
+    for number in range(5):
+        node("REPLICAOF", f"no-such-host-{number}.invalid", 7000)
+        if number % 2:
+            name = f"Link to the leader no-such-host-{number}.invalid:7000: "
+            wait_until(lambda name=name: node.logged(name), "the reason is told")  # type: ignore[misc]
+        node("REPLICAOF", "NO", "ONE")
+    node("REPLICAOF", "no-such-host.invalid", 7000)
+    assert node("PING")
+    node.stop()
+    bad = [line for line in node.output if "never retrieved" in line or "Traceback" in line or "asyncio" in line]
+    assert not bad

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Self
 
 import pytest
 
@@ -41,7 +42,7 @@ class Replica:
         self.decoder = FrameDecoder()
         self.frames: list[Frame] = []
 
-    def __enter__(self) -> Replica:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,9 +95,14 @@ class Replica:
         (("REPLCONF", "history", 1), b"-ERR"),
         (("REPLCONF", "history", "x:y"), b"-ERR"),
         (("REPLCONF", "history", "5"), b"-ERR"),
+        (("REPLCONF", "history", "-5:1"), b"-ERR"),
+        (("REPLCONF", "history", "5:-1"), b"-ERR"),
         (("PSYNC",), b"-ERR wrong number of arguments"),
         (("PSYNC", "?"), b"-ERR wrong number of arguments"),
         (("PSYNC", "?", "x"), b"-ERR"),
+        (("PSYNC", "A" * 40, 0), b"-ERR PSYNC replicationid"),
+        (("PSYNC", "a" * 41, 0), b"-ERR PSYNC replicationid"),
+        (("PSYNC", "a" * 40 + "\n", 0), b"-ERR PSYNC replicationid"),
         (("PSYNC", "?", -1), b"-ERR"),  # has not said that it is a tidelog server
         (("PSYNC", OTHER_ID, 0, "NOW"), b"-ERR"),
         (("PSYNC", OTHER_ID, 0, "FAILOVER"), b"-ERR"),
@@ -186,15 +192,40 @@ def test_another_log_under_the_same_id_gets_a_copy(leader: Node) -> None:
         assert replica.ask("PSYNC", leader.info()["master_replid"], leader.offset).startswith(b"+FULLRESYNC")
 
 
-@pytest.mark.parametrize("offset", [-5, 1 << 62, "x"])
-def test_an_impossible_acknowledgement_ends_the_link(offset: int | str, leader: Node) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ACK", -5, "FACK", 0), ("ACK", -5, "FACK", -6), ("ACK", -5), ("ACK", 0, "FACK", -1), ("ACK", 0, "FACK", 1),
+        ("ACK", 1 << 62, "FACK", 0), ("ACK", 1 << 62), ("ACK", 1 << 64), ("ACK", "9" * 5000), ("ACK", "x"),
+        ("ACK", "+1"), ("ACK", " 1"), ("ACK", "1_0"), ("ACK", ""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_impossible_acknowledgement_ends_the_link(words: tuple[Word, ...], leader: Node) -> None:
     with Replica(leader.port) as replica:
         replica.introduce()
         replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
         wait_until(lambda: leader.info()["connected_slaves"] == 1, "it is a replica")
-        replica.sock.sendall(pack("REPLCONF", "ACK", offset, "FACK", 0))
-        wait_until(lambda: leader.info()["connected_slaves"] == 0, "it is sent away")
+        before = len(leader.output)
+        replica.sock.sendall(pack("REPLCONF", *words))
+        wait_until(lambda: any("it acknowledged" in line for line in leader.output[before:]), "it is sent away")
         assert replica.closed()
+
+
+def test_an_acknowledgement_does_not_go_back(leader: Node) -> None:
+    with Replica(leader.port) as replica, Raw(leader.port) as first, Raw(leader.port) as second:
+        replica.introduce()
+        replica.ask("PSYNC", leader.info()["master_replid"], leader.offset)
+        first("SET", "k", "v")
+        middle = leader.offset
+        second("SET", "k", "w")
+        end = leader.offset
+        replica.frame(BATCH)
+        for has, on_disk in ((middle, middle), (0, 0), (end, 0)):
+            replica.sock.sendall(pack("REPLCONF", "ACK", has, "FACK", on_disk))
+        wait_until(lambda: leader.info()["slave0"]["offset"] == end, "the last one is noted")
+        assert first("WAITAOF", 0, 1, 10)[1] == 1
+        assert second("WAITAOF", 0, 1, 10)[1] == 0
 
 
 def test_junk_from_a_replica_ends_the_link(leader: Node) -> None:

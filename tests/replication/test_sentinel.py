@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from pathlib import Path
 
@@ -104,3 +105,35 @@ def test_the_leader_dies(tmp_path: Path, count: int) -> None:
         new.restart()
         assert new.role == "master"
         assert_same(new, other, old)
+
+
+@pytest.mark.skipif(PROGRAM != "tidelog", reason="reads tidelog's documentation")
+def test_sentinels_with_a_user_of_their_own(tmp_path: Path) -> None:
+    """With the rules in docs/acl.md, and replicas with theirs."""
+    text = (Path(__file__).parents[2] / "docs" / "acl.md").read_text()
+    rules = {each.split()[0]: each for each in re.findall(r"`([^`]*\+ping[^`]*)`", text)}
+    assert list(rules) == ["+psync", "allchannels"]
+    with cluster(PROGRAM) as made:
+        leader = made.node(file=True, masteruser="link", masterauth="secret")
+        replica = made.node(of=leader.port, file=True, start=False, masteruser="link", masterauth="secret")
+        for node in (leader, replica):
+            users = f"user link on >secret {rules['+psync']}\nuser watch on >secret {rules['allchannels']}\n"
+            node.file.write_text(node.file.read_text() + users)
+        leader.kill()
+        leader.start()
+        replica.start()
+        wait_until(lambda: in_sync(leader, replica), "a first sync")
+        login = f"sentinel auth-user {SERVICE} watch\nsentinel auth-pass {SERVICE} secret\n"
+        with sentinels(tmp_path, leader.port, 1, login) as watch:
+            watch.wait_until_they_know(replicas=1)
+            names = {client["user"] for client in leader.redis.client_list()}
+            assert names >= {"watch", "link"}
+            leader.kill()
+            wait_until(lambda: watch.leader_port() == replica.port, "the replica leads", 30)
+            wait_until(lambda: replica.role == "master", "the replica leads")
+            leader.start()
+            wait_until(lambda: in_sync(replica, leader), "the old leader follows", 30)
+            assert leader.info()["master_port"] == replica.port
+            wait_until(lambda: f"replicaof 127.0.0.1 {replica.port}" in leader.file.read_text(), "CONFIG REWRITE")
+            denials = {row["object"] for node in (leader, replica) for row in node.redis.acl_log()}
+            assert denials <= {"script|kill"}, denials

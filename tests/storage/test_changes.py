@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -127,6 +128,41 @@ def test_parts_are_as_small_as_asked(ks: Keyspace) -> None:
     parts = 0
     while not ks.changes.more(1):
         parts += 1
-        assert len(capture.streams) + len(capture.strings) <= parts
-    assert parts == len(ks.keys) - 1
+        assert len(capture.streams) + len(capture.strings) + len(capture.stages) <= parts
+    assert parts == len(ks.keys) + len(ks.stages.by_name) - 1
     assert not ks.changes.held
+
+
+def test_fences_that_were_flushed_while_a_checkpoint_failed(ks: Keyspace) -> None:
+    ks.flush()
+    ks.stages.set_fence(b"f", 1, b"")
+    taken = ks.begin_capture()
+    ks.changes.more(EVERYTHING)
+    ks.flush()
+    ks.changes.failed(taken)
+    ks.set_string(b"k", b"v")
+    again = whole_capture(ks)
+    assert (again.flushed, again.fences) == (True, [])
+    assert [key for key, _, _ in again.strings] == [b"k"]
+
+
+def test_an_error_after_the_commit_flushes_nothing_again(ks: Keyspace) -> None:
+    ks.flush()
+    ks.set_string(b"k", b"v")
+    taken = whole_capture(ks)
+    taken.flushed = False  # as a checkpoint does once it is on disk
+    ks.changes.stored(taken, EVERYTHING)
+    ks.changes.failed(taken)
+    assert not whole_capture(ks).flushed
+
+
+def test_strings_leave_a_stored_capture_in_parts(ks: Keyspace) -> None:
+    for number in range(20):
+        call(ks, f"TAPPEND s{number} f v")
+        ks.set_string(b"k%d" % number, b"v")
+    taken = whole_capture(ks)
+    left = []
+    while not ks.changes.stored(taken, 5):
+        left.append((len(taken.streams), len(taken.strings)))
+    assert all(before[1] - after[1] <= 5 for before, after in pairwise(left))
+    assert len(left) > 4

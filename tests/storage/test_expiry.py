@@ -52,6 +52,21 @@ def test_a_key_ends_at_its_last_deadline(ks: Keyspace) -> None:
     assert (ks.take_batch(), ks.expired_keys) == (records.delete(b"k"), 1)
 
 
+def test_large_dead_letters_are_work_too(ks: Keyspace) -> None:
+    """Each names its stream and group: a long name makes much of a small message."""
+    stream, long = ks.create_stream(b"s"), b"g" * (1 << 20)
+    group = effects.set_group(ks, b"s", stream, long, 0, 0, NEVER)
+    raws = [(NOW << 64 | seq).to_bytes(16, "big") for seq in range(30)]
+    effects.deliver(ks, b"s", stream, group, 0, Reader(NOW, 1, NOW + 1, 0, b"dead", EXPIRES), raws, [], [])
+    runs = 0
+    while len(group.pending):
+        ks.take_batch()
+        expiry.run(ks, NOW + 1)
+        runs += 1
+        assert len(ks.take_batch()) < 40 << 20
+    assert (runs, group.deadlettered) == (8, 30)
+
+
 def test_one_run_is_bounded(ks: Keyspace) -> None:
     for number in range(expiry.AT_ONCE + 5):
         ks.set_string(b"%d" % number, b"v", NOW)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import random
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage import keyindex
 from storage.keyindex import KeyIndex
+
+pytestmark = pytest.mark.interpreted
 
 KEYS = st.integers(0, 30).map(lambda n: b"k%d" % n)
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), KEYS), max_size=20)
@@ -33,27 +39,65 @@ def test_holds_what_a_set_holds(steps: list[tuple[str, bytes]]) -> None:
     assert sorted(walk_all(index)) == sorted(model)
 
 
-@given(st.sets(KEYS, min_size=1), st.integers(1, 7), st.lists(STEPS, max_size=40))
-def test_a_walk_returns_every_key_that_is_there_from_its_first_call_to_its_last(
-    keys: set[bytes], count: int, changes: list[list[tuple[str, bytes]]]
+@settings(max_examples=300)
+@given(st.sets(KEYS, min_size=1), st.integers(1, 7), st.lists(STEPS, max_size=40), st.booleans())
+def test_a_walk_returns_each_key_once(
+    keys: set[bytes], count: int, changes: list[list[tuple[str, bytes]]], tiny: bool
 ) -> None:
-    index, model = KeyIndex(), set[bytes]()
-    change(index, model, [("add", key) for key in keys])
-    stayed = set(model)
-    cursor, found = index.page(0, count)
-    seen = set(found)
-    for steps in changes:
-        if cursor == 0:
-            break
-        change(index, model, steps)
-        stayed -= {key for what, key in steps if what == "remove"}
-        cursor, found = index.page(cursor, count)
-        assert len(found) <= count
-        seen.update(found)
-    while cursor:
-        cursor, found = index.page(cursor, count)
-        seen.update(found)
-    assert stayed <= seen
+    """Every key that is there from the first call to the last, and none twice that was not removed and made again."""
+    with pytest.MonkeyPatch.context() as patch:
+        if tiny:
+            patch.setattr(keyindex, "BLOCK", 8)
+            patch.setattr(keyindex, "SMALL", 2)
+        index, model = KeyIndex(), set[bytes]()
+        change(index, model, [("add", key) for key in sorted(keys)])
+        stayed = set(model)
+        cursor, found = index.page(0, count)
+        seen = list(found)
+        removed: set[bytes] = set()
+        for steps in changes:
+            if cursor == 0:
+                break
+            change(index, model, steps)
+            removed |= {key for what, key in steps if what == "remove"}
+            cursor, found = index.page(cursor, count)
+            assert len(found) == count or not cursor
+            seen += found
+        while cursor:
+            cursor, found = index.page(cursor, count)
+            seen += found
+        assert stayed - removed <= set(seen)
+        twice = {key for key in seen if seen.count(key) > 1}
+        assert twice <= removed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_split_and_join(seed: int) -> None:
+    """More keys than a block has, in the order in which they were made, whatever is removed."""
+    rng = random.Random(seed)
+    index, model = KeyIndex(), dict[bytes, None]()
+    made = 0
+    for keep in (9000, 100, 5000, 0, 2000):
+        new = [b"%d" % number for number in range(made, made + keep - len(model))]
+        made += len(new)
+        if seed < 2:
+            index.add_many(new)
+        else:
+            for key in new:
+                index.add(key)
+        model.update(dict.fromkeys(new))
+        gone = rng.sample(list(model), len(model) - keep) if seed % 2 else list(model)[: len(model) - keep]
+        if seed > 3:
+            index.remove_many(gone)
+        for key in gone:
+            if seed <= 3:
+                index.remove(key)
+            del model[key]
+        assert index.page(0, len(model) + 1) == (0, list(model)[::-1])
+        assert len(index) == len(model)
+        picked = {found for _ in range(200) if (found := index.pick(rng.random())) is not None}
+        assert picked <= set(model)
+        assert len(picked) > 20 or not keep
 
 
 def test_a_still_array_is_walked_once_each_in_the_fewest_pages() -> None:

@@ -207,9 +207,13 @@ def test_hits_and_misses(ks: Keyspace) -> None:
     ks.hits = ks.misses = 0
     for key in (b"s", b"text", b"none", b"nor this"):
         ks.get(key, NOW)
+        ks.live(key, NOW)
+    assert (ks.hits, ks.misses) == (0, 0), "only reads count"
+    for key in (b"s", b"text", b"none", b"nor this"):
+        ks.read(key, NOW)
     ks.peek(b"s", NOW)
     assert (ks.hits, ks.misses) == (3, 2)
-    ks.get(b"text", NOW + 90_000)
+    ks.read(b"text", NOW + 90_000)
     assert (ks.hits, ks.misses) == (3, 3)
 
 

@@ -91,15 +91,16 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("EVICT")
     group = effects.set_group(live, b"s", stream, b"g", 0, 500, NOW + 500)
     yield logged("GROUP")
-    ids = stream.ids(stream.seek(0), 7)
+    raws = stream.raw_ids(stream.seek(0), 7)
+    ids = [int.from_bytes(raw, "big") for raw in raws]
     reader = Reader(NOW, 10, NOW + 100, 3, b"dead", ALL)
-    effects.deliver(live, b"s", stream, group, ids[-1], reader, [i.to_bytes(16, "big") for i in ids], [], [])
+    effects.deliver(live, b"s", stream, group, ids[-1], reader, raws, [], [])
     yield logged("DELIVER")
-    effects.deliver(live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], ids[:2], [ids[2]])
+    effects.deliver(live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], raws[:2], [raws[2]])
     yield logged("DELIVER")
     effects.ack(live, b"s", stream, group, [i.to_bytes(16, "big") for i in (ids[0], 77, ids[0])])
     yield logged("ACK")
-    effects.set_due(live, b"s", stream, group, NOW + 50, [ids[1], ids[3]])
+    effects.set_due(live, b"s", stream, group, NOW + 50, [raws[1], raws[3]])
     yield logged("DUE")
     effects.drop(live, b"s", stream, group, ids[1], "expired", b"dead", NOW, 0, wire(NOW, 0))
     yield logged("DROP")
@@ -122,8 +123,12 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
         publish.stage(live, name, key, 500, NOW + 500, array("I", [len(bare)] * count), bare * count)
         yield logged("STAGE")
     names = [b"two", b"one"]
-    publish.publish(live, b"fence", 7, names, publish.gathered(live, names), [(b"s", NOW, 5), (b"new", NOW, 0)])
+    publish.publish(live, b"fence", 7, b"", names, publish.gathered(live, names), [(b"s", NOW, 5), (b"new", NOW, 0)])
     yield logged("PUBLISH")
+    publish.stage(live, b"four", b"s", 500, NOW + 500, array("I", [len(bare)]), bare)
+    yield logged("STAGE")
+    publish.publish(live, b"fence", 8, b"check", [b"four"], publish.gathered(live, [b"four"]), [(b"s", NOW, 19)])
+    yield logged("CHECKED")
     publish.unstage(live, [b"three"])
     yield logged("UNSTAGE")
     live.flush()
@@ -139,7 +144,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    assert seen == set(range(records.APPEND, records.UNSTAGE + 1))
+    assert seen == set(range(records.APPEND, records.CHECKED + 1))
 
 
 def log_of_everything() -> bytes:
@@ -189,6 +194,16 @@ KEYS = st.sampled_from(["a", "dead", "k" * 600])
 NAMES = st.sampled_from(["g", "h" * 500])
 TTLS = st.sampled_from([0, 40])
 STAGES = st.sampled_from(["s1", "s2", "s" * 600])
+
+
+def stream_bytes(ks: Keyspace) -> int:
+    """What the keyspace keeps as a sum, added up."""
+    total = 0
+    for key, value in ks.keys.items():
+        if isinstance(value, Stream):
+            groups = sum(group.memory_bytes() for group in value.groups.values())
+            total += len(key) + value.memory_bytes() + groups
+    return total
 
 
 class Checkpoints(RuleBasedStateMachine):
@@ -355,6 +370,9 @@ class Checkpoints(RuleBasedStateMachine):
         assert counters(found) == counters(self.ks)
         assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
         assert found.string_bytes == self.ks.string_bytes
+        for ks in (found, self.ks):
+            assert ks.stream_bytes() == stream_bytes(ks)
+            assert 0 <= ks.pool.unstored <= ks.pool.bytes
         assert len(found.stages.by_name) == len(self.ks.stages.by_name)
         assert (found.stages.bytes > 0) == bool(found.stages.by_name)
         assert (self.ks.stages.bytes > 0) == bool(self.ks.stages.by_name)
@@ -433,31 +451,41 @@ def test_golden_records_of_stages() -> None:
     ks = empty()
     bare = b"*3\r\n\r\n$1\r\nf\r\n$0\r\n\r\n"
     publish.stage(ks, b"st", b"key", 7, NOW + 7, array("I", [len(bare)]), bare)
-    publish.publish(ks, b"q", 5, [b"st"], publish.gathered(ks, [b"st"]), [(b"key", NOW, 3)])
+    publish.publish(ks, b"q", 5, b"", [b"st"], publish.gathered(ks, [b"st"]), [(b"key", NOW, 3)])
     publish.stage(ks, b"su", b"key", 0, 0, array("I", [len(bare)]), bare)
     publish.unstage(ks, [b"su", b"none"])
+    publish.stage(ks, b"st", b"key", 0, 0, array("I", [len(bare)]), bare)
+    publish.publish(ks, b"q", 6, b"ten", [b"st"], publish.gathered(ks, [b"st"]), [(b"key", NOW, 4)])
     golden = bytes.fromhex(
         f"0e 00000038 00000002 00000003 0000000000000007 {NOW + 7:016x} 00000001 {b'stkey'.hex()} 00000013 {bare.hex()}"
         f"0f 00000032 00000001 0000000000000005 00000001 00000001 {b'q'.hex()} 00000002 {b'st'.hex()}"
         f"00000003 {NOW:016x} 0000000000000003 {b'key'.hex()}"
         f"0e 00000038 00000002 00000003 {0:016x} {0:016x} 00000001 {b'sukey'.hex()} 00000013 {bare.hex()}"
         f"10 00000006 00000002 {b'su'.hex()}"
+        f"0e 00000038 00000002 00000003 {0:016x} {0:016x} 00000001 {b'stkey'.hex()} 00000013 {bare.hex()}"
+        f"11 00000039 00000003 {b'ten'.hex()} 00000001 0000000000000006 00000001 00000001 {b'q'.hex()} 00000002"
+        f"{b'st'.hex()} 00000003 {NOW:016x} 0000000000000004 {b'key'.hex()}"
     )
     assert ks.take_batch() == golden
     again = empty()
     replay(again, golden)
     assert again.digest() == ks.digest()
+    assert again.stages.checks == {b"q": b"ten"}
 
 
 @pytest.mark.parametrize(
     "batch",
     [
-        records.publish(b"q", 5, [b"none"], []),
-        records.publish(b"q", 5, [b"st"], []),
-        records.publish(b"q", 5, [b"st"], [(b"other", NOW, 0)]),
-        records.publish(b"q", 5, [b"st"], [(b"s", NOW, 1), (b"s", NOW, 1)]),
-        records.publish(b"q", 5, [b"st"], [(b"s", NOW, 0)]),
-        records.publish(b"q", 4, [b"st"], [(b"s", NOW, 1)]),
+        records.publish(b"q", 5, b"", [b"none"], []),
+        records.publish(b"q", 5, b"check", [b"none"], []),
+        records.HEAD.pack(records.CHECKED, 24) + bytes(24),
+        records.publish(b"q", 5, b"x" * 256, [b"st"], [(b"s", NOW, 1)]),
+        records.HEAD.pack(records.CHECKED, 2) + bytes(2),
+        records.publish(b"q", 5, b"", [b"st"], []),
+        records.publish(b"q", 5, b"", [b"st"], [(b"other", NOW, 0)]),
+        records.publish(b"q", 5, b"", [b"st"], [(b"s", NOW, 1), (b"s", NOW, 1)]),
+        records.publish(b"q", 5, b"", [b"st"], [(b"s", NOW, 0)]),
+        records.publish(b"q", 4, b"", [b"st"], [(b"s", NOW, 1)]),
         records.unstage([b"none"]),
         b"".join(records.stage(b"st", b"s", 0, 0, array("I", [3]), b"four")),
         b"".join(records.stage(b"st", b"s", 0, 0, array("I"), b"")),

@@ -158,6 +158,8 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def delete(self) -> None:
         self.nodes.cache.drop_stream(self.sid)
+        self.stream.gone()
+        assert (self.nodes.bytes, self.nodes.unstored) == (0, 0)
         for first in self.store.firsts(self.sid):
             del self.store.blobs[self.sid, first]
         self.create()
@@ -202,6 +204,7 @@ class StreamMachine(RuleBasedStateMachine):
         """What is in the store, then what was logged since."""
         self.nodes.cache.clear()
         self.capture = None
+        self.stream.gone()
         stream = Stream.restore(self.sid, self.store.metas[self.sid], self.nodes)
         loads = self.store.loads
         for first in self.store.firsts(self.sid):
@@ -225,7 +228,8 @@ class StreamMachine(RuleBasedStateMachine):
         if lo < hi:
             for place in (self.stream.place(lo), self.stream.seek(self.model.ids[lo])):
                 assert place.ordinal == lo
-                assert self.stream.ids(place, hi) == self.model.ids[lo:hi]
+                raws = [entry_id.to_bytes(16, "big") for entry_id in self.model.ids[lo:hi]]
+                assert self.stream.raw_ids(place, hi) == raws
                 for limit in (20, 1000):  # a node ends with the entry that exceeds 100 bytes, of 30 at most
                     assert self.stream.at_hand(place, hi, limit) in (None, b"".join(wires))
             assert self.stream.id_at(lo) == self.model.ids[lo]
@@ -289,6 +293,7 @@ class StreamMachine(RuleBasedStateMachine):
         model, stream = self.model, self.stream
         assert (stream.first_ord, stream.next_ord) == (model.first, len(model.ids))
         assert stream.length == len(model.ids) - model.first
+        assert self.nodes.bytes == stream.memory_bytes()
         assert stream.last_id == (model.ids[-1] if model.ids else 0)
         assert stream.first_id() == (model.ids[model.first] if stream.length else 0)
         assert stream.evicted_to == (model.ids[model.first - 1] if model.first else 0)

@@ -141,7 +141,7 @@ def test_deliver_without_retry_keeps_nothing_pending(at: Setup) -> None:
 def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most: int, dead: bytes) -> None:  # [20]
     at.deliver(3)
     reader = Reader(NOW + 100, 250, NOW + 9999, 7, b"other", flags)
-    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], IDS[:2], [])
+    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], RAWS[:2], [])
     again = [PendingRow(entry_id, 2, NOW, NOW + 350, NOW + 900, 250, most, dead) for entry_id in IDS[:2]]
     assert at.pending()[:2] == again
     assert at.pending()[2].deliveries == 1
@@ -152,7 +152,7 @@ def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most:
 def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
     at.deliver(2)
     reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
-    effects.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, RAWS[2:4], [IDS[1]], [])
+    effects.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, RAWS[2:4], [RAWS[1]], [])
     first, second = at.pending()
     assert (first.id, first.deliveries) == (IDS[0], 1)
     assert second == PendingRow(IDS[1], 2, NOW, NOW + 200, NOW + 900, 100, 3, b"dead")
@@ -163,7 +163,7 @@ def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
 def test_deliver_removes_messages_whose_entries_were_evicted(at: Setup) -> None:  # [17] (b)
     at.deliver(4)
     reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
-    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], IDS[2:3], IDS[:2])
+    effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], RAWS[2:3], RAWS[:2])
     assert [row.id for row in at.pending()] == IDS[2:4]
     assert at.group.redelivered == 1
     at.logged(None)
@@ -189,24 +189,24 @@ def test_ack_of_nothing_logs_nothing(at: Setup) -> None:
 # -- set_due -------------------------------------------------------------------------------------------------------
 def test_set_due_moves_what_is_pending(at: Setup) -> None:  # [29]
     at.deliver(3)
-    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 7, [IDS[2], IDS[5], IDS[0]]) == 2
+    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 7, [RAWS[2], RAWS[5], RAWS[0]]) == 2
     assert [row.due for row in at.pending()] == [NOW + 7, NOW + 100, NOW + 7]
     assert [row.deliveries for row in at.pending()] == [1, 1, 1]
     assert at.group.pending.next_due() == NOW + 7
     assert at.ks.ready == [b"s"], "a reader may get them"
-    at.logged(records.due(b"s", b"g", NOW + 7, [IDS[2], IDS[0]]))
+    at.logged(records.due(b"s", b"g", NOW + 7, [RAWS[0], RAWS[2]]))
 
 
 def test_set_due_of_a_last_delivery_moves_its_end(at: Setup) -> None:
     at.deliver(1, Reader(NOW, 100, NEVER, 1, b"", records.HAS_RETRY | records.HAS_MAX))
     assert at.ks.timers.next() == NOW + 100
-    effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 30, IDS[:1])
+    effects.set_due(at.ks, b"s", at.stream, at.group, NOW + 30, RAWS[:1])
     at.logged(None)
     assert at.ks.timers.take(NOW + 30) == (PENDING_DROP, b"s", b"g")
 
 
 def test_set_due_of_nothing_logs_nothing(at: Setup) -> None:
-    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW, IDS) == 0
+    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW, RAWS) == 0
     assert (at.ks.log, at.ks.ready) == ([], [])
 
 

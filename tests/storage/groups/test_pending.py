@@ -93,7 +93,7 @@ class Model(RuleBasedStateMachine):
     def redeliver(self, data: st.DataObject, retry: int | None, most: int | None, key: bytes | None, wait: int) -> None:
         entry = data.draw(st.sampled_from(sorted(self.model)))
         row = self.model[entry]
-        self.table.redeliver([entry], self.now + wait, retry, most, key)
+        self.table.redeliver(raws(entry), self.now + wait, retry, most, key)
         self.model[entry] = row._replace(
             deliveries=row.deliveries + 1,
             due=self.now + wait,
@@ -106,9 +106,9 @@ class Model(RuleBasedStateMachine):
     def redeliver_many(self, entries: list[int], retry: int | None, key: bytes | None, wait: int) -> None:
         if entries and not set(entries) <= self.model.keys():
             with pytest.raises(KeyError):
-                self.table.redeliver(entries, self.now + wait, retry, None, key)
+                self.table.redeliver(raws(*entries), self.now + wait, retry, None, key)
             entries = [entry for entry in entries if entry in self.model]
-        self.table.redeliver(entries, self.now + wait, retry, None, key)
+        self.table.redeliver(raws(*entries), self.now + wait, retry, None, key)
         for entry in set(entries):
             row = self.model[entry]
             self.model[entry] = row._replace(
@@ -121,13 +121,13 @@ class Model(RuleBasedStateMachine):
     @rule(entries=st.lists(ids, max_size=20), wait=spans)
     def set_due_many(self, entries: list[int], wait: int) -> None:
         there = [entry for entry in entries if entry in self.model]
-        assert self.table.set_due(entries, self.now + wait) == there
+        assert self.table.set_due(raws(*entries), self.now + wait) == raws(*sorted(set(there)))
         for entry in there:
             self.model[entry] = self.model[entry]._replace(due=self.now + wait)
 
     @rule(entry=ids, wait=spans)
     def set_due(self, entry: int, wait: int) -> None:
-        assert self.table.set_due([entry], self.now + wait) == ([entry] if entry in self.model else [])
+        assert self.table.set_due(raws(entry), self.now + wait) == raws(*[entry] * (entry in self.model))
         if entry in self.model:
             self.model[entry] = self.model[entry]._replace(due=self.now + wait)
 
@@ -300,7 +300,7 @@ def test_due_passes_over_any_number_of_expired_ones(monkeypatch: pytest.MonkeyPa
 def test_redeliver_needs_the_message() -> None:
     table = PendingTable()
     with pytest.raises(KeyError):
-        table.redeliver([1], NOW)
+        table.redeliver(raws(1), NOW)
     assert table.get(1) is None
 
 
@@ -310,7 +310,7 @@ def test_deliveries_stop_counting_at_the_largest_number() -> None:
     raw = bytearray(dumped(table)[:-4])
     raw[-29:-25] = b"\xff\xff\xff\xff"
     table = PendingTable.load(bytes(raw) + struct.pack(">I", zlib.crc32(raw)))
-    table.redeliver([1], NOW + 1)
+    table.redeliver(raws(1), NOW + 1)
     row = table.get(1)
     assert row is not None
     assert row.deliveries == (1 << 32) - 1
@@ -320,7 +320,7 @@ def test_dead_letter_keys_are_forgotten_with_their_last_message() -> None:
     table = PendingTable()
     for i in range(1, 1000):
         table.add(raws(i), NOW, NOW, 0, 1, 0, b"dead-%d" % i)
-        table.redeliver([i], NOW, deadletter=b"dead-%d" % (i + 1))
+        table.redeliver(raws(i), NOW, deadletter=b"dead-%d" % (i + 1))
         table.remove(raws(i))
     assert len(table._keys) <= 2
     assert not table._slots
@@ -335,7 +335,7 @@ def test_golden_dump() -> None:
     table = PendingTable()
     table.add(raws(5 << 64 | 7), 1000, 2000, 9000, 1000, 3, b"dead")
     table.add(raws(6 << 64), 1001, 2001, 0, 1000)
-    table.redeliver([6 << 64], 3000, 500)
+    table.redeliver(raws(6 << 64), 3000, 500)
     golden = bytes.fromhex(
         "544c5032 0000000000000002 0000000000000002 00000001 00000004 64656164 "
         "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
@@ -357,7 +357,7 @@ def test_a_dump_without_runs_is_still_read() -> None:
     table = PendingTable()
     table.add(raws(5 << 64 | 7, 5 << 64 | 8), 1000, 2000, 9000, 1000, 3, b"dead")
     table.add(raws(6 << 64), 1001, 2001, 0, 1000)
-    table.redeliver([6 << 64], 3000, 500)
+    table.redeliver(raws(6 << 64), 3000, 500)
     old = bytes.fromhex(
         "544c5031 0000000000000003 00000001 00000004 64656164 "
         "00000000000000050000000000000007 00000000000003e8 00000000000007d0 0000000000002328 00000000000003e8 "
@@ -377,26 +377,56 @@ def test_what_is_alike_is_one_run() -> None:
         table.add(raws(entry), NOW, NOW + 10, NOW + 90, 10)
     assert table._runs.count == 1
     for entry in ids[100:900]:
-        table.redeliver([entry], NOW + 20)
+        table.redeliver(raws(entry), NOW + 20)
     assert [row.due for row in table.rows(0, MAX_ID, 1000)] == [NOW + 10] * 100 + [NOW + 20] * 800 + [NOW + 10] * 100
     assert table._runs.count == 3
     for entry in reversed(ids[100:900]):
-        table.set_due([entry], NOW + 10)
+        table.set_due(raws(entry), NOW + 10)
     assert table._runs.count == 3  # delivered twice
     assert table.due(NOW + 10, 1000) == ids
     for entry in ids[:100] + ids[900:]:
-        table.redeliver([entry], NOW + 10)
+        table.redeliver(raws(entry), NOW + 10)
     assert table._runs.count == 1
     assert table.remove(raws(*ids[::2])) == 500
     assert table.due(NOW + 10, 1000) == ids[1::2]
     assert table.drops(NOW + 90, 1000) == [(entry, "expired") for entry in ids[1::2]]
 
 
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.98, 1])
+def test_a_batch_is_the_same_as_one_by_one(share: float) -> None:
+    """Neighbours with other times each, of which some, or nearly all, are in the batch."""
+    rng = random.Random(share)
+    order = sequence(3000)
+    some = raws(*[entry for entry in order if rng.random() < share])
+    batch, single = filled(3000), filled(3000)
+    for table in (batch, single):
+        for entry in order[500:2500]:
+            table.set_due(raws(entry), NOW + entry % 1009)
+    every = NOW + 90_000
+    for raw in some:
+        assert single.set_due([raw], every) == [raw]
+    assert batch.set_due(some, every) == some
+    assert batch.rows(0, MAX_ID, 3000) == single.rows(0, MAX_ID, 3000)
+    for raw in some:
+        single.redeliver([raw], every, own_retry=True)
+    batch.redeliver(some, every, own_retry=True)
+    assert batch.rows(0, MAX_ID, 3000) == single.rows(0, MAX_ID, 3000)
+    assert batch.due(every + 1000, 3000) == single.due(every + 1000, 3000)
+    assert batch.drops(every * 2, 3000) == single.drops(every * 2, 3000)
+    for table in (batch, single):
+        for entry in order[500:2500]:
+            table.set_due(raws(entry), NOW + entry % 1009)
+    assert sum(single.remove([raw]) for raw in some) == batch.remove(some) == len(some)
+    assert dumped(batch) == dumped(single)
+    for part in (batch._rows, batch._runs, batch._due, batch._drop):
+        check_chunks(part)
+
+
 def test_parts_are_a_snapshot() -> None:
     table = filled(500)
     dump, parts = dumped(table), table.parts()
     table.remove(raws(*sequence(250)))
-    table.set_due([sequence(1, 400)[0]], NOW)
+    table.set_due(raws(*sequence(1, 400)), NOW)
     assert assemble(parts) == dump != dumped(table)
 
 

@@ -56,6 +56,7 @@ class Staging(RuleBasedStateMachine):
         self.streams: dict[bytes, list[tuple[int, int, bytes]]] = {}  # ms, seq, value
         self.stages: dict[bytes, Staged] = {}
         self.fences: dict[bytes, int] = {}
+        self.checks: dict[bytes, bytes] = {}
         self.number = 0
         self.ks = self.restarted(self.store)
 
@@ -117,14 +118,20 @@ class Staging(RuleBasedStateMachine):
         stage.ttl = ttl
         assert self.run(b"TSTAGE", name, ttl, key, b"FIELDS", 1, b"f", b"VALUES", *values) == len(stage.rows)
 
-    @rule(fence=FENCES, step=st.sampled_from([-1, 0, 1, 1, 1, 5]), names=st.lists(NAMES, min_size=1, max_size=4))
-    def tpublish(self, fence: bytes, step: int, names: list[bytes]) -> None:
+    @rule(
+        fence=FENCES, step=st.sampled_from([-1, 0, 1, 1, 1, 5]), check=st.sampled_from([b"", b"x", b"y" * 64]),
+        names=st.lists(NAMES, min_size=1, max_size=4),
+    )  # fmt: skip
+    def tpublish(self, fence: bytes, step: int, check: bytes, names: list[bytes]) -> None:
         last = self.fences.get(fence, -1)
         epoch = max(0, last + step)
-        reply = self.run(b"TPUBLISH", fence, epoch, *names)
+        before = self.checks.get(fence, b"")
+        reply = self.run(b"TPUBLISH", fence, epoch, *((b"CHECK", check) if check else ()), *names)
         names = list(dict.fromkeys(names))
         if epoch < last:
             assert reply.startswith("STALE ")
+        elif epoch == last and check and before and check != before:
+            assert reply.startswith("CONFLICT ")
         elif epoch == last:
             assert reply == [b"skipped", 0]
             for name in names:
@@ -135,6 +142,7 @@ class Staging(RuleBasedStateMachine):
             rows = [row for name in names for row in self.stages.pop(name).rows]
             assert reply == [b"published", len(rows)]
             self.fences[fence] = epoch
+            self.checks[fence] = check
             for key in dict.fromkeys(key for key, _ in rows):
                 self.append(key, [value for other, value in rows if other == key])
 
@@ -163,7 +171,7 @@ class Staging(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.run(b"FLUSHALL")
-        self.streams, self.stages, self.fences = {}, {}, {}
+        self.streams, self.stages, self.fences, self.checks = {}, {}, {}, {}
 
     # -- restarts ------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.captured is None)
@@ -205,11 +213,13 @@ class Staging(RuleBasedStateMachine):
         for ks in (self.ks, self.restarted(None), self.restarted(self.store)):
             assert ks.digest() == digest
             assert ks.stages.fences == self.fences
+            assert ks.stages.checks == {fence: check for fence, check in self.checks.items() if check}
             assert {key for key, value in ks.keys.items() if isinstance(value, Stream)} == set(self.streams)
             for key, entries in self.streams.items():
                 stream = ks.keys[key]
                 assert isinstance(stream, Stream)
-                assert stream.ids(stream.seek(0), stream.next_ord) == [ms << 64 | seq for ms, seq, _ in entries]
+                ids = [(ms << 64 | seq).to_bytes(16, "big") for ms, seq, _ in entries]
+                assert stream.raw_ids(stream.seek(0), stream.next_ord) == ids
                 wire = stream.read(0, stream.next_ord)
                 rows = parsed(b"*%d\r\n" % len(entries) + wire)
                 assert rows == [[b"%d.%d" % (ms, seq), b"f", value] for ms, seq, value in entries]

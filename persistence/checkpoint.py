@@ -1,0 +1,170 @@
+"""Writes a checkpoint into the store: what changed, in one transaction, and what the store then holds (``content``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+import lmdb
+import zstandard
+
+from persistence.content import COUNTED, Content
+from persistence.layout import (
+    CRC,
+    GROUP,
+    NODE_KEY,
+    PIECE,
+    STAGE,
+    STAGE_KEY,
+    STREAM,
+    STRING,
+    U64,
+    pack_fence,
+    short,
+    signed,
+)  # fmt: skip
+from persistence.pieces import DATABASES, FENCES, GROUPS, META, NODES, STAGES, STREAMS, STRINGS
+from resp.errors import REMEDY, CorruptError
+from storage.capture import Capture, StreamCapture
+from storage.groups.pendingdump import assemble
+from storage.ids import MASK64
+from storage.records import pack_sizes
+
+
+class Checkpoint:
+    """One transaction, which must have been begun with ``buffers``: what is overwritten is looked at, not copied."""
+
+    def __init__(
+        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: Content,
+        compressor: zstandard.ZstdCompressor,
+    ) -> None:  # fmt: skip
+        """``databases``: in the order of ``pieces``. ``content``: what the store holds now; it is changed."""
+        self._path = path
+        self._txn = txn
+        self._databases = databases
+        self._content = content
+        self._compressor = compressor
+
+    def write(self, capture: Capture, offset: int) -> None:
+        """Write a capture, taken at log offset ``offset``. Raises lmdb.Error, CorruptError."""
+        txn, databases = self._txn, self._databases
+        if capture.flushed:
+            for number in range(NODES, len(DATABASES)):
+                txn.drop(databases[number], delete=False)
+            self._content = Content()
+        for sid in capture.dead_streams:
+            prefix = U64.pack(sid)
+            self._remove(STREAMS, prefix)
+            self._remove_all(NODES, prefix)
+            self._remove_all(GROUPS, prefix)
+        for sid, name in capture.dead_groups:
+            self._remove(GROUPS, U64.pack(sid) + short(name))
+        for stream in capture.streams:
+            self._write_stream(stream, *capture.stream_keys[stream.sid])
+        for sid, name, meta, pending in capture.groups:
+            key = U64.pack(sid) + short(name)
+            self._put(GROUPS, key, _group(key, name, meta, pending))
+        for name, string, expire in capture.strings:
+            key = short(name)
+            self._put(STRINGS, key, signed(key, STRING.pack(expire, len(name)), name, string))
+        for name in capture.dead_strings:
+            self._remove(STRINGS, short(name))
+        self._write_staging(capture)
+        content = self._content.pack(offset, txn.id())
+        for name, value in (
+            (b"next_sid", U64.pack(capture.next_sid)), (b"offset", U64.pack(offset)), (b"content", content),
+        ):  # fmt: skip
+            txn.put(name, signed(name, value), db=databases[META])
+
+    def _write_staging(self, capture: Capture) -> None:
+        for sid in capture.dead_stages:
+            self._remove_all(STAGES, U64.pack(sid))
+        for stage in capture.stages:
+            key = STAGE_KEY.pack(stage.sid, 0)
+            head = STAGE.pack(stage.ttl, stage.deadline, stage.count)
+            self._put(STAGES, key, signed(key, head, stage.name))
+            for number, piece, bare, sizes in stage.pieces:
+                key = STAGE_KEY.pack(stage.sid, number + 1)
+                head = PIECE.pack(len(piece.key), len(sizes))
+                self._put(STAGES, key, signed(key, head, piece.key, pack_sizes(sizes), bare))
+        for name, epoch, check in capture.fences:
+            key = short(name)
+            self._put(FENCES, key, signed(key, pack_fence(name, epoch, check)))
+
+    def _write_stream(self, stream: StreamCapture, name: bytes, expire: int) -> None:
+        txn, nodes = self._txn, self._databases[NODES]
+        prefix = U64.pack(stream.sid)
+        old = bytes(txn.get(prefix, db=self._databases[STREAMS]) or b"")
+        count = total = 0
+        if old:
+            if crc32(memoryview(old)[CRC.size :], crc32(prefix)) != CRC.unpack_from(old)[0]:
+                raise CorruptError(f"{self._path}: the entry {prefix!r} is damaged: {REMEDY}")
+            _, count, total, _ = STREAM.unpack_from(old, CRC.size)
+        for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
+            blob = node if isinstance(node, bytes) else node.seal(self._compressor)
+            key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
+            if txn.put(key, blob, db=nodes, overwrite=False):
+                count += 1
+                total += crc32(key)
+            else:  # it was the tail at an earlier checkpoint
+                txn.put(key, blob, db=nodes)
+        for key in _evicted(txn.cursor(db=nodes), prefix, stream):
+            count -= 1
+            total -= crc32(key)
+        head = STREAM.pack(expire, count, total & MASK64, len(name))
+        self._put(STREAMS, prefix, signed(prefix, head, name, stream.meta))
+
+    # -- entries that are counted ----------------------------------------------------------------------------
+    def _put(self, db: int, key: bytes, value: bytes | bytearray) -> None:
+        txn, database = self._txn, self._databases[db]
+        old = txn.get(key, db=database)
+        if old is not None:
+            self._content.remove(db, CRC.unpack_from(old)[0])
+        self._content.add(db, CRC.unpack_from(value)[0])
+        txn.put(key, value, db=database)
+
+    def _remove(self, db: int, key: bytes) -> None:
+        """Delete an entry, if it is there."""
+        txn, database = self._txn, self._databases[db]
+        old = txn.get(key, db=database)
+        if old is not None:
+            self._content.remove(db, CRC.unpack_from(old)[0])
+            txn.delete(key, db=database)
+
+    def _remove_all(self, db: int, prefix: bytes) -> None:
+        """Delete all entries whose keys begin with ``prefix``."""
+        counted = db in COUNTED
+        cursor = self._txn.cursor(db=self._databases[db])
+        cursor.set_range(prefix)
+        while cursor.key()[: len(prefix)] == prefix:
+            if counted:
+                self._content.remove(db, CRC.unpack_from(cursor.value())[0])
+            cursor.delete()  # moves on to the next; after the last the key is empty
+
+
+def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes]) -> bytearray:
+    """A group's value, as signed() would make it. Built part by part, so that other threads get a turn: assemble()."""
+    head = GROUP.pack(len(name), len(meta)) + name + meta
+    value = assemble(pending, CRC.size + len(head))
+    value[CRC.size : CRC.size + len(head)] = head
+    CRC.pack_into(value, 0, crc32(memoryview(value)[CRC.size :], crc32(key)))
+    return value
+
+
+def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
+    """Delete the stream's nodes that end at or before its first_ord. Returns their keys."""
+    gone: list[bytes] = []
+    if not stream.first_ord:
+        return gone
+    cursor.set_range(prefix)
+    while cursor.key()[:8] == prefix:
+        here = bytes(cursor.key())
+        following = cursor.next() and cursor.key()[:8] == prefix
+        end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
+        if end > stream.first_ord:
+            break
+        cursor.set_key(here)
+        cursor.delete()  # moves on to the next; after the last the key is empty
+        gone.append(here)
+    return gone

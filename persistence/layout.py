@@ -1,0 +1,68 @@
+"""The entries of the store: their keys and values.
+
+    db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
+                  b"content" -> crc | how many entries there are, and their sums: see ``content``
+    db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
+    db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
+    db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
+    db "strings"  short(key)           ->  crc | expiry u64 | key length u32 | key | value
+    db "stages"   sid u64 | 0 u32      ->  crc | ttl u64 | deadline u64 | pieces u32 | name
+                  sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
+    db "fences"   short(name)          ->  crc | epoch u64 | name
+                                       or  crc | epoch u64 with its highest bit set | check length u8 | check | name
+
+All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
+that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs and sids are below 2**63. crc
+is the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node
+keys and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys
+only. A stage's pieces are numbered from 1. The first stores had no stages and no fences; every other database is there
+from the beginning.
+
+A node ends where the next one begins, so nodes that end at or before the stream's first_ord are known to be evicted
+without being read. A stream's last node may be its tail, stored uncompressed; a later checkpoint overwrites it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from struct import Struct
+from zlib import crc32
+
+U64 = Struct(">Q")
+CRC = Struct(">I")
+NODE_KEY = Struct(">QQ16s")
+STREAM = Struct(">QQQI")
+STRING = Struct(">QI")
+STAGE_KEY = Struct(">QI")
+STAGE = Struct(">QQI")
+PIECE = Struct(">II")
+GROUP = Struct(">II")
+HAS_CHECK = 1 << 63  # in a fence's epoch, which is below it
+META_KEYS = (b"content", b"next_sid", b"offset")
+
+
+def short(name: bytes) -> bytes:
+    return b"\0" + name if len(name) <= 400 else b"\1" + sha256(name).digest()
+
+
+def signed(key: bytes, *parts: bytes) -> bytes:
+    """The parts as one value, with the crc of key and parts in front."""
+    value = b"".join(parts)
+    return CRC.pack(crc32(value, crc32(key))) + value
+
+
+def pack_fence(name: bytes, epoch: int, check: bytes) -> bytes:
+    """A fence's value, without its crc. ``check``: empty if there is none."""
+    if not check:
+        return U64.pack(epoch) + name
+    return U64.pack(epoch | HAS_CHECK) + bytes((len(check),)) + check + name
+
+
+def unpack_fence(value: bytes) -> tuple[bytes, int, bytes]:
+    """Name, epoch and check (empty: none) from a fence's value."""
+    (epoch,) = U64.unpack_from(value, CRC.size)
+    at = CRC.size + U64.size
+    if not epoch & HAS_CHECK:
+        return value[at:], epoch, b""
+    start = at + 1
+    end = start + value[at]
+    return value[end:], epoch ^ HAS_CHECK, value[start:end]
