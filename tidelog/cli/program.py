@@ -1,4 +1,4 @@
-"""The ``tidelog`` program: load, tail, dump, info."""
+"""The ``tidelog`` program, and its commands load, tail, dump, info."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,51 +16,21 @@ import click
 import redis
 
 import tidelog
-from tidelog.cli import lines
+from tidelog.cli import backups, lines
+from tidelog.cli.connect import connected, url_option
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
-from tidelog.client import DEFAULT_URL, PAGE, Client
+from tidelog.cli.sending import send, sendmany
+from tidelog.cli.topics import topics
+from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 RECONNECT = 1.0  # seconds between two attempts to reach a server that went away
 POLL = 60_000  # ms that a tail waits in one TREAD
 AT_ONCE = 100  # entries that a tail reads in one TREAD
-
-
-def url_option(command: F) -> F:
-    """Adds --url, which every command has."""
-    return click.option(
-        "--url",
-        envvar="TIDELOG_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        show_envvar=True,
-        help="The server: redis://, rediss:// (TLS) or unix://, with user and password if it wants them.",
-    )(command)
-
-
-@contextmanager
-def connected(url: str) -> Iterator[Client]:
-    """A client. Errors of the server and of the connection become error messages of the program."""
-    try:
-        with Client(url) as client:
-            yield client
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
-    except redis.ResponseError as error:
-        raise click.ClickException(f"the server says: {error}") from None
-    except ValueError as error:  # not a URL, or not an ID
-        raise click.ClickException(str(error)) from None
-
-
-def _shown(url: str) -> str:
-    """A URL without user and password."""
-    scheme, found, rest = url.partition("://")
-    return f"{scheme}{found}{rest.rpartition('@')[2]}"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -77,7 +47,18 @@ def main() -> None:
       tidelog tail weather                    the newest entries, then new ones
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
+      tidelog topics list                     streams in parts, with typed records
+      tidelog send shop:orders '{"id": 7}'    a record into a topic of a module, and
+      tidelog sendmany shop:orders rows.csv   any number of them
+      tidelog backup /mnt/backups             a verified copy of everything; then:
+      tidelog backups /mnt/backups            list, and
+      tidelog verify /mnt/backups             check, and
+      tidelog restore /mnt/backups ./data     make a data directory of the newest
     """
+
+
+for _command in (backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany):
+    main.add_command(_command)
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, if that is a terminal: how far a load is, and how fast."""
+"""A progress bar on standard error, if that is a terminal: how far something is, and how fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from tidelog.cli.report import size
+
 EVERY = 0.1  # seconds between two updates of the bar
 WIDTH = 30  # characters of the bar
 
@@ -14,8 +16,9 @@ WIDTH = 30  # characters of the bar
 class Progress:
     """The bar, as a context manager. Calling ``show`` for each row is cheap."""
 
-    def __init__(self, total: int | None) -> None:
-        self.total = total  # bytes of the file; None if unknown
+    def __init__(self, total: int | None = None) -> None:
+        self.total = total  # bytes in all; None if unknown
+        self._what = ""
         self.started = time.monotonic()
         self._next = 0.0
         self._stream = sys.stderr
@@ -27,20 +30,39 @@ class Progress:
 
     def show(self, rows: int, position: int) -> None:
         """Update the bar, at most once every EVERY seconds. ``position`` is bytes read."""
+        if self._due():
+            self._draw(position, f"{rows:,} rows  {rows / max(self.seconds, 1e-9):,.0f}/s")
+
+    def show_bytes(self, what: str, done: int, total: int) -> None:
+        """The same for something that is counted in bytes. If it is another ``what`` than before, its time begins."""
+        if what != self._what:
+            self._what, self.started, self._next = what, time.monotonic(), 0.0
+        if self._due():
+            self.total = total
+            self._draw(done, f"{what} {size(done)}  {size(int(done / max(self.seconds, 1e-9)))}/s")
+
+    def _due(self) -> bool:
         if not self._visible or time.monotonic() < self._next:
-            return
+            return False
         self._next = time.monotonic() + EVERY
+        return True
+
+    def _draw(self, position: int, text: str) -> None:
         bar = ""
         if self.total:
             share = min(1.0, position / self.total)
             bar = f"{share:4.0%} {'█' * round(share * WIDTH):░<{WIDTH}}  "
-        self._stream.write(f"\r{bar}{rows:,} rows  {rows / max(self.seconds, 1e-9):,.0f}/s\x1b[K")
+        self._stream.write(f"\r{bar}{text}\x1b[K")
         self._stream.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Remove the bar, so that something else can be printed."""
         if self._visible:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

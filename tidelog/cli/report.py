@@ -17,7 +17,7 @@ SHOWN = 50  # streams listed by name
 def print_stream(client: Client, key: str) -> None:
     """One stream and its groups."""
     info = client.tinfo(key)
-    _facts(
+    facts_lines(
         {
             "entries": f"{info.length:,}",
             "first": _id(info.first),
@@ -32,7 +32,7 @@ def print_stream(client: Client, key: str) -> None:
     groups = client.tgroup_list(key)
     if groups:
         click.echo()
-        _table(
+        table(
             ["group", "offset", "behind", "pending", "readers", "redelivered", "expired", "dead letters", "ttl"],
             [_group(client, key, group) for group in groups],
         )
@@ -48,7 +48,7 @@ def _group(client: Client, key: str, group: GroupInfo) -> list[str]:
 def print_server(client: Client) -> None:
     """The server, and its streams by name."""
     info: dict[str, Any] = client.redis.info()
-    _facts(
+    facts_lines(
         {
             "server": f"tidelog {info['tidelog_version']}, behaves as Redis {info['redis_version']}",
             "up for": f"{info['uptime_in_seconds']:,} s, process {info['process_id']}, port {info['tcp_port']}",
@@ -64,7 +64,7 @@ def print_server(client: Client) -> None:
     names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
     if names:
         click.echo()
-        _table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
+        table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
     if info["streams"] > SHOWN:
         click.echo(f"and {info['streams'] - SHOWN:,} more")
 
@@ -109,12 +109,13 @@ def _name(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _facts(facts: dict[str, str]) -> None:
+def facts_lines(facts: dict[str, str]) -> None:
     for name, fact in facts.items():
         click.echo(f"{name:<12}{fact}")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> None:
+def table(head: list[str], rows: list[list[str]]) -> None:
+    """Print rows of cells in columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in [head, *rows]:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,3 @@
+from tests.replication.conftest import servers
+
+__all__ = ["servers"]

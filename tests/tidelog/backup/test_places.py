@@ -1,0 +1,79 @@
+"""Targets: a folder, and what fsspec has."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.backup.places import BackupError, Folder, Place, place_at
+
+
+@pytest.fixture(params=["folder", "file", "memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param in ("memory", "local"):
+        pytest.importorskip("fsspec", reason="fsspec is not installed: pip install -e '.[test]'")
+    names = {"folder": str(tmp_path / "t"), "file": f"file://{tmp_path}/t", "memory": f"memory://{tmp_path}/t"}
+    return place_at(names.get(request.param, f"local://{tmp_path}/t"))
+
+
+def test_files(place: Place) -> None:
+    assert place.names() == place.names("chunks") == {}
+    place.write("a.json", b"one")
+    place.write("chunks/ab/abc", b"second")
+    place.write("a.json", b"first")
+    place.settle()
+    assert place.names() == {"a.json": 5, "chunks/ab/abc": 6}
+    assert place.names("chunks") == {"chunks/ab/abc": 6}
+    assert place.names(below=False) == {"a.json": 5}
+    assert (place.read("a.json"), place.read("chunks/ab/abc")) == (b"first", b"second")
+    place.remove("a.json")
+    place.remove("a.json")
+    assert place.names() == {"chunks/ab/abc": 6}
+
+
+def test_a_file_that_is_missing(place: Place) -> None:
+    with pytest.raises(BackupError, match=r"can't read .*a\.json: it is not there"):
+        place.read("a.json")
+
+
+def test_modes_of_a_folder(tmp_path: Path) -> None:
+    place_at(str(tmp_path / "t/u")).write("chunks/ab/abc", b"x")
+    made = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o600]
+    folders = [tmp_path / "t", *(path for path in (tmp_path / "t").rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Folder(tmp_path)
+    place.write("a", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BackupError, match=r"can't write .*/a: No space left on device"):
+        place.write("a", b"new")
+    assert (place.names(), place.read("a")) == ({"a": 3}, b"old")
+
+
+def test_a_target_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("mine")
+    place = place_at(str(tmp_path / "t"))
+    with pytest.raises(BackupError, match="can't write"):
+        place.write("a", b"x")
+    with pytest.raises(BackupError, match="can't list"):
+        place.names()
+
+
+def test_urls_that_nothing_here_can_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install -e '.[test]'")
+    with pytest.raises(BackupError, match="can't use nosuch://x: ValueError: Protocol not known"):
+        place_at("nosuch://user:secret@x")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(BackupError, match=r"memory://x needs fsspec: pip install 'tidelog\[backup\]'"):
+        place_at("memory://x")

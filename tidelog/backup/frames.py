@@ -1,0 +1,132 @@
+"""What a server sends to a replica: frames, and the entries of its store inside of them. Bytes only, no I/O.
+
+    0         1               9             13               17            21
+    +---------+---------------+-------------+----------------+-------------+------------- ... -+
+    | kind u8 | log offset u64| length u32  | crc32 of the   | crc32 of    | payload           |     numbers are
+    |         |               | of payload  | payload u32    | bytes 0..17 |                   |     big-endian
+    +---------+---------------+-------------+----------------+-------------+------------- ... -+
+
+    kind     payload
+    COPY     entries u64 | bytes u64 (an estimate): a full copy begins, as of the log offset
+    PIECE    entries of the store
+    DONE     entries u64: the copy is complete
+    BATCH    records that begin at the log offset
+    ALIVE    flags u8: the server is there
+    MESSAGE  a message that was PUBLISHed
+
+    an entry of the store
+    +-------+----------------+------------------+------------+--------------+
+    | db u8 | key length u16 | value length u32 | key        | value        |
+    +-------+----------------+------------------+------------+--------------+
+    db 1, nodes: bytes 28..32 of the value are the crc32, little-endian, of the rest of the value. Else the value begins
+    with the crc32 of the key and of the rest of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from tidelog.backup.places import BackupError
+
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = KINDS = b"BACPDM"
+NODES: Final = 1  # a db
+NODE_HEADER: Final = 28  # bytes before a node's crc
+FIRST: Final = Struct(">BQII")
+CRC: Final = Struct(">I")
+HEAD: Final = FIRST.size + CRC.size
+NODE_CRC: Final = Struct("<I")
+ENTRY: Final = Struct(">BHI")
+TWO: Final = Struct(">QQ")
+ONE: Final = Struct(">Q")
+
+
+class Frame(NamedTuple):
+    """One frame: ``kind`` is one of the constants above, ``offset`` a log offset."""
+
+    kind: int
+    offset: int
+    payload: bytes
+
+    def encoded(self) -> bytes:
+        first = FIRST.pack(self.kind, self.offset, len(self.payload), crc32(self.payload))
+        return first + CRC.pack(crc32(first)) + self.payload
+
+    def numbers(self, body: Struct) -> tuple[int, ...]:
+        """The numbers of its payload. BackupError if it has another length."""
+        if len(self.payload) != body.size:
+            raise BackupError(f"the server sent a frame of {len(self.payload)} bytes instead of {body.size}")
+        return tuple(map(int, body.unpack(self.payload)))
+
+
+class Decoder:
+    """Bytes in, frames out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete now. BackupError if what came is none; feed nothing more then."""
+        buffer = self._buffer
+        buffer += data
+        found: list[Frame] = []
+        at = 0
+        with memoryview(buffer) as view:
+            while len(view) - at >= HEAD:
+                kind, offset, length, body = FIRST.unpack_from(view, at)
+                if crc32(view[at : at + FIRST.size]) != CRC.unpack_from(view, at + FIRST.size)[0]:
+                    raise BackupError("what came from the server is not a frame, or it was damaged on the way")
+                if kind not in KINDS:
+                    raise BackupError(f"the server sent a frame of unknown kind {kind}: it is newer than this program")
+                end = at + HEAD + int(length)
+                if end > len(view):
+                    break
+                payload = bytes(view[at + HEAD : end])
+                if crc32(payload) != body:
+                    raise BackupError("a frame was damaged on the way from the server")
+                found.append(Frame(kind, offset, payload))
+                at = end
+        del buffer[:at]
+        return found
+
+
+class Entry(NamedTuple):
+    """Where an entry lies in a piece."""
+
+    db: int
+    key: bytes
+    start: int
+    end: int
+
+
+def entries(piece: bytes) -> Iterator[Entry]:
+    """The entries of a piece, in order. BackupError if one is damaged."""
+    at = 0
+    with memoryview(piece) as view:
+        while at < len(view):
+            start = at
+            if at + ENTRY.size > len(view):
+                raise BackupError("the server sent a piece that ends inside of an entry")
+            db, key_size, value_size = ENTRY.unpack_from(view, at)
+            value = at + ENTRY.size + key_size
+            at = value + value_size
+            if at > len(view):
+                raise BackupError("the server sent a piece that ends inside of an entry")
+            key = bytes(view[start + ENTRY.size : value])
+            if not _sound(db, key, view[value:at]):
+                raise BackupError(
+                    f"the server's store is damaged: the entry {key!r} of db {db}. Back up a replica instead, or"
+                    " restore the server from an older backup"
+                )
+            yield Entry(db, key, start, at)
+
+
+def _sound(db: int, key: bytes, value: memoryview) -> bool:
+    if db != NODES:
+        return len(value) >= CRC.size and crc32(value[CRC.size :], crc32(key)) == int(CRC.unpack_from(value)[0])
+    body = NODE_HEADER + NODE_CRC.size
+    if len(value) < body:
+        return False
+    return crc32(value[body:], crc32(value[:NODE_HEADER])) == int(NODE_CRC.unpack_from(value, NODE_HEADER)[0])

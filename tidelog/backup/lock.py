@@ -1,0 +1,112 @@
+"""One writer a target: a backup must not use a chunk that another one is about to remove.
+
+    locks/<random>.json    {"host": "db1", "pid": 4711, "began": 1795248000, "seen": 1795248060}     times: Unix seconds
+
+Rule 1: a writer first writes its lock, then looks for others. Of two that begin at once, each sees the other, and both
+give up.
+Rule 2: a lock counts until it was not renewed for STALE seconds, or its process is gone, which can be told on its own
+host only. So an interrupted backup is in nobody's way.
+Rule 3: a writer whose lock is gone must not complete anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from tidelog.backup.places import BackupError, Place
+
+FOLDER = "locks"
+STALE = 900  # seconds; longer than a file may take
+RENEW = 60  # seconds
+
+
+class Lock:
+    """Held as a context manager. BackupError if another writer is there."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._file = f"{FOLDER}/{secrets.token_hex(8)}.json"
+        self._began = int(time.time())
+        self._seen = 0.0  # monotonic
+
+    def __enter__(self) -> Self:
+        self.renew()
+        try:
+            for file in self._place.names(FOLDER):
+                if file.endswith(".json") and file != self._file:
+                    self._look(file)
+        except BaseException:
+            self._place.remove(self._file)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._place.remove(self._file)
+        except BackupError:
+            if error is None:
+                raise
+
+    def renew(self) -> None:
+        """Call this often: it writes the lock again if that is due. BackupError."""
+        now = time.monotonic()
+        if self._seen and now - self._seen < RENEW:
+            return
+        if self._seen:
+            self.check()
+        facts = {"host": socket.gethostname(), "pid": os.getpid(), "began": self._began, "seen": int(time.time())}
+        self._place.write(self._file, json.dumps(facts).encode())
+        self._seen = now
+
+    def check(self) -> None:
+        """BackupError if the lock is gone: then another writer took this one for dead."""
+        if self._file not in self._place.names(FOLDER):
+            raise BackupError(f"{self._place.shown}: another backup began because this one was silent for too long")
+
+    def _look(self, file: str) -> None:
+        """Remove another's lock if it does not count any more. BackupError if it does."""
+        facts = _read(self._place, file)
+        if facts is None:
+            return
+        if _dead(facts):
+            self._place.remove(file)
+            return
+        since = datetime.fromtimestamp(facts["began"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        raise BackupError(
+            f"{self._place.shown}: a backup is being written there by process {facts['pid']} on {facts['host']},"
+            f" since {since}; if that was interrupted, wait {STALE // 60} minutes or remove {file}"
+        )
+
+
+def _read(place: Place, file: str) -> dict[str, Any] | None:
+    """A lock's content; None if it has just been removed."""
+    try:
+        facts: dict[str, Any] = json.loads(place.read(file))
+        return {"host": str(facts["host"]), **{name: int(facts[name]) for name in ("pid", "began", "seen")}}
+    except BackupError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except (ValueError, KeyError, TypeError):
+        raise BackupError(f"{place.shown}/{file} is not the lock of a backup: remove it if none is running") from None
+
+
+def _dead(facts: dict[str, Any]) -> bool:
+    if time.time() - facts["seen"] > STALE:
+        return True
+    if facts["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(facts["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # another user's
+    return False

@@ -1,0 +1,135 @@
+"""The manifest of a backup: a JSON file that says which chunks it consists of, and what it is a backup of.
+
+    {
+      "format": "tidelog backup, format 1",
+      "name": "20261121T080000.123Z-4711",
+      "began": "2026-11-21T08:00:00.123Z", "ended": "...",
+      "tool": "0.1.0",                              version of the package that made it
+      "server": "localhost:6379", "version": "0.1.0", "role": "leader",
+      "replid": "8d1c...", "store_offset": 4000,    the store as of that log offset,
+      "log_offset": 4711,                           and the log from there up to this one
+      "store_entries": 120,                         entries of the store (nodes, keys, groups, ...)
+      "keys": 12, "entries": 100000,                as INFO said when it began
+      "store": [["<sha256>", bytes], ...],          chunks: pieces of the store, see ``frames``
+      "log": [["<sha256>", bytes], ...],            chunks: BATCH frames
+      "sha256": "..."                               of this object without this field, as JSON with sorted keys and
+    }                                               without blanks
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any, Final
+
+from tidelog.backup.places import BackupError, Place, place_at
+
+FORMAT: Final = "tidelog backup, format 1"
+ENDING: Final = ".json"
+NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+Chunk = tuple[str, int]  # SHA-256 of the content, in hex; bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """See above. Times are ISO 8601 in UTC."""
+
+    name: str
+    began: str
+    ended: str
+    tool: str
+    server: str
+    version: str
+    role: str
+    replid: str
+    store_offset: int
+    log_offset: int
+    store_entries: int
+    keys: int
+    entries: int
+    store: tuple[Chunk, ...]
+    log: tuple[Chunk, ...]
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        return self.store + self.log
+
+    @property
+    def size(self) -> int:
+        """Bytes of all chunks."""
+        return sum(size for _, size in self.chunks)
+
+    def dumped(self) -> bytes:
+        """The file's content."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def loaded(cls, raw: bytes, shown: str) -> Manifest:
+        """From the file's content; ``shown`` is the file's name. BackupError if it is damaged, or of another format."""
+        try:
+            content = json.loads(raw)
+            stated = content.pop("sha256")
+            form = content["format"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BackupError(f"{shown} is damaged or incomplete: it is no manifest of a backup") from None
+        if form != FORMAT and re.fullmatch(r"tidelog backup, format \d+", str(form)):
+            raise BackupError(f"{shown} says '{form}', which this tidelog does not know: use the newer one")
+        if form != FORMAT or stated != _digest(content):
+            raise BackupError(f"{shown} is damaged: its own checksum is wrong")
+        del content["format"]
+        try:
+            if content.keys() != {field.name for field in fields(cls)}:
+                raise ValueError
+            return cls(**{**content, "store": _chunks(content["store"]), "log": _chunks(content["log"])})
+        except (ValueError, TypeError):
+            raise BackupError(f"{shown} is damaged: it has other fields than a manifest") from None
+
+
+def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
+    """ValueError or TypeError if they are no chunks."""
+    chunks = tuple((digest, int(size)) for digest, size in pairs)
+    if not all(DIGEST.fullmatch(digest) for digest, _ in chunks):
+        raise ValueError
+    return chunks
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def chunk_file(digest: str) -> str:
+    """The name of a chunk's file."""
+    return f"chunks/{digest[:2]}/{digest}"
+
+
+def backups(place: Place) -> list[str]:
+    """The names of the complete backups at a target, oldest first. BackupError if it can't be listed."""
+    names = (file.removesuffix(ENDING) for file in place.names(below=False) if file.endswith(ENDING))
+    return sorted(name for name in names if NAME.fullmatch(name))
+
+
+def load(place: Place, name: str) -> Manifest:
+    """The manifest of the backup of that name. BackupError."""
+    return Manifest.loaded(place.read(name + ENDING), f"{place.shown}/{name}{ENDING}")
+
+
+def find(backup: str) -> tuple[Place, Manifest]:
+    """The backup that a user named: TARGET/NAME, with or without .json; or TARGET, for the newest there.
+
+    BackupError if there is none, or its manifest is damaged.
+    """
+    target, _, last = backup.rstrip("/").rpartition("/")
+    name = last.removesuffix(ENDING)
+    if NAME.fullmatch(name):
+        place = place_at(target or ("/" if backup.startswith("/") else "."))
+        return place, load(place, name)
+    place = place_at(backup)
+    names = backups(place)
+    if not names:
+        raise BackupError(f"there is no backup at {place.shown}")
+    return place, load(place, names[-1])

@@ -1,0 +1,192 @@
+"""Where backups are: a folder of this machine, or what fsspec can write to (``s3://``, ``gs://``, ``sftp://``, ...).
+
+Names are relative, with slashes. Both kinds raise BackupError, whose text says what could not be done, and why.
+
+Rule 1: in a folder, a file has all of its content or is not there. Elsewhere that is up to the file system; therefore
+everything that is written is read back.
+Rule 2: in a folder, files belong to their owner alone (0600, folders 0700).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+HALF = ".half"  # ending of a file that is being written
+
+
+class BackupError(Exception):
+    """A backup can't be made, found, read or restored. The text says what to do."""
+
+
+class Place(Protocol):
+    """A target. ``shown`` is what messages call it."""
+
+    shown: str
+
+    def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
+        """Files in a folder, and ``below`` it, with their sizes in bytes; {} if it is not there."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, or replace it."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+    def settle(self) -> None:
+        """Make sure that what was written survives a power cut."""
+
+
+def place_at(target: str) -> Place:
+    """The place that a path or a URL names. BackupError if nothing here knows that kind of URL."""
+    scheme, found, rest = target.partition("://")
+    if not found:
+        return Folder(Path(target))
+    if scheme == "file":
+        return Folder(Path(rest))
+    return Remote(target)
+
+
+class Folder:
+    """A folder of this machine. It is made when something is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.shown = str(path)
+        self._path = path
+        self._unsettled: set[Path] = set()  # folders with new names
+
+    def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
+        top = self._path / folder
+        found: dict[str, int] = {}
+        with _explained(f"can't list {top}"):
+            for place, folders, files in os.walk(top, onerror=_unless_missing):
+                if not below:
+                    folders.clear()  # os.walk goes into none of them
+                for file in files:
+                    path = Path(place, file)
+                    with suppress(FileNotFoundError):  # another program's, and gone already
+                        found[path.relative_to(self._path).as_posix()] = path.stat().st_size
+        return found
+
+    def read(self, name: str) -> bytes:
+        with _explained(f"can't read {self._path / name}"):
+            return (self._path / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path / name
+        half = path.with_name(path.name + HALF)
+        with _explained(f"can't write {path}"):
+            self._make(path.parent)
+            try:
+                descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                    if hasattr(os, "posix_fadvise"):  # so that it is read back from the disk
+                        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                half.rename(path)
+            except BaseException:
+                half.unlink(missing_ok=True)
+                raise
+            self._unsettled.add(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make(folder.parent)
+            folder.mkdir(FOLDER_MODE, exist_ok=True)
+            self._unsettled.add(folder.parent)
+
+    def remove(self, name: str) -> None:
+        with _explained(f"can't remove {self._path / name}"):
+            (self._path / name).unlink(missing_ok=True)
+
+    def settle(self) -> None:
+        with _explained(f"can't sync {self._path}"):
+            while self._unsettled:
+                sync_folder(self._unsettled.pop())
+
+
+class Remote:
+    """A folder of a file system of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without a password
+        try:
+            import fsspec
+        except ImportError:
+            raise BackupError(f"{self.shown} needs fsspec: pip install 'tidelog[backup]'") from None
+        with _explained(f"can't use {self.shown}"):
+            found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        self._files, path = found
+        self._top = path.rstrip("/")
+
+    def _at(self, name: str) -> str:
+        return f"{self._top}/{name}" if name else self._top
+
+    def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
+        with _explained(f"can't list {self.shown}"):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.find(self._at(folder), maxdepth=None if below else 1, detail=True)
+            except FileNotFoundError:
+                return {}
+        skipped = len(self._top) + 1
+        return {name[skipped:]: int(facts["size"] or 0) for name, facts in found.items()}
+
+    def read(self, name: str) -> bytes:
+        with _explained(f"can't read {self.shown}/{name}"):
+            data: bytes = self._files.cat_file(self._at(name))
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        with _explained(f"can't write {self.shown}/{name}"):
+            try:
+                self._files.pipe_file(self._at(name), data)
+            except FileNotFoundError:  # not on object stores, which have no folders
+                self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+                self._files.pipe_file(self._at(name), data)
+
+    def remove(self, name: str) -> None:
+        with _explained(f"can't remove {self.shown}/{name}"):
+            try:
+                self._files.rm_file(self._at(name))
+            except FileNotFoundError:
+                pass
+
+    def settle(self) -> None:
+        """Does nothing: what fsspec has written is the file system's to keep."""
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Errors become a BackupError that says ``what`` failed. File systems of fsspec raise all kinds."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BackupError(f"{what}: it is not there") from error
+    except OSError as error:
+        raise BackupError(f"{what}: {error.strerror or error}") from error
+    except Exception as error:
+        raise BackupError(f"{what}: {type(error).__name__}: {error}") from error

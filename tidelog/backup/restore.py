@@ -1,0 +1,154 @@
+"""Reads a backup: verifies it, or makes a data directory of it.
+
+Rule 1: a directory that has anything in it is never touched. The new one is made beside it, as DIR.restoring, and gets
+its name when it is complete and on disk.
+Rule 2: a chunk is compared with its SHA-256 before anything of it is used; that all are there is checked before
+anything is written.
+Rule 3: ``tidelog-server --restore`` makes the directory. What it is sent is what a leader sends to a new replica.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, Frame
+from tidelog.backup.manifest import Chunk, Manifest, chunk_file
+from tidelog.backup.places import BackupError, Place
+from tidelog.backup.take import Report
+from tidelog.beside import server_command, server_environment
+
+UNFINISHED = ".restoring"  # ending of a directory that tidelog-server is making
+
+
+def verify(place: Place, manifest: Manifest, report: Report) -> None:
+    """Read all of a backup. BackupError if a file is missing or damaged."""
+    _look_for_all(place, manifest)
+    done = 0
+    for chunk in manifest.chunks:
+        report("verifying", done, manifest.size)
+        _read(place, chunk)
+        done += chunk[1]
+
+
+def restore(place: Place, manifest: Manifest, directory: Path, report: Report) -> dict[str, Any]:
+    """Make a data directory; returns what tidelog-server says is in it.
+
+    BackupError if that fails; then ``directory`` is as it was.
+    """
+    directory = Path(os.path.abspath(directory))
+    unfinished = directory.with_name(directory.name + UNFINISHED)
+    try:
+        _check_free(directory, unfinished)
+        _look_for_all(place, manifest)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            facts = _run_server(directory, _link(place, manifest, report))
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)  # it was killed before it could
+            raise
+    except OSError as error:
+        raise BackupError(f"can't restore into {directory}: {error.strerror or error}") from error
+    return facts
+
+
+def _check_free(directory: Path, unfinished: Path) -> None:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise BackupError(f"{directory} is there and not empty: restore into a new directory")
+    if directory.is_mount():
+        raise BackupError(f"{directory} is a mount point, which can't be replaced: restore into a folder in it")
+    if unfinished.exists():
+        raise BackupError(
+            f"{unfinished} is there: a restore is running, or one was interrupted; remove it if none is running"
+        )
+
+
+def _look_for_all(place: Place, manifest: Manifest) -> None:
+    """BackupError if a chunk is missing, or has another size."""
+    there = place.names("chunks")
+    for digest, size in manifest.chunks:
+        file = chunk_file(digest)
+        if file not in there:
+            raise BackupError(f"{place.shown}/{file} is missing: backup {manifest.name} is incomplete")
+        if there[file] != size:
+            raise _damaged(place, file, f"it has {there[file]:,} bytes instead of {size:,}")
+
+
+def _read(place: Place, chunk: Chunk) -> bytes:
+    """A chunk's content. BackupError if it is not what was written."""
+    digest, _ = chunk
+    file = chunk_file(digest)
+    data = place.read(file)
+    if sha256(data).hexdigest() != digest:
+        raise _damaged(place, file, "its SHA-256 is not its name")
+    return data
+
+
+def _damaged(place: Place, file: str, why: str) -> BackupError:
+    return BackupError(
+        f"{place.shown}/{file} is damaged: {why}. If you remove it, the next backup writes what it still needs of it"
+    )
+
+
+def _link(place: Place, manifest: Manifest, report: Report) -> Iterator[bytes]:
+    """The bytes that a leader would send."""
+    at = manifest.store_offset
+    done = 0
+    yield f"+FULLRESYNC {manifest.replid} {at}\r\n".encode()
+    yield Frame(COPY, at, TWO.pack(manifest.store_entries, sum(size for _, size in manifest.store))).encoded()
+    for chunk in manifest.store:
+        report("restoring", done, manifest.size)
+        yield Frame(PIECE, at, _read(place, chunk)).encoded()
+        done += chunk[1]
+    yield Frame(DONE, at, ONE.pack(manifest.store_entries)).encoded()
+    for chunk in manifest.log:
+        report("restoring", done, manifest.size)
+        yield _read(place, chunk)
+        done += chunk[1]
+    yield Frame(ALIVE, manifest.log_offset, b"\0").encoded()
+
+
+def _run_server(directory: Path, link: Iterator[bytes]) -> dict[str, Any]:
+    """Have tidelog-server fill the directory; returns what it prints. BackupError with its words if it refuses."""
+    command = [*server_command(), "--dir", str(directory), "--restore"]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=server_environment()
+        )
+        try:
+            output = _feed(process, link)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with suppress(OSError):
+                    pipe.close()
+        if process.returncode:
+            said.seek(0)
+            text = said.read().decode("utf-8", "replace").strip().removeprefix("tidelog-server: ")
+            raise BackupError(text or f"tidelog-server ended with status {process.returncode}")
+    facts: dict[str, Any] = json.loads(output)
+    return facts
+
+
+def _feed(process: subprocess.Popen[bytes], link: Iterator[bytes]) -> bytes:
+    """Write the link to the process, unless that ends before; returns what it printed."""
+    source: IO[bytes] | None = process.stdin
+    assert source is not None and process.stdout is not None  # noqa: S101, PT018 - pipes were asked for
+    try:
+        for data in link:
+            source.write(data)
+        source.close()
+    except BrokenPipeError:
+        pass  # its status and its words say why
+    return process.stdout.read()

@@ -1,0 +1,236 @@
+"""A full copy from a running server, and the log after it: what a new replica would be sent.
+
+    INFO                      where the log ends now: the backup has everything up to there
+    REPLCONF tidelog 1 rdb-only 1
+    PSYNC ? -1                then a thread reads frames, and PINGs once a second
+
+Rule 1: the thread holds at most QUEUED bytes of frames and one that is incomplete. If they are not taken, it stops
+reading, and the server keeps its log for this connection.
+Rule 2: so that it need not keep it for ever, the PINGs stop once nothing was taken for STALLED seconds. The server then
+closes the connection after its repl-timeout.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, Decoder, Frame
+from tidelog.backup.places import BackupError
+from tidelog.client.client import Client
+
+NAME = "tidelog-backup"  # in CLIENT LIST
+READ_AT_ONCE = 1 << 18  # bytes
+QUEUED = 8 << 20  # bytes of frames that wait to be taken
+PING_SECONDS = 1.0
+SILENT = 120.0  # seconds without a byte from the server after which it counts as gone
+STALLED = 300.0  # seconds that the target may take for one file
+LONGEST_LINE = 4096  # bytes of the answer to PSYNC
+PING = b"*1\r\n$4\r\nPING\r\n"
+PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server said of itself just before the copy began."""
+
+    version: str
+    role: str  # leader or replica
+    log_offset: int  # where its log ended
+    keys: int
+    entries: int  # of all streams
+
+
+class Source:
+    """The connection. ``facts`` and ``replid`` are known once it is made; then ``take`` returns frames.
+
+    redis.RedisError where the server can't be reached or refuses, BackupError where it is no tidelog-server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = Client(url, client_name=NAME, socket_connect_timeout=10, socket_timeout=SILENT)
+        try:
+            pool: Any = self._client.redis.connection_pool
+            self._connection = pool.make_connection()
+            self._connection.connect()
+            self.facts = _facts(self._ask("INFO"))
+            self._ask("REPLCONF", "tidelog", "1", "rdb-only", "1")
+            # What follows PSYNC is not RESP, so from here on the socket is read without redis-py.
+            self._frames = Frames(self._connection._sock)
+            self.replid, self.store_offset = self._frames.begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, *words: str) -> bytes:
+        self._connection.send_command(*words)
+        reply: bytes = self._connection.read_response(disable_decoding=True)
+        return reply
+
+    def take(self) -> Frame:
+        """The next frame of the copy or the log. BackupError if the connection is lost, or was damaged."""
+        while True:
+            frame = self._frames.take()
+            if frame.kind not in (ALIVE, MESSAGE):
+                return frame
+
+    def take_batch(self, offset: int) -> Frame:
+        """The next batch of the log, which must begin there. BackupError as for ``take``."""
+        frame = self.take()
+        if (frame.kind, frame.offset) != (BATCH, offset):
+            raise BackupError(f"the server sent {chr(frame.kind)} at {frame.offset} instead of its log from {offset}")
+        return frame
+
+    def close(self) -> None:
+        if hasattr(self, "_frames"):
+            self._frames.close()
+        if hasattr(self, "_connection"):
+            self._connection.disconnect()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Frames:
+    """Frames as they arrive on a socket; see the rules above."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._queue: deque[Frame] = deque()
+        self._bytes = 0  # in ``_queue``
+        self._news = threading.Condition()
+        self._failed: BackupError | None = None
+        self._closing = False
+        self._busy_since: float | None = None  # since when the caller is at work on what it took; None: it waits
+        self._decoder = Decoder()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> tuple[str, int]:
+        """Ask for a full copy; returns the replication ID and the store's log offset. BackupError if it is refused."""
+        try:
+            self._sock.settimeout(PING_SECONDS)
+            self._sock.sendall(PSYNC)
+            line, rest = self._line()
+        except OSError as error:
+            raise _lost(error) from error
+        words = line.split()
+        if len(words) != 3 or words[0] != "+FULLRESYNC" or not words[2].isdigit():
+            raise BackupError(f"the server says: {line.removeprefix('-')}")
+        self._busy_since = time.monotonic()
+        self._put(self._decoder.feed(rest))
+        self._thread = threading.Thread(target=self._run, name="tidelog-backup", daemon=True)
+        self._thread.start()
+        return words[1], int(words[2])
+
+    def _line(self) -> tuple[str, bytes]:
+        """The first line that is not empty, and what came after it."""
+        data = b""
+        while b"\n" not in data.lstrip():  # empty lines are signs of life
+            data += self._receive()
+            if len(data) > LONGEST_LINE + READ_AT_ONCE:
+                raise BackupError("the server's answer has no end: is it a tidelog-server?")
+        line, _, rest = data.lstrip().partition(b"\n")
+        return line.decode("utf-8", "replace").strip(), rest
+
+    def _receive(self) -> bytes:
+        """What arrives next, with PINGs meanwhile. BackupError if nothing does."""
+        until = time.monotonic() + SILENT
+        while time.monotonic() < until and not self._closing:
+            try:
+                data = self._sock.recv(READ_AT_ONCE)
+            except TimeoutError:
+                self._ping()
+                continue
+            if not data:
+                raise BackupError("the server closed the connection; its log file says why")
+            return data
+        raise BackupError(f"nothing was heard of the server for {SILENT:g} seconds")
+
+    def _ping(self) -> None:
+        since = self._busy_since
+        if since is None or time.monotonic() - since < STALLED:
+            self._sock.sendall(PING)
+
+    def _run(self) -> None:
+        pinged = time.monotonic()
+        try:
+            while not self._closing:
+                if time.monotonic() - pinged > PING_SECONDS:
+                    pinged = time.monotonic()
+                    self._ping()
+                with self._news:
+                    if self._bytes > QUEUED:
+                        self._news.wait(PING_SECONDS)
+                        continue
+                self._put(self._decoder.feed(self._receive()))
+        except BackupError as error:
+            self._fail(error)
+        except OSError as error:
+            self._fail(_lost(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for an answer
+            self._fail(BackupError(f"reading from the server failed: {error!r}"))
+
+    def _put(self, frames: list[Frame]) -> None:
+        with self._news:
+            self._queue += frames
+            self._bytes += sum(len(frame.payload) for frame in frames)
+            self._news.notify_all()
+
+    def _fail(self, error: BackupError) -> None:
+        with self._news:
+            self._failed = error
+            self._news.notify_all()
+
+    def take(self) -> Frame:
+        """The next frame. BackupError if none can come any more."""
+        with self._news:
+            self._busy_since = None
+            while not self._queue:
+                if self._failed is not None:
+                    raise self._failed
+                self._news.wait()
+            self._busy_since = time.monotonic()
+            frame = self._queue.popleft()
+            self._bytes -= len(frame.payload)
+            self._news.notify_all()
+            return frame
+
+    def close(self) -> None:
+        self._closing = True
+        with self._news:
+            self._news.notify_all()
+        if self._thread is not None:
+            try:
+                self._sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed already
+            self._thread.join()
+
+
+def _facts(reply: bytes) -> Facts:
+    """From the reply of INFO. BackupError if it is another server's."""
+    pairs = [line.partition(":") for line in reply.decode("utf-8", "replace").splitlines()]
+    info = {name: value for name, _, value in pairs}
+    if "tidelog_version" not in info:
+        raise BackupError("the server is no tidelog-server")
+    databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]
+    return Facts(
+        version=info["tidelog_version"],
+        role="leader" if info["role"] == "master" else "replica",
+        log_offset=int(info["master_repl_offset"]),
+        keys=sum(int(value.removeprefix("keys=").partition(",")[0]) for value in databases),
+        entries=int(info["stream_entries"]),
+    )
+
+
+def _lost(error: OSError) -> BackupError:
+    return BackupError(f"the connection to the server was lost: {error.strerror or error}")

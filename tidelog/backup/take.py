@@ -1,0 +1,184 @@
+"""Makes a backup: a full copy of a server and its log up to where that ended when the backup began.
+
+Rule 1: memory is bounded: one chunk is made at a time, see ``source`` for what waits before it.
+Rule 2: every chunk that was written is read back before the manifest is written. Of a chunk that was there, from an
+earlier backup, only the size is compared: ``tidelog verify`` reads those too.
+Rule 3: chunks are removed only under the lock, and only if all manifests that are left can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+
+import tidelog
+from tidelog.backup.chunks import LogCutter, StoreCutter
+from tidelog.backup.frames import COPY, DONE, ONE, PIECE, TWO, Frame
+from tidelog.backup.lock import Lock
+from tidelog.backup.manifest import ENDING, Chunk, Manifest, backups, chunk_file, load
+from tidelog.backup.places import BackupError, Place
+from tidelog.backup.source import Source
+from tidelog.client.access import shown
+
+#: Called often with what is being done, the bytes done so far, and those in all (an estimate).
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a backup cost."""
+
+    manifest: Manifest
+    new_chunks: int  # written; the others were there already
+    new_bytes: int
+    removed: int  # older backups
+
+
+def take(url: str, place: Place, keep: int | None, report: Report) -> Taken:
+    """Make a backup at ``place``, verified when this returns; then remove all but the newest ``keep``.
+
+    BackupError, or redis.RedisError where the server can't be reached or refuses; then there is no new backup.
+    """
+    began = datetime.now(UTC)
+    with Lock(place) as lock:
+        shelf = _Shelf(place, lock)
+        with Source(url) as source:
+            copied = _copy(source, shelf, report)
+        shelf.read_back(report)
+        manifest = Manifest(
+            name=f"{_compact(began)}-{copied.log_offset}",
+            began=_precise(began),
+            ended=_precise(datetime.now(UTC)),
+            tool=tidelog.__version__,
+            server=shown(url).removeprefix("redis://"),
+            version=source.facts.version,
+            role=source.facts.role,
+            replid=source.replid,
+            store_offset=source.store_offset,
+            log_offset=copied.log_offset,
+            store_entries=copied.store_entries,
+            keys=source.facts.keys,
+            entries=source.facts.entries,
+            store=tuple(copied.store),
+            log=tuple(copied.log),
+        )
+        lock.check()
+        _complete(place, manifest)
+        removed = _prune(place, keep, lock) if keep else 0
+    return Taken(manifest, len(shelf.new), sum(shelf.new.values()), removed)
+
+
+def _compact(when: datetime) -> str:
+    return f"{when:%Y%m%dT%H%M%S}.{when.microsecond // 1000:03}Z"
+
+
+def _precise(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03}Z"
+
+
+class _Shelf:
+    """The chunks of a target."""
+
+    def __init__(self, place: Place, lock: Lock) -> None:
+        self.new: dict[str, int] = {}  # files that were written, and their sizes
+        self._there = place.names("chunks")
+        self._place = place
+        self._lock = lock
+
+    def put(self, chunk: bytes) -> Chunk:
+        """Write a chunk unless it is there."""
+        self._lock.renew()
+        digest = sha256(chunk).hexdigest()
+        file = chunk_file(digest)
+        if self._there.get(file) != len(chunk):
+            self._place.write(file, chunk)
+            self._there[file] = self.new[file] = len(chunk)
+        return digest, len(chunk)
+
+    def read_back(self, report: Report) -> None:
+        """Compare what was written with its name. BackupError if a file differs."""
+        self._place.settle()
+        done, total = 0, sum(self.new.values())
+        for file, size in self.new.items():
+            self._lock.renew()
+            report("verifying", done, total)
+            if sha256(self._place.read(file)).hexdigest() != file.rpartition("/")[2]:
+                raise BackupError(f"{self._place.shown}/{file}: what was read back is not what was written")
+            done += size
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    store: list[Chunk]
+    log: list[Chunk]
+    store_entries: int
+    log_offset: int
+
+
+def _copy(source: Source, shelf: _Shelf, report: Report) -> _Copied:
+    """Write the store's chunks, then those of the log up to where it ended when the backup began."""
+    target = source.facts.log_offset
+    entries, total = _expected(source, COPY).numbers(TWO)
+    total += max(0, target - source.store_offset)
+    done = 0
+    store: list[Chunk] = []
+    cutter = StoreCutter()
+    while (frame := source.take()).kind == PIECE:
+        done += len(frame.payload)
+        store += map(shelf.put, cutter.add(frame.payload))
+        report("copying", done, max(done, total))
+    store += map(shelf.put, cutter.end())
+    if frame.kind != DONE or frame.numbers(ONE) != (cutter.entries,) or entries != cutter.entries:
+        raise BackupError(f"the copy is incomplete: {cutter.entries} entries of {entries}")
+    at = source.store_offset
+    log: list[Chunk] = []
+    batches = LogCutter()
+    while at < target:
+        batch = source.take_batch(at)
+        at += len(batch.payload)
+        done += len(batch.payload)
+        log += map(shelf.put, batches.add(batch))
+        report("copying", done, max(done, total))
+    log += map(shelf.put, batches.end())
+    return _Copied(store, log, cutter.entries, at)
+
+
+def _expected(source: Source, kind: int) -> Frame:
+    frame = source.take()
+    if (frame.kind, frame.offset) != (kind, source.store_offset):
+        raise BackupError(f"the server sent {chr(frame.kind)} where a full copy should begin")
+    return frame
+
+
+def _complete(place: Place, manifest: Manifest) -> None:
+    """Write the manifest: from now on the backup is there."""
+    raw = manifest.dumped()
+    file = manifest.name + ENDING
+    place.write(file, raw)
+    place.settle()
+    if place.read(file) != raw:
+        place.remove(file)
+        raise BackupError(f"{place.shown}/{file}: what was read back is not what was written")
+
+
+def _prune(place: Place, keep: int, lock: Lock) -> int:
+    """Remove all but the newest ``keep`` backups, and files of none; returns the number of backups removed."""
+    names = backups(place)
+    gone, left = names[:-keep], names[-keep:]
+    try:
+        needed = {chunk_file(digest) for name in left for digest, _ in load(place, name).chunks}
+    except BackupError as error:
+        raise BackupError(f"the backup is complete, but nothing can be removed: {error}") from error
+    for name in gone:
+        place.remove(name + ENDING)
+    place.settle()  # no manifest may come back that lacks its chunks
+    for file in _unneeded(place, needed):
+        lock.renew()
+        place.remove(file)
+    return len(gone)
+
+
+def _unneeded(place: Place, needed: set[str]) -> Iterator[str]:
+    return (file for file in place.names("chunks") if file not in needed)

@@ -1,0 +1,202 @@
+"""``tidelog send`` and ``sendmany``: records into a topic that a module declares."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import stat
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any
+
+import click
+import msgspec
+import redis
+
+from tidelog.cli.connect import connected
+from tidelog.cli.load import BadRow, guess_format, read_rows
+from tidelog.cli.progress import Progress
+from tidelog.codecs import CodecError
+from tidelog.topics import SyncTopic, Topic, TopicError
+
+BATCH = 5000  # records of one batch
+
+
+class TopicPath(click.ParamType[Topic[Any]]):
+    """``module:name``: a Topic in a module, which is imported; the current folder is looked in first."""
+
+    name = "module:topic"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Topic[Any]:
+        if isinstance(value, Topic):
+            return value
+        module_name, colon, path = str(value).partition(":")
+        if not colon or not module_name or not path:
+            self.fail(f"{value!r} is not module:topic, such as shop.topics:orders", param, ctx)
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise  # it exists, and imports something that doesn't
+            self.fail(f"there is no module {error.name!r} here or where Python is installed", param, ctx)
+        for part in path.split("."):
+            if not hasattr(found, part):
+                self.fail(f"{module_name} has no {path!r}", param, ctx)
+            found = getattr(found, part)
+        if not isinstance(found, Topic):
+            self.fail(f"{value} is {type(found).__name__}, not a Topic", param, ctx)
+        return found
+
+
+@contextmanager
+def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
+    """The topic, sending to its own server or to another. Errors become messages of the program."""
+    with connected(url or topic.url or "redis://localhost:6379") as client:
+        topic.use(sync=client)
+        try:
+            yield topic.sync
+        except (TopicError, CodecError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+def server_option(command: Any) -> Any:
+    """--url, where the topic may name its server."""
+    return click.option(
+        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server; default: the topic's, or localhost."
+    )(command)
+
+
+@click.command()
+@click.argument("topic", type=TopicPath())
+@click.argument("record", metavar="JSON")
+@server_option
+def send(topic: Topic[Any], record: str, url: str | None) -> None:
+    """Send one record, given as a JSON object, to TOPIC: module:name of a Topic in Python.
+
+    \b
+      tidelog send shop:orders '{"id": 7, "item": "tea"}'
+    """
+    try:
+        made = from_json(topic, record)
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(str(error)) from None
+    with _sending(topic, url) as sender:
+        click.echo(sender.send(made))
+
+
+@click.command()
+@click.argument("topic", type=TopicPath())
+@click.argument("file", type=click.File("rb"))
+@server_option
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Default: guessed.")
+@click.option("--delimiter", default=",", show_default=True, help="Separates the values of a CSV file.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
+@click.option("--producer", metavar="NAME", help="Send each row once, even if the command is run again.")
+def sendmany(
+    topic: Topic[Any], file: io.BufferedReader, url: str | None, form: str | None, delimiter: str, on_error: str,
+    producer: str | None,
+) -> None:  # fmt: skip
+    """Send the rows of FILE (- is standard input) to TOPIC: module:name of a Topic in Python.
+
+    \b
+    csv    the first line names the fields, each other line is a record
+    jsonl  each line is a JSON object
+
+    \b
+    With --producer, rows are sent in batches that count once. If the command was
+    interrupted, run it again with the same file and the same name: what is there
+    is skipped. A name belongs to one file.
+    """
+    records = _records(topic, file, form or guess_format(getattr(file, "name", "-"), file), delimiter, on_error)
+    with _sending(topic, url) as sender, Progress(_size(file)) as progress, closing(records):
+        batches = sender.producer(producer) if producer else None
+        sent = skipped = number = 0
+        try:
+            while batch := list(islice(records, BATCH)):
+                number += 1
+                if batches is None:
+                    sent += sender.send_many(batch)
+                else:
+                    published = batches.send_many(batch, number)
+                    sent += published.entries
+                    skipped += 0 if published.now else len(batch)
+                progress.show(sent + skipped, file.tell() if progress.total else 0)
+        except (redis.RedisError, OSError, KeyboardInterrupt) as error:
+            what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+            raise click.ClickException(f"{what}\n{sent:,} records are in") from None
+        rate = sent / max(progress.seconds, 1e-9)
+    click.echo(f"{sent:,} records in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
+    click.echo(f"; {skipped:,} were there" if skipped else "")
+
+
+def _records(
+    topic: Topic[Any], source: io.BufferedReader, form: str, delimiter: str, on_error: str
+) -> Generator[Any, None, None]:  # fmt: skip
+    """The rows of a file as records of the topic. ClickException at a bad row, or a message."""
+    made = _from_csv(topic, source, delimiter) if form == "csv" else _from_json(topic, source)
+    with closing(made):
+        for line, record in made:
+            if not isinstance(record, ValueError | TypeError):
+                yield record
+            elif on_error == "stop":
+                raise click.ClickException(f"line {line}: {record}")
+            else:
+                click.echo(f"line {line}: {record}", err=True)
+
+
+def _from_json(topic: Topic[Any], source: io.BufferedReader) -> Generator[tuple[int, Any], None, None]:
+    """The number of each line with its record, or with what is wrong with it."""
+    for number, line in enumerate(source, 1):
+        if line.strip():
+            try:
+                yield number, from_json(topic, line)
+            except (ValueError, TypeError) as error:
+                yield number, error
+
+
+def from_json(topic: Topic[Any], text: bytes | str) -> Any:
+    """A record from a JSON object. ValueError or TypeError with what is wrong."""
+    values = msgspec.json.decode(text)
+    if not isinstance(values, dict):
+        raise ValueError("not a JSON object")
+    return topic.codec.shape.made(values)
+
+
+def _from_csv(topic: Topic[Any], source: io.BufferedReader, delimiter: str) -> Generator[tuple[int, Any], None, None]:
+    """As ``_from_json``. An empty value is none where the field may be None."""
+    shape = topic.codec.shape
+    raw = {field.name for field in shape.fields if field.kind == "bytes"}
+    optional = {field.name for field in shape.fields if field.nullable}
+    with closing(read_rows(source, "csv", delimiter)) as rows:
+        for row in rows:
+            try:
+                if isinstance(row, BadRow):
+                    raise ValueError(row.reason)
+                values: dict[str, Any] = {}
+                for name, value in row.pairs:
+                    known = _text(name)
+                    if value or known not in optional:
+                        values[known] = value if known in raw else _text(value)
+                record = shape.made(values)
+            except (ValueError, TypeError) as error:
+                yield row.line, error
+            else:
+                yield row.line, record
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _size(file: io.BufferedReader) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # it has no file descriptor
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+

@@ -1,0 +1,161 @@
+"""``tidelog topics``: what topics there are, and what changes them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+
+from tidelog.cli.connect import connected, url_option
+from tidelog.cli.report import facts_lines, table
+from tidelog.topics import Retention, admin
+from tidelog.topics.facts import Facts
+
+
+@click.group()
+def topics() -> None:
+    """Streams in parts, with records of one type.
+
+    \b
+    A topic "orders" with 16 partitions is the streams orders:0 to orders:15. The
+    string topic:orders says what it is. Programs declare topics (tidelog.topics);
+    the first one that does creates it.
+    """
+
+
+@topics.command("list")
+@url_option
+def list_topics(url: str) -> None:
+    """List all topics."""
+    with connected(url) as client:
+        rows = []
+        for name in sorted(set(admin.names(client))):
+            facts = admin.facts_of(client, name)
+            entries = sum(client.together(*admin.lengths(name, facts)))
+            rows.append([name, f"{facts.partitions}", f"{entries:,}", facts.codec, facts.partition_by or "-"])
+        if rows:
+            table(["topic", "partitions", "entries", "codec", "partition by"], rows)
+        else:
+            click.echo("no topics")
+
+
+@topics.command()
+@click.argument("name")
+@url_option
+def show(name: str, url: str) -> None:
+    """Show what a topic is, and each of its partitions."""
+    with connected(url) as client:
+        facts = admin.facts_of(client, name)
+        _describe(facts)
+        click.echo()
+        table(
+            ["stream", "entries", "first", "last", "groups", "unfinished"],
+            [
+                [
+                    state.key, f"{state.length:,}", str(state.first or "-"), str(state.last or "-"), f"{state.groups}",
+                    f"{state.unfinished:,}" if state.groups else "-",
+                ]
+                for state in admin.partitions(client, name, facts)
+            ],
+        )  # fmt: skip
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("partitions", type=click.IntRange(1))
+@click.option("--force", is_flag=True, help="Even if entries are not finished: keys may lose their order.")
+@url_option
+def grow(name: str, partitions: int, force: bool, url: str) -> None:
+    """Give the topic NAME so many PARTITIONS: a multiple of what it has.
+
+    \b
+    A key then belongs to its old partition or to one of the new ones, by the same
+    hash. Entries that are there stay where they are. So the topic must be idle:
+    stop the programs that send, and let the processors finish. Otherwise a key's
+    old entries may be processed after its new ones. Start programs again with
+    the new number; those that declare the old one are refused.
+    """
+    with connected(url) as client:
+        facts = admin.grow(client, name, partitions, force)
+    click.echo(f"{name} has {facts.partitions} partitions")
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--partition-size", type=click.IntRange(0), help="Entries that a partition keeps; 0: no limit.")
+@click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="How long entries are kept; 0: no limit.")
+@click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Whether unfinished entries may go.")
+@click.option("--hard-limit", type=click.IntRange(0), help="Entries from which on a send is refused; 0: no limit.")
+@url_option
+def alter(
+    name: str, partition_size: int | None, max_age: float | None, overflow: str | None, hard_limit: int | None, url: str
+) -> None:
+    """Change the retention of the topic NAME.
+
+    Programs that declare another one are refused when they start. Those that run keep the one they started with.
+    """
+    given = {
+        "partition_size": partition_size,
+        "max_age_ms": None if max_age is None else round(max_age * 1000),
+        "overflow": overflow,
+        "hard_limit": hard_limit,
+    }
+    if all(value is None for value in given.values()):
+        raise click.UsageError("nothing to change: give --partition-size, --max-age, --overflow or --hard-limit")
+    with connected(url) as client:
+        now = admin.facts_of(client, name).retention
+        merged = {field.name: getattr(now, field.name) for field in fields(Retention)}
+        merged |= {what: value or None for what, value in given.items() if value is not None}
+        _describe(admin.alter(client, name, Retention(**merged)))
+
+
+@topics.command()
+@click.argument("name")
+@url_option
+def trim(name: str, url: str) -> None:
+    """Evict what the retention of the topic NAME gives up.
+
+    With overflow "protect", only what all groups of a partition have finished, and nothing of a partition without
+    groups.
+    """
+    with connected(url) as client:
+        click.echo(f"{admin.trim(client, name):,} entries evicted")
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@url_option
+def delete(name: str, yes: bool, url: str) -> None:
+    """Delete the topic NAME with all its entries and groups."""
+    with connected(url) as client:
+        facts = admin.facts_of(client, name)
+        entries = sum(client.together(*admin.lengths(name, facts)))
+        if not yes:
+            click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries?", abort=True)
+        admin.delete(client, name)
+    click.echo(f"{name} is deleted")
+
+
+def _describe(facts: Facts) -> None:
+    kept = facts.retention
+    facts_lines(
+        {
+            "partitions": f"{facts.partitions}, by {facts.hash} of {facts.partition_by or 'nothing: they take turns'}",
+            "codec": facts.codec,
+            "fields": ", ".join(f"{name} {kind}" for name, kind in facts.fields.items()) or "any",
+            "keeps": _keeps(kept),
+        }
+    )
+
+
+def _keeps(kept: Retention) -> str:
+    parts = []
+    if kept.partition_size is not None:
+        parts.append(f"{kept.partition_size:,} entries a partition")
+    if kept.max_age_ms is not None:
+        parts.append(f"entries younger than {kept.max_age_ms / 1000:,.0f} s")
+    text = " and ".join(parts) or "everything"
+    if parts:
+        text += ", drops the rest at once" if kept.drops else ", and what groups have not finished"
+    return text + (f"; refuses sends from {kept.hard_limit:,} entries on" if kept.hard_limit is not None else "")
