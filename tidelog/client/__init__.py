@@ -2,17 +2,18 @@
 
 In reading order:
 
-    entries  what the clients return: IDs, entries, batches, descriptions of streams and groups
-    calls    each command defined once: what is sent, how the reply is read
-    client   ``Client``, over redis-py
-    aio      ``AsyncClient``, for asyncio
-    access   where the servers are, and how to connect to them
-    wire     one connection: pipelined commands, long ranges in pages of bounded size
-    servers  finding the leader, and trying again when it does not answer
-    publish  publishing rows exactly once: staged on the server, then published in one step
+    entries     what the clients return: IDs, entries, batches, descriptions of streams and groups
+    calls       each command defined once: what is sent, how the reply is read
+    packedrows  TMAPPEND and TSTAGE of rows that are packed already
+    client      ``Client``, over redis-py
+    aio         ``AsyncClient``, for asyncio
+    access      where the servers are, and how to connect to them
+    wire        one connection: pipelined commands, long ranges in pages of bounded size
+    servers     finding the leader, and trying again when it does not answer
+    publish     publishing rows exactly once: staged on the server, then published in one step
 """
 
 from tidelog.client.access import DEFAULT_URL
-from tidelog.client.client import PAGE, Client, NoGroupError, NoStageError, StaleEpochError
+from tidelog.client.client import PAGE, Client, ConflictError, NoGroupError, NoStageError, StaleEpochError
 
-__all__ = ["Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError"]
+__all__ = ["Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError", "ConflictError"]

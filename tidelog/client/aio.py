@@ -14,7 +14,7 @@ import redis.asyncio
 from tidelog.client import calls
 from tidelog.client.access import DEFAULT_URL
 from tidelog.client.calls import Call, IdLike, Name
-from tidelog.client.client import PAGE, connection_options, is_sent, read_all, translated, with_self
+from tidelog.client.client import PAGE, connection_options, is_sent, packed, read_all, translated, with_self
 from tidelog.client.entries import Entry
 
 P = ParamSpec("P")
@@ -50,9 +50,19 @@ class _Raw(redis.asyncio.Redis):
 
 
 class _Pipeline(redis.asyncio.client.Pipeline):
-    """Several at once."""
+    """Several at once. What redis-py does here besides concerns commands that are never sent this way."""
 
     parse_response = _reply
+
+    async def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: bool) -> list[Any]:  # noqa: ARG002
+        await connection.send_packed_command(b"".join([packed(connection, *command) for command in commands]))
+        replies: list[Any] = []
+        for args, options in commands:
+            try:
+                replies.append(await self.parse_response(connection, args[0], **options))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return replies
 
 
 class AsyncClient:
@@ -83,18 +93,22 @@ class AsyncClient:
         """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
         if not call.args:
             return call.read(None)
+        if call.packed is not None:
+            (result,) = await self.together(call)
+            done: T = result
+            return done
         try:
             reply = await self._raw.execute_command(*call.args, block=call.block)
         except redis.ResponseError as error:
             raise translated(error) from None
         return call.read(reply)
 
-    async def together(self, *calls: Call[Any]) -> list[Any]:
+    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send calls in order on one connection; see ``Client.together``."""
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
-            pipeline.execute_command(*call.args, block=call.block)
-        return read_all(calls, await pipeline.execute(raise_on_error=False))
+            pipeline.execute_command(*call.args, block=call.block, packed=call.packed)
+        return read_all(calls, await pipeline.execute(raise_on_error=False), raise_on_error)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -115,6 +129,7 @@ class AsyncClient:
     tstage = sent(calls.tstage)
     tpublish = sent(calls.tpublish)
     tdrop = sent(calls.tdrop)
+    tfence = sent(calls.tfence)
     tread = sent(calls.tread)
     trange = sent(calls.trange)
     trevrange = sent(calls.trevrange)

@@ -48,6 +48,7 @@ class Call(Generic[T]):
     args: tuple[Value, ...]  # the command's name first; empty: nothing is sent, and read(None) is the result
     read: Callable[[Any], T]  # from the reply, bytes undecoded, to the result
     block: int | None = None  # ms for which the server may hold back the reply, 0 = no limit; None: it replies at once
+    packed: bytes | None = None  # the command in RESP, where the caller has made it; ``args`` begins like it
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def _entries(reply: list[list[bytes]]) -> list[Entry]:
     return [_entry(row) for row in reply]
 
 
-def _span(reply: list[bytes]) -> Span:
+def read_span(reply: list[bytes]) -> Span:
     return Span(_maybe_id(reply[0]), _id(reply[1]))
 
 
@@ -107,28 +108,38 @@ def tappend(key: Name, fields: Fields) -> Call[StreamId]:
     return Call(("TAPPEND", key, *_flat(fields)), _id)
 
 
-def tappev(key: Name, fields: Fields, *, count: int | None = None, ms: int | None = None) -> Call[StreamId]:
-    """Append an entry, then evict all but the newest ``count``, or all that are ``ms`` milliseconds old or older.
+def tappev(
+    key: Name, fields: Fields, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None
+) -> Call[StreamId]:
+    """Append an entry, then evict all but the newest ``count``, or all that are ``ms`` milliseconds old or older, or
+    all with an ID below ``before``.
 
-    Returns the entry's ID. TypeError unless one of ``count`` and ``ms`` is given, ValueError without fields.
+    Returns the entry's ID. TypeError unless one of the three is given, ValueError without fields.
     """
-    return Call(("TAPPEV", key, *_limit(count, ms), *_flat(fields)), _id)
+    return Call(("TAPPEV", key, *_limit(count, ms, before), *_flat(fields)), _id)
 
 
-def ttrim(key: Name, *, count: int | None = None, ms: int | None = None) -> Call[int]:
+def ttrim(
+    key: Name, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None
+) -> Call[int]:  # fmt: skip
     """Evict as ``tappev`` does, without appending (TAPPEV without fields). Returns how many entries were evicted.
 
-    TypeError unless one of ``count`` and ``ms`` is given.
+    TypeError unless one of ``count``, ``ms`` and ``before`` is given.
     """
-    return Call(("TAPPEV", key, *_limit(count, ms)), int)
+    return Call(("TAPPEV", key, *_limit(count, ms, before)), int)
 
 
-def _limit(count: int | None, ms: int | None) -> tuple[str, int]:
-    if count is not None and ms is None:
-        return "COUNT", count
-    if ms is not None and count is None:
-        return "TIME", ms
-    raise TypeError("give either count or ms")
+def _limit(count: int | None, ms: int | None, before: IdLike | None) -> tuple[Value, Value]:
+    given: list[tuple[Value, Value]] = []
+    if count is not None:
+        given.append(("COUNT", count))
+    if ms is not None:
+        given.append(("TIME", ms))
+    if before is not None:
+        given.append(("MINID", id_text(before)))
+    if len(given) != 1:
+        raise TypeError("give one of count, ms and before")
+    return given[0]
 
 
 def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[Span]:
@@ -136,7 +147,7 @@ def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]])
 
     ValueError if a row has more or fewer values than there are fields, or if there is no row.
     """
-    return Call(("TMAPPEND", key, *_rows(fields, rows)), _span)
+    return Call(("TMAPPEND", key, *_rows(fields, rows)), read_span)
 
 
 def _rows(fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> tuple[Value, ...]:
@@ -163,21 +174,31 @@ def tstage(stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: Itera
     return Call(("TSTAGE", stage, ttl, key, *_rows(fields, rows)), int)
 
 
-def tpublish(fence: Name, epoch: int, *stages: Name) -> Call[Published]:
+def tpublish(fence: Name, epoch: int, *stages: Name, check: Name = "") -> Call[Published]:
     """Append everything in these stages, in their order and in one step, and drop the stages: once for each epoch.
 
     The server remembers the last epoch of each fence. The same epoch again appends nothing (``now`` is False in the
     result), so a call whose reply was lost may be sent again. StaleEpochError for an epoch below the last one,
     NoStageError if a stage does not exist: in both cases nothing has changed. ValueError without stages.
+
+    ``check`` says what the epoch stands for, such as a hash of its input, in 1 to 64 bytes. The server keeps it with
+    the epoch: ConflictError where the same epoch comes again with another one, and nothing has changed. An epoch that
+    has no check is not compared.
     """
     if not stages:
         raise ValueError("nothing to publish")
-    return Call(("TPUBLISH", fence, epoch, *stages), lambda reply: Published(reply[0] == b"published", reply[1]))
+    words = ("TPUBLISH", fence, epoch, *(("CHECK", check) if check else ()), *stages)
+    return Call(words, lambda reply: Published(reply[0] == b"published", reply[1]))
 
 
 def tdrop(*stages: Name) -> Call[int]:
     """Drop stages with their entries. Returns how many of them existed. Without stages nothing is sent."""
     return Call(("TDROP", *stages), int) if stages else Call((), lambda _: 0)
+
+
+def tfence(fence: Name) -> Call[int | None]:
+    """The epoch that was published last under a fence; None if none was."""
+    return Call(("TFENCE", fence), lambda reply: reply)
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -231,7 +252,7 @@ def tread(
         info = None
         if with_info:
             head, *reply = reply
-            info = _span(head) if head is not None else None
+            info = read_span(head) if head is not None else None
         items: list[Entry | Missing] = [MISSING if row is None else _entry(row) for row in reply]
         return Batch(items, info)
 

@@ -16,6 +16,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
@@ -44,7 +45,13 @@ class StaleEpochError(redis.ResponseError):
     """A later epoch has been published under this fence."""
 
 
-_CLASSES = {"NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError}
+class ConflictError(redis.ResponseError):
+    """This epoch of the fence was published with another ``check``: for something else."""
+
+
+_CLASSES = {
+    "NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError, "CONFLICT": ConflictError,
+}  # fmt: skip
 
 
 def translated(error: redis.ResponseError) -> redis.ResponseError:
@@ -82,13 +89,30 @@ def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return defaults | options
 
 
-def read_all(calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-    """What each call reads from its reply. The first error among the replies is raised."""
-    for reply in replies:
-        if isinstance(reply, redis.ResponseError):
-            raise translated(reply) from None
+def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: bool) -> list[Any]:
+    """What each call reads from its reply. The first error among the replies is raised, or each is in its place."""
+    results: list[Any] = []
     left = iter(replies)
-    return [call.read(next(left) if is_sent(call) else None) for call in calls]
+    for call in calls:
+        reply = next(left) if is_sent(call) else None
+        if not isinstance(reply, redis.ResponseError):
+            results.append(call.read(reply))
+        elif raise_on_error:
+            raise translated(reply) from None
+        else:
+            results.append(translated(reply))
+    return results
+
+
+def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bytes:
+    """A queued command in RESP. redis.DataError for an argument of a type that can't be sent."""
+    ready: bytes | None = options["packed"]
+    if ready is None:
+        try:
+            ready = hiredis.pack_command(args)
+        except TypeError:
+            ready = b"".join(connection.pack_command(*args))  # redis-py says which argument it is
+    return ready
 
 
 def is_sent(call: Call[Any]) -> bool:
@@ -113,9 +137,19 @@ class _Raw(redis.Redis):
 
 
 class _Pipeline(redis.client.Pipeline):
-    """Several at once."""
+    """Several at once. What redis-py does here besides concerns commands that are never sent this way."""
 
     parse_response = _reply
+
+    def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: bool) -> list[Any]:  # noqa: ARG002
+        connection.send_packed_command([packed(connection, *command) for command in commands])
+        replies: list[Any] = []
+        for args, options in commands:
+            try:
+                replies.append(self.parse_response(connection, args[0], **options))
+            except redis.ResponseError as error:
+                replies.append(error)
+        return replies
 
 
 class Client:
@@ -129,7 +163,7 @@ class Client:
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer; it may have carried out
     the command all the same. They raise redis.ResponseError, with the server's text, if it refuses the command, and its
-    subclasses NoGroupError, NoStageError and StaleEpochError.
+    subclasses NoGroupError, NoStageError, StaleEpochError and ConflictError.
     """
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
@@ -156,23 +190,28 @@ class Client:
         """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
         if not call.args:
             return call.read(None)
+        if call.packed is not None:
+            (result,) = self.together(call)
+            done: T = result
+            return done
         try:
             reply = self._raw.execute_command(*call.args, block=call.block)
         except redis.ResponseError as error:
             raise translated(error) from None
         return call.read(reply)
 
-    def together(self, *calls: Call[Any]) -> list[Any]:
+    def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send calls in order on one connection, without waiting in between; returns what each reads from its reply.
 
         >>> entry_id, replicas = client.together(calls.tappend("weather", {"city": "Oslo"}), calls.wait(1, 1000))
 
-        If the server refuses one, it carries out the others all the same; then the error is raised.
+        If the server refuses one, it carries out the others all the same; then the first error is raised, or, without
+        ``raise_on_error``, each error is in the place of its result.
         """
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
-            pipeline.execute_command(*call.args, block=call.block)
-        return read_all(calls, pipeline.execute(raise_on_error=False))
+            pipeline.execute_command(*call.args, block=call.block, packed=call.packed)
+        return read_all(calls, pipeline.execute(raise_on_error=False), raise_on_error)
 
     def close(self) -> None:
         """Close all connections."""
@@ -191,6 +230,7 @@ class Client:
     tstage = sent(calls.tstage)
     tpublish = sent(calls.tpublish)
     tdrop = sent(calls.tdrop)
+    tfence = sent(calls.tfence)
     tread = sent(calls.tread)
     trange = sent(calls.trange)
     trevrange = sent(calls.trevrange)

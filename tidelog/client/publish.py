@@ -8,7 +8,9 @@ Rule 1: the name of a stage is never used twice. Rows are staged in chunks, each
         first stage is never published. It ends when its time to live is over.
 Rule 2: TPUBLISH is sent again, with the same epoch, until there is a reply. The server skips an epoch that it has
         published before.
-Rule 3: dropping stages only frees memory early. Nothing depends on it, so its failure is logged, not raised.
+Rule 3: with ``Copies``, a chunk counts as staged, and publish() returns, once replicas have it too (WAIT). So what was
+        acknowledged survives a failover to one of them.
+Rule 4: dropping stages only frees memory early. Nothing depends on it, so its failure is logged, not raised.
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-import hiredis
-
 from tidelog.client import calls
 from tidelog.client.access import Access
-from tidelog.client.calls import Name
-from tidelog.client.client import StaleEpochError
+from tidelog.client.calls import Call, Name
+from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.entries import Published
+from tidelog.client.packedrows import tstage_packed
 from tidelog.client.servers import Servers
 from tidelog.client.wire import PASSING, ReplyError
 
@@ -37,6 +38,33 @@ CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets
 CLAIM_MS: Final = 600_000  # how long a claimed epoch stays claimed; a job that takes longer to publish it fails
 
 log = logging.getLogger(__name__)
+
+
+class NotCopiedError(Exception):
+    """Rows were staged or published, but too few replicas have acknowledged them in time."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How many replicas must have what was written, before it counts as written."""
+
+    replicas: int = 0
+    wait_ms: int = 30_000
+    needed: bool = True  # False: where too few replicas answer in time, that is logged, and the work goes on
+
+    @property
+    def call(self) -> Call[int]:
+        return Call(("WAIT", self.replicas, self.wait_ms), int)
+
+    def missed(self, replicas: int) -> None:
+        """Too few have answered: NotCopiedError if they are needed, else a line in the log."""
+        text = f"{replicas} of {self.replicas} replicas have acknowledged what was written, after {self.wait_ms} ms"
+        if self.needed:
+            raise NotCopiedError(text)
+        log.warning("%s; going on without", text)
+
+
+NO_COPIES: Final = Copies()
 
 
 @dataclass(frozen=True)
@@ -50,10 +78,9 @@ class Part:
 
     def command(self, stage: str, ttl_ms: int) -> bytes:
         """The TSTAGE command in RESP."""
-        head = ("TSTAGE", stage, ttl_ms, self.key, "FIELDS", len(self.fields), *self.fields, "VALUES")
-        packed: bytes = hiredis.pack_command(head)  # type: ignore[arg-type]  # its annotation is wrong: any length
-        count = len(head) + self.rows * len(self.fields)
-        return b"*%d%s%s" % (count, packed[packed.index(b"\r\n") :], self.values)
+        packed = tstage_packed(stage, ttl_ms, self.key, self.fields, self.rows, self.values).packed
+        assert packed is not None  # noqa: S101
+        return packed
 
 
 class Stager:
@@ -65,18 +92,21 @@ class Stager:
     After ``finish``, ``names`` are the stages to publish, in the order of the rows, and ``rows`` their number of rows.
     """
 
-    def __init__(self, access: Access, name: str, prefix: str, ttl_ms: int) -> None:
+    def __init__(self, access: Access, name: str, prefix: str, ttl_ms: int, copies: Copies = NO_COPIES) -> None:
+        self.copies = copies
         self.prefix = prefix
         self.ttl_ms = ttl_ms
         self.names: list[str] = []
         self.rows = 0
         self._servers = Servers(access, name)
-        self._waiting: list[tuple[str, Sequence[Part]]] = []  # chunks sent whose replies were not read yet
+        # chunks sent whose replies were not read yet: stage, content, whether a WAIT follows
+        self._waiting: list[tuple[str, Sequence[Part], bool]] = []
 
     def stage(self, parts: Sequence[Part]) -> None:
         """Stage some rows. ReplyError where the server refuses rows, UnreachableError where it does not answer.
 
-        Either may come from an earlier call's rows: replies are read later.
+        NotCopiedError where too few replicas have them. Each may come from an earlier call's rows: replies are read
+        later.
         """
         for at in range(0, len(parts), CHUNK):
             self._stage(parts[at : at + CHUNK])
@@ -92,7 +122,7 @@ class Stager:
             self._servers.close()
 
     def _stage(self, parts: Sequence[Part]) -> None:
-        self._waiting.append((self._new_name(), parts))
+        self._waiting.append((self._new_name(), parts, self.copies.replicas > 0))
         self.rows += sum(part.rows for part in parts)
         try:
             self._send(*self._waiting[-1])
@@ -104,21 +134,27 @@ class Stager:
     def _new_name(self) -> str:
         return f"{self.prefix}:{uuid4().hex}"
 
-    def _send(self, name: str, parts: Sequence[Part]) -> None:
+    def _send(self, name: str, parts: Sequence[Part], waits: bool) -> None:
         wire = self._servers.leader()
         for part in parts:
             wire.send_raw(part.command(name, self.ttl_ms))
+        if waits:
+            wire.send(self.copies.call.args)
 
     def _settle_first(self) -> None:
         """Read the replies for the chunk that was sent first."""
-        name, parts = self._waiting[0]
+        name, parts, waits = self._waiting[0]
         wire = self._servers.leader()
         replies = [wire.take() for _ in parts]
-        for reply in replies:
+        replicas = wire.reply() if waits else 0
+        for part, reply in zip(parts, replies, strict=True):
             if not isinstance(reply, int):
-                raise ReplyError(str(reply))
+                raise ReplyError(f"{reply} (stream {part.key.decode('utf-8', 'backslashreplace')!r})")
         if replies[-1] != sum(part.rows for part in parts):
             raise AssertionError(f"stage {name} holds {replies[-1]} rows")
+        if waits and replicas < self.copies.replicas:
+            self.copies.missed(replicas)
+            self.copies = NO_COPIES
         self.names.append(name)
         del self._waiting[0]
 
@@ -130,7 +166,7 @@ class Stager:
         self._servers.close()
 
         def once() -> None:
-            self._waiting = [(self._new_name(), parts) for _, parts in self._waiting]
+            self._waiting = [(self._new_name(), parts, waits) for _, parts, waits in self._waiting]
             while self._waiting:
                 self._send(*self._waiting[0])
                 self._settle_first()
@@ -145,22 +181,31 @@ class Publisher:
     and ReplyError where the server refuses the command, unless it says something else.
     """
 
-    def __init__(self, access: Access, name: str) -> None:
+    def __init__(self, access: Access, name: str, copies: Copies = NO_COPIES) -> None:
+        self.copies = copies
         self._servers = Servers(access, name)
 
-    def publish(self, fence: str, epoch: int, stages: Sequence[str]) -> Published:
+    def publish(self, fence: str, epoch: int, stages: Sequence[str], check: str = "") -> Published:
         """Append the rows of the stages, in order, in one step: once for each epoch of a fence.
 
+        ``check`` says what the epoch stands for, in up to 64 bytes: ConflictError where it was published with another.
+
         Stages that are published are gone. ``now`` is False in the result where this epoch was published before.
+        NotCopiedError where it was published and too few replicas have it: when it is repeated, it is skipped.
         StaleEpochError where a later epoch of the fence was published; ReplyError with the code NOSTAGE where a stage
         does not exist; in both cases nothing has changed. ValueError without stages.
         """
-        (reply,) = self._servers.ask(calls.tpublish(fence, epoch, *stages))
+        publish = calls.tpublish(fence, epoch, *stages, check=check)
+        reply, *replicas = self._servers.ask(publish, *([self.copies.call] if self.copies.replicas else []))
         if isinstance(reply, ReplyError):
             if reply.code == "STALE":
                 raise StaleEpochError(str(reply))
+            if reply.code == "CONFLICT":
+                raise ConflictError(str(reply))
             raise reply
         published: Published = reply
+        if replicas and replicas[0] < self.copies.replicas:
+            self.copies.missed(replicas[0])
         return published
 
     def publish_once(self, prefix: str, stages: Sequence[str]) -> None:
@@ -188,7 +233,7 @@ class Publisher:
         raise AssertionError("a new fence has no epoch")
 
     def drop(self, stages: Sequence[str]) -> None:
-        """Drop stages that will not be published. Raises nothing: stages also end by themselves (Rule 3)."""
+        """Drop stages that will not be published. Raises nothing: stages also end by themselves (Rule 4)."""
         try:
             self._servers.ask(*([calls.tdrop(*stages)] if stages else []))
         except (OSError, ReplyError) as error:

@@ -2,13 +2,15 @@
 
 Rule 1: what a stream holds is asked of the leader only. A replica may lag: an entry that it lacks may well exist.
 Rule 2: with one URL, that server counts as the leader, whatever its role is. With several, it is the one whose ROLE
-        says so. It is looked for again after each failure, so requests follow a failover.
+        says so. With Sentinels it is the one that they name, if its ROLE agrees. It is looked for again after each
+        failure, so requests follow a failover.
 Rule 3: ``ask`` may send a request twice. Use it only for what may be repeated: reads, and TPUBLISH, TDROP and eviction,
         which change nothing the second time.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ from tidelog.client.calls import Call
 from tidelog.client.wire import PASSING, ReplyError, Wire
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class UnreachableError(ConnectionError):
@@ -54,9 +58,12 @@ class Servers:
                 self.close()
                 if isinstance(error, ReplyError) and error.code not in PASSING:
                     raise
+                if left and left == self.access.retries:
+                    seconds = left * self.access.retry_ms / 1000
+                    log.warning("%s: %s; trying again for %g s at least", self.access.places, error, seconds)
                 if not left:
                     tried = self.access.retries + 1
-                    places = ", ".join(map(shown, self.access.urls))
+                    places = self.access.places
                     limits = f"{self.access.called('retries')}, {self.access.called('retry_ms')}"
                     raise UnreachableError(
                         f"no answer from {places} in {tried} attempts ({limits}); "
@@ -94,7 +101,7 @@ class Servers:
 
         def once() -> tuple[str, ...]:
             leader = self.leader()
-            if len(self.access.urls) > 1:
+            if len(self.access.urls) > 1 and not self.access.sentinels:
                 return tuple(url for url in self.access.urls if url != leader.url)
             role = leader.ask("ROLE")
             if role[0] != b"master":
@@ -107,6 +114,8 @@ class Servers:
 
     def _find(self) -> Wire:
         urls = self.access.urls
+        if self.access.sentinels:
+            return self._named()
         if len(urls) == 1:
             return Wire(self.access, urls[0], self.name)
         met = []
@@ -121,6 +130,36 @@ class Servers:
             met.append(f"{wire.place}: a replica")
             wire.close()
         raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
+
+
+    def _named(self) -> Wire:
+        """A connection to the leader that a Sentinel names."""
+        access, met = self.access, []
+        for sentinel in access.sentinels:
+            try:
+                place = self._asked(sentinel)
+                wire = Wire(access, place, self.name) if place else None
+            except OSError as error:
+                met.append(f"{shown(sentinel)}: {error}")
+                continue
+            if wire is None:
+                met.append(f"{shown(sentinel)}: no service of this name")
+            elif wire.ask("ROLE")[0] == b"master":
+                return wire
+            else:
+                met.append(f"{wire.place}: a replica")
+                wire.close()
+        raise ConnectionError(f"no leader by {access.called('sentinels')} for {access.service!r} ({'; '.join(met)})")
+
+    def _asked(self, sentinel: str) -> str:
+        """The leader's URL as this Sentinel has it, "" if it does not know the service. OSError if it is not there."""
+        wire = Wire(self.access.of_sentinel(sentinel), sentinel, self.name)
+        try:
+            found = wire.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.access.service)
+        finally:
+            wire.close()
+        scheme = "rediss" if self.access.secure else "redis"
+        return f"{scheme}://{_host(found[0].decode())}:{found[1].decode()}" if found else ""
 
 
 def _host(name: str) -> str:

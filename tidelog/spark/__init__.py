@@ -3,16 +3,22 @@
 Spark finds the format by name where the package is installed (``pyspark_tidelog``). ``register`` is for editable
 installs, and for sessions that get the package another way, such as ``--py-files``.
 
-    options   every option of ``format("tidelog")``, declared once, read and checked together
+    given     every option of ``format("tidelog")``, declared once, and as it was given
+    places    what to read, and where to begin and to end, as options say it
+    options   all options read and checked together: what a read and a write need
     source    the data source and its readers, as Spark calls them
     offsets   what a query has read of each stream, how far it may read, what was lost
+    filters   what a batch need not read, from the filters that Spark pushes down
     ranges    what a task does: read one range, completely or not at all
     pages     entries in RESP to columns of bytes: compiled, or by hiredis
     _rows     the compiled way: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's layout
     values    columns of bytes to columns of a type, and which values did not fit
+    names     names of fields, which are any bytes, as text and back
     columns   pages to Arrow batches, for the default row and for a schema of the user's
     sink      the writers, as Spark calls them
     commands  Arrow batches to TSTAGE commands
+    lag       how far queries are behind, after each batch
+    checks    what is kept with a batch, to tell a repetition from another batch of the same number
 """
 
 from __future__ import annotations

@@ -19,17 +19,25 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType, TimestampType
 
+from tidelog.client.entries import Entry
 from tidelog.spark import values
-from tidelog.spark.options import OptionError
+from tidelog.spark.given import OptionError
+from tidelog.spark.names import as_bytes, as_text
 from tidelog.spark.pages import Page, Wanted
 
 DEFAULT_SCHEMA: Final = "_key string, _id string, _ts timestamp, fields map<string, binary>"
 CORRUPT: Final = "_corrupt"
+#: Columns that are no fields.
+OWN: Final = {"_key": "string", "_id": "string", "_ts": "timestamp", CORRUPT: "string", "fields": "map<string,binary>"}
 BATCH_ROWS: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
 
 
 class MalformedError(ValueError):
     """A value that is not of its column's type, with the mode failfast."""
+
+
+class MistakenColumnError(ValueError):
+    """A column of the schema that no entry would fill, because of its case or its type."""
 
 
 class Columns:
@@ -45,7 +53,8 @@ class Columns:
             if self.kind(field) == "field" and not values.fits(field.type):
                 kind = column.dataType.simpleString()
                 raise OptionError(f"schema: column {column.name} can't be {kind}; {_possible(column.name)}")
-        names = [field.name.encode() for field in self.arrow if self.kind(field) == "field"]
+        self.types = {column.name: column.dataType.simpleString() for column in schema.fields}
+        names = [as_bytes(field.name) for field in self.arrow if self.kind(field) == "field"]
         kinds = {self.kind(field) for field in self.arrow}
         self.wanted = Wanted(
             tuple(dict.fromkeys(names)), ids=not kinds.isdisjoint({"_id", "_ts"}) or mode == "failfast",
@@ -79,7 +88,7 @@ class Columns:
                 case "fields":
                     columns[field.name] = page.maps().cast(field.type)
                 case "field":
-                    raw = page.field(field.name.encode())
+                    raw = page.field(as_bytes(field.name))
                     columns[field.name], wrong = values.convert(raw, field.type)
                     if wrong and self.mode == "failfast":
                         raise self._malformed(key, page.ids()[wrong[0]].as_py(), field, raw[wrong[0]].as_py())
@@ -93,21 +102,40 @@ class Columns:
             batch = batch.filter(pa.array([number not in bad for number in range(len(page))]))
         return batch
 
+    def check_names(self, key: str, entry: Entry) -> None:
+        """MistakenColumnError for a column that would only be null by mistake, as an entry of the stream shows.
+
+        It has no such field, and there is one that differs by case, or the column has a name of ours with another type.
+        """
+        there = {as_text(name) for name, _ in entry.pairs}
+        for field in self.arrow:
+            if self.kind(field) != "field" or field.name in there:
+                continue
+            what = f"column {field.name} is {self.types[field.name]}, and entries of stream {key!r} have no such field"
+            if (own := field.name.casefold()) in OWN:
+                raise MistakenColumnError(f"{what}: {own} is {OWN[own]}")
+            for name in sorted(there):
+                if name.casefold() == field.name.casefold() and name not in self.types:
+                    raise MistakenColumnError(f"{what}, but {name}: names of fields are told apart by case")
+
     def _malformed(self, key: str, id: bytes, field: pa.Field, raw: bytes) -> MalformedError:  # noqa: A002
+        kind = self.types[field.name]
         return MalformedError(
-            f"stream {key!r}, entry {id.decode()}: field {field.name!r} is {raw!r}, which is no {field.type} "
+            f"stream {key!r}, entry {id.decode()}: field {field.name!r} is {raw!r}, which is no {kind} "
             "(mode is failfast; permissive makes it null, dropmalformed leaves the entry out)"
         )
 
 
 def as_json(entry: list[bytes]) -> str:
-    """The fields of [id, field, value, ...] as a JSON object, with replacement characters for what isn't UTF-8."""
-    words = [word.decode("utf-8", "replace") for word in entry[1:]]
-    return json.dumps(dict(zip(words[::2], words[1::2], strict=True)), ensure_ascii=False)
+    """The fields of [id, field, value, ...] as a JSON object. Names are as in names.py.
+
+    Values that aren't UTF-8 have replacement characters.
+    """
+    values = [word.decode("utf-8", "replace") for word in entry[2::2]]
+    return json.dumps(dict(zip(map(as_text, entry[1::2]), values, strict=True)), ensure_ascii=False)
 
 
 def _possible(name: str) -> str:
-    own = {"_key": "string", "_id": "string", "_ts": "timestamp", CORRUPT: "string", "fields": "map<string,binary>"}
-    if name in own:
-        return f"under this name there is {own[name]}"
+    if name in OWN:
+        return f"under this name there is {OWN[name]}"
     return "an entry's field can be " + ", ".join(values.POSSIBLE)

@@ -5,7 +5,8 @@
 
 Rule 1: a null is a field that the entry lacks. Consecutive rows that lack the same fields are one command, so the rows
         of a stream keep their order.
-Rule 2: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
+Rule 2: names of columns, and keys of maps that are strings, are names of fields as in names.py.
+Rule 3: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
         UTC.
 """
 
@@ -20,7 +21,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.client.publish import Part
-from tidelog.spark.options import OptionError
+from tidelog.spark.given import OptionError
+from tidelog.spark.names import as_bytes
 
 MOST_WORDS: Final = 2_000  # values in a command: the server decodes a command fastest if it arrives in one piece
 MOST_BYTES: Final = 8 << 20  # bytes of values in a command, roughly
@@ -49,7 +51,7 @@ class Entries:
         self.columns = [name for name in self.names if name != KEY]
         if not self.columns:
             raise OptionError("there is no column to write: every column but _key becomes a field")
-        if len(set(self.names)) < len(self.names):
+        if len({*map(as_bytes, self.names)}) < len(self.names):
             raise OptionError("two columns have the same name")
         for column in self.columns:
             kind = arrow.field(column).type
@@ -75,9 +77,9 @@ class Entries:
         for name in self.columns:
             column = batch.column(self.names.index(name))
             if _is_fields(name, column.type):
-                fields += _spread(column)
+                fields += [(field, values.cast(pa.binary())) for field, values in _spread(column)]
             else:
-                fields.append((name.encode(), _text(column)))
+                fields.append((as_bytes(name), _text(column)))
         for start, length in _alike([column for _, column in fields], batch.num_rows):
             present = [(name, column) for name, column in fields if column[start].is_valid]
             if not present:
@@ -113,7 +115,7 @@ def _bytes(key: str | bytes) -> bytes:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """A column of any type as a column of bytes, in the form of Rule 2."""
+    """A column of any type as a column of bytes, in the form of Rule 3."""
     if pa.types.is_timestamp(column.type):
         zone = "Z" if column.type.tz else ""
         column = pc.strftime(column, f"%Y-%m-%dT%H:%M:%S{zone}")
@@ -121,11 +123,12 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
-    """The pairs of maps as columns of bytes, one for each name, null where a row lacks it."""
+    """The pairs of maps as columns, one for each name, null where a row lacks it."""
     rows = [dict(row) if row is not None else {} for row in maps.to_pylist()]
     names = dict.fromkeys(name for row in rows for name in row)
+    kind = maps.type.item_type
     return [
-        (_bytes(name), pa.array([row.get(name) for row in rows], maps.type.item_type).cast(pa.binary()))
+        (name if isinstance(name, bytes) else as_bytes(name), pa.array([row.get(name) for row in rows], kind))
         for name in names
     ]
 

@@ -12,6 +12,7 @@ Rule 4: a key that is no longer subscribed to keeps its ID in the offset.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -20,26 +21,44 @@ from typing import Any, Final
 
 from tidelog.client import calls
 from tidelog.client.calls import Call
-from tidelog.client.entries import SEQ_MAX, Info, StreamId
+from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
-from tidelog.spark.options import EARLIEST, Places, Source, Where
+from tidelog.spark.filters import MS_MAX, Narrowed
+from tidelog.spark.options import Source
+from tidelog.spark.places import EARLIEST, Places, Where
 
 ZERO: Final = StreamId(0, 0)
 LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second
 KEYS_FOR: Final = 1.0  # seconds for which the keys that match a pattern are reused
 SCAN_COUNT: Final = 1000
+SAMPLE: Final = 20  # entries of a stream from which their size is judged
 NO_KEY: Final = "ERR no such key"
 
 Ids = dict[str, StreamId]
+
+log = logging.getLogger(__name__)
 
 
 class DataLossError(Exception):
     """Entries that the query has not read are gone."""
 
 
-def data_loss(key: str, wanted: StreamId, info: Info | None, what: str) -> DataLossError:
-    """The error for entries after ``wanted`` that are gone. ``info`` is None if the key is gone, ``what`` says how."""
+class NoOffsetError(Exception):
+    """A stream has no entry from the time on at which to start."""
+
+
+class NoStreamError(Exception):
+    """A stream that an option names does not exist."""
+
+
+def data_loss(source: Source, key: str, after: StreamId, info: Info | None, what: str) -> DataLossError:
+    """The error for entries after an ID that are gone. ``info`` is None if the key is gone, ``what`` says how."""
+    start = source.starting.named(key)
+    if start is not None and start.kind == "id" and after == before(start.id):
+        wanted = f"what begins with ID {start.text}"
+    else:
+        wanted = f"what follows ID {after}"
     if info is None:
         there = "there is no such key"
     elif info.first is None:
@@ -47,19 +66,19 @@ def data_loss(key: str, wanted: StreamId, info: Info | None, what: str) -> DataL
     else:
         there = f"the first ID there is {info.first}, the last {info.last}"
     return DataLossError(
-        f"data loss in stream {key!r}: {what}; what follows ID {wanted} was wanted, {there}. With the option "
+        f"data loss in stream {key!r}: {what}; {wanted} was wanted, {there}. With the option "
         "failOnDataLoss=false the query goes on with what is there."
     )
 
 
-def lost(key: str, after: StreamId, info: Info | None) -> DataLossError | None:
+def lost(source: Source, key: str, after: StreamId, info: Info | None) -> DataLossError | None:
     """The error if entries after ``after`` are gone, or if the stream ends before that ID; else None."""
     if info is None:
-        return data_loss(key, after, None, "it was deleted") if after > ZERO else None
+        return data_loss(source, key, after, None, "it was deleted") if after > ZERO else None
     if info.evicted_to > after:
-        return data_loss(key, after, info, f"entries up to {info.evicted_to} were evicted")
+        return data_loss(source, key, after, info, f"entries up to {info.evicted_to} were evicted")
     if info.last < after:
-        return data_loss(key, after, info, "it is shorter than before")
+        return data_loss(source, key, after, info, "it is shorter than before")
     return None
 
 
@@ -161,8 +180,50 @@ class Offsets:
     def start(self) -> Ids:
         """The IDs after which to begin, as the options say."""
         infos = self.infos(self.keys())
+        self._report_missing([key for key, info in infos.items() if info is None])
         places = {key: self.source.starting.named(key) or EARLIEST for key in infos}
+        self._check_times(infos, places)
         return self._looked_up(infos, places, self.source.starting, first=True)
+
+    def _report_missing(self, keys: list[str]) -> None:
+        """NoStreamError, with ``failOnMissing``, for streams that are named and do not exist; else a log line."""
+        if not keys or self.source.subscription.pattern:
+            return
+        text = f"{self.source.subscription.option} names what is no stream here: {', '.join(map(repr, keys))}"
+        if self.source.fail_on_missing:
+            raise NoStreamError(f"{text} (failOnMissing=false reads that as empty)")
+        log.warning("%s", text)
+
+    def _check_times(self, infos: Mapping[str, Info | None], places: Mapping[str, Where]) -> None:
+        """NoOffsetError, with the strategy ``error``, for a time after a stream's last entry."""
+        for key, where in places.items():
+            info = infos[key]
+            if where.kind == "time" and info is not None and info.last < where.id and self.source.times_must_exist:
+                raise NoOffsetError(
+                    f"{self.source.starting.option} is {where.id.ms}, and stream {key!r} has no entry from that time "
+                    f"on, its last ID is {info.last} (startingOffsetsByTimestampStrategy=latest begins with what comes)"
+                )
+
+    def narrowed(self, spans: list[Span], to: Narrowed) -> list[Span]:
+        """What filters leave of the spans. Rule 1 holds."""
+        spans = [span for span in spans if to.reads(span.key)]
+        infos = self.infos([span.key for span in spans])
+        bounds = {key: to.of(info) for key, info in infos.items() if info is not None}
+        firsts = {key: Where("time", StreamId(limits.first)) for key, limits in bounds.items() if limits.first}
+        ends = {key: Where("time", StreamId(limits.last + 1)) for key, limits in bounds.items() if limits.last < MS_MAX}
+        begin = self._looked_up(infos, firsts, self.source.starting, first=True)
+        stop = self._looked_up(infos, ends, self.source.ending, first=False)
+        made = [
+            Span(span.key, max(span.after, begin.get(span.key, ZERO)), min(span.end, stop.get(span.key, span.end)))
+            for span in spans
+        ]
+        return [span for span in made if span.end > span.after]
+
+    def firsts(self, spans: list[Span]) -> dict[str, Entry]:
+        """The first entry of each span, without spans that have none by now."""
+        replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, 1) for span in spans])
+        read = {span.key: found(span.key, reply) for span, reply in zip(spans, replies, strict=True)}
+        return {key: entries[0] for key, entries in read.items() if entries}
 
     def end(self, start: Ids) -> Ids:
         """The last IDs to read in a batch, as the options say, without keys that have nothing to read."""
@@ -191,24 +252,26 @@ class Offsets:
                 entries = newest[key]
                 ids[key] = entries[0].id if entries else info.evicted_to
                 if first and where.kind == "id":
-                    ids[key] = self._exactly(key, where.id, ids[key], info, option)
+                    ids[key] = self._exactly(key, where, ids[key], info, option)
         return ids
 
-    def _exactly(self, key: str, wanted: StreamId, nearest: StreamId, info: Info, option: Places) -> StreamId:
+    def _exactly(self, key: str, where: Where, nearest: StreamId, info: Info, option: Places) -> StreamId:
         """The ID to read after, for a start that names an ID. ``nearest`` is the newest one before it.
 
-        DataLossError, with ``failOnDataLoss``, if the stream never reached ``wanted``.
+        DataLossError, with ``failOnDataLoss``, if the stream never reached that ID.
         """
+        wanted = where.id
         beyond = wanted > StreamId(info.last.ms, min(info.last.seq + 1, SEQ_MAX))
         if beyond and self.source.fail_on_loss:
-            raise data_loss(key, wanted, info, f"{option.option} names ID {wanted}, which the stream never reached")
+            what = f"{option.option} names ID {where.text}, which the stream never reached"
+            raise data_loss(self.source, key, before(wanted), info, what)
         return before(wanted) if wanted <= info.evicted_to else nearest
 
     # -- what was lost ------------------------------------------------------------------------------------------
     def verify(self, starts: Ids) -> list[DataLossError]:
         """The losses: an error for each key of which not all entries after its ID can be read."""
         infos = self.infos(starts)
-        errors = {key: lost(key, after, infos[key]) for key, after in starts.items()}
+        errors = {key: lost(self.source, key, after, infos[key]) for key, after in starts.items()}
         asked = [
             key
             for key, after in starts.items()
@@ -217,7 +280,8 @@ class Offsets:
         replies = self.servers.ask(*[calls.tcount(key, starts[key], starts[key]) for key in asked])
         for key, number in zip(asked, replies, strict=True):
             if not found(key, number):  # Rule 1
-                errors[key] = data_loss(key, starts[key], infos[key], "it was deleted and filled again")
+                what = "it was deleted and filled again"
+                errors[key] = data_loss(self.source, key, starts[key], infos[key], what)
         return [error for error in errors.values() if error is not None]
 
     # -- how much -----------------------------------------------------------------------------------------------
@@ -256,18 +320,32 @@ class Offsets:
                 cut.append(Span(span.key, span.after, min(end, span.end)))
         return cut
 
-    def split(self, spans: list[Span], least: int | None) -> list[tuple[Span, int]]:
+    def limited_bytes(self, spans: list[Span], most: int) -> list[Span]:
+        """The spans, shortened so that they have about ``most`` bytes in all, judged by the first entries of each."""
+        replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, SAMPLE) for span in spans])
+        total = number = 0.0
+        for span, have, reply in zip(spans, self.counts(spans), replies, strict=True):
+            sample = found(span.key, reply)
+            total += have * sum(sum(map(len, entry.flat)) for entry in sample) / max(1, len(sample))
+            number += have
+        return spans if total <= most else self.limited(spans, max(1, int(number * most / total)))
+
+    def split(self, spans: list[Span], least: int | None, most: int | None = None) -> list[tuple[Span, int]]:
         """The spans cut into at least ``least`` pieces, if there are as many entries; each with its number of entries.
 
-        If ``least`` is None or there are enough spans, each span is a piece, and nothing is counted: -1.
+        No piece has more than ``most`` entries. If ``most`` is None, and so is ``least`` or there are enough spans,
+        each span is a piece, and nothing is counted: -1.
         """
-        if least is None or least <= len(spans):
+        if most is None and (least is None or least <= len(spans)):
             return [(span, -1) for span in spans]
         have = self.counts(spans)
         total = sum(have)
-        wanted = [
-            max(1, min(number, -(-least * number // total) if total else 1)) for number in have
-        ]  # rounded up: at least ``least`` in all
+        wanted = []
+        for number in have:
+            pieces_of = -(-(least or 1) * number // total) if total else 1  # rounded up: at least ``least`` in all
+            if most is not None:
+                pieces_of = max(pieces_of, -(-number // most))
+            wanted.append(max(1, min(number, pieces_of)))
         borders = [
             (span, [number * i // pieces for i in range(1, pieces)])
             for span, number, pieces in zip(spans, have, wanted, strict=True)

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.client.wire import Gather, NotAnEntryError, ReplyError
-from tidelog.spark import values
+from tidelog.spark import names
 
 if TYPE_CHECKING:
     from tidelog.spark._rows import Column
@@ -83,7 +83,7 @@ class Page(ABC):
 
     @abstractmethod
     def maps(self) -> pa.Array:
-        """All fields, as map<string, binary>; replacement characters in names that aren't UTF-8."""
+        """All fields, as map<string, binary>; names as in names.py."""
 
     @abstractmethod
     def entry(self, number: int) -> list[bytes]:
@@ -312,4 +312,4 @@ def _binary(number: int, column: Column | None) -> pa.Array:
 
 
 def _maps(offsets: pa.Array, keys: pa.Array, items: pa.Array) -> pa.Array:
-    return pa.MapArray.from_arrays(offsets, values.text_or_replaced(keys), items)
+    return pa.MapArray.from_arrays(offsets, names.texts(keys), items)

@@ -112,19 +112,26 @@ def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, 
                 raise Lagging
             time.sleep(LOOK_AGAIN)
             counted, info = _look(wire, key, after, end)
-    loss = lost(key, after, info)
+    loss = lost(source, key, after, info)
     if loss is None and (info is None or info.last < end):
-        loss = data_loss(key, after, info, f"it does not reach ID {end} any more")
+        loss = data_loss(source, key, after, info, f"it does not reach ID {end} any more")
     if info is not None:
         wire.send(calls.trange(key, f"({after}", end).args)
-        number, first = wire.header()
+        number, first = _header(wire, key)
     else:
         number, first = 0, b""
     if loss is None and number < counted:
-        loss = data_loss(key, after, info, f"{counted - number} entries were evicted as it was read")
+        loss = data_loss(source, key, after, info, f"{counted - number} entries were evicted as it was read")
     if loss is not None:
         report([loss], source.fail_on_loss)
     return number, first
+
+
+def _header(wire: Wire, key: str) -> tuple[int, bytes]:
+    try:
+        return wire.header()
+    except ReplyError as error:
+        raise ReplyError(f"{error} (stream {key!r})") from None
 
 
 def _look(wire: Wire, key: str, after: StreamId, end: StreamId) -> tuple[int, Info | None]:

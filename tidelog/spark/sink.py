@@ -6,6 +6,7 @@
 
 Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A batch that is run again is
         skipped if it was published, whatever its partitions are now.
+        A batch of the same number that is another one fails (checks.py): skipping it would lose its rows.
 Rule 2: Spark may call abort() after a publish that succeeded. abort() does nothing but drop stages, and names of stages
         are never used again, so that is safe.
 Rule 3: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
@@ -13,7 +14,10 @@ Rule 3: rows are only appended. In complete mode each batch appends the whole re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
@@ -23,18 +27,27 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelog.client.client import StaleEpochError
+from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.publish import Publisher, Stager
+from tidelog.client.wire import ReplyError
+from tidelog.spark import checks
 from tidelog.spark.commands import Entries
-from tidelog.spark.options import OptionError, Sink
+from tidelog.spark.given import NONE, OptionError
+from tidelog.spark.options import Sink
 
 NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: the beginning of each of these names
+
+log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
 
 
 class StaleError(Exception):
     """A batch of a query that comes after a later one was published."""
+
+
+class OtherBatchError(Exception):
+    """A batch whose number was published before, for something else."""
 
 
 @dataclass
@@ -44,8 +57,7 @@ class Staged(WriterCommitMessage):
     query: str  # the streaming query's ID, which Spark does not pass to commit(); "" in a batch write
     partition: int
     stages: tuple[str, ...]
-    keys: frozenset[bytes]  # the streams that rows are for
-    rows: int
+    rows: Mapping[bytes, int]  # the number of rows for each stream
 
 
 def staged(sink: Sink, entries: Entries, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -53,14 +65,16 @@ def staged(sink: Sink, entries: Entries, batches: Iterator[pa.RecordBatch]) -> S
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
     batch = (context.getLocalProperty("streaming.sql.batchId") if context else None) or ""
-    stager = Stager(sink.access, f"{NAME}-task", f"{NAME}:{query or uuid4().hex}:{batch}", sink.stage_ttl_ms)
-    keys: set[bytes] = set()
+    prefix = f"{NAME}:{query or uuid4().hex}:{batch}"
+    stager = Stager(sink.access, f"{NAME}-task", prefix, sink.stage_ttl_ms, sink.copies)
+    counts: Counter[bytes] = Counter()
     for rows in batches:
         parts = list(entries.parts(rows))
-        keys.update(part.key for part in parts)
+        for part in parts:
+            counts[part.key] += part.rows
         stager.stage(parts)
     stager.finish()
-    return Staged(query, context.partitionId() if context else 0, tuple(stager.names), frozenset(keys), stager.rows)
+    return Staged(query, context.partitionId() if context else 0, tuple(stager.names), dict(counts))
 
 
 def of(messages: Messages) -> list[Staged]:
@@ -73,16 +87,23 @@ def names(messages: list[Staged]) -> list[str]:
     return [name for message in messages for name in message.stages]
 
 
+def rows_of(messages: list[Staged]) -> Counter[bytes]:
+    """The number of rows for each stream."""
+    counts: Counter[bytes] = Counter()
+    for message in messages:
+        counts.update(message.rows)
+    return counts
+
+
 def publisher(sink: Sink) -> Publisher:
     """What the driver publishes, drops and evicts with."""
-    return Publisher(sink.access, f"{NAME}-driver")
+    return Publisher(sink.access, f"{NAME}-driver", sink.copies)
 
 
 def evict(by: Publisher, sink: Sink, messages: list[Staged]) -> None:
     """Evict from the streams that were written to, as ``maxlen`` or ``maxage`` say."""
     if sink.maxlen is not None or sink.maxage_ms is not None:
-        keys = {key for message in messages for key in message.keys}
-        by.evict(sorted(keys), count=sink.maxlen, ms=sink.maxage_ms)
+        by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
 def drop(sink: Sink, messages: Messages) -> None:
@@ -108,14 +129,18 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query = done[0].query
         if not query:
             raise AssertionError("Spark did not tell the tasks which query they work for")
+        check = checks.of_batch(self.sink.check, self.sink.checkpoint, batchId, rows_of(done))
         with publisher(self.sink) as by:
             try:
-                by.publish(f"{NAME}:query:{query}", batchId, names(done))
+                by.publish(f"{NAME}:query:{query}", batchId, names(done), check)
             except StaleEpochError as error:
                 raise StaleError(
                     f"batch {batchId} of query {query} comes after a later one was published: another run of the query "
                     f"is ahead, or its checkpoint was put back to an older state ({error})"
                 ) from None
+            except ConflictError as error:
+                what = f"batch {batchId} of query {query}"
+                raise OtherBatchError(checks.explained(what, check, error)) from None
             evict(by, self.sink, done)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
@@ -143,12 +168,43 @@ class TidelogWriter(DataSourceArrowWriter):
             if self.sink.transaction is None:
                 by.publish_once(f"{NAME}:jobs", stages)
             else:
-                application, version = self.sink.transaction
-                try:
-                    by.publish(f"{NAME}:txn:{application}", version, stages)
-                except StaleEpochError:  # skipped, like a version that was published: as Delta does
-                    by.drop(stages)
+                self._publish_version(by, *self.sink.transaction, done)
             evict(by, self.sink, done)
+
+    def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
+        """Publish once for each version, application and option ``key``, as Delta does for each table."""
+        stages = names(done)
+        former = f"{NAME}:txn:{application}"
+        if passed(by, former, version):
+            log.warning("skipped: version %d or a later one was published under the fence %r", version, former)
+            by.drop(stages)
+            return
+        target = [application] if self.sink.key is None else [application, self.sink.key]
+        fence = f"{NAME}:txn:{json.dumps(target)}"
+        check = "" if self.sink.check == NONE else checks.of_rows(rows_of(done))
+        try:
+            by.publish(fence, version, stages, check)
+        except StaleEpochError:  # skipped, like a version that was published: as Delta does
+            by.drop(stages)
+        except ConflictError as error:
+            what = f"version {version} of application {application}"
+            raise OtherBatchError(checks.explained(what, check, error)) from None
 
     def abort(self, messages: Messages) -> None:
         drop(self.sink, messages)
+
+
+def passed(by: Publisher, fence: str, version: int) -> bool:
+    """Whether this version or a later one was published under a fence that is never published under again.
+
+    Fences were for an application with all its streams before they were for one of its streams.
+    """
+    try:
+        by.publish(fence, version, [f"{NAME}:none"])  # there is no such stage, so nothing is ever published
+    except StaleEpochError:
+        return True
+    except ReplyError as error:
+        if error.code != "NOSTAGE":
+            raise
+        return False
+    return True

@@ -13,14 +13,15 @@ Rule 2: Spark may call commit() and stop() late, or never: nothing depends on th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -29,8 +30,10 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.entries import StreamId
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, Columns
+from tidelog.spark.filters import Narrowed, narrowed
+from tidelog.spark.given import BATCH, STREAM, Given
 from tidelog.spark.offsets import ZERO, Ids, Offsets, Span, data_loss
-from tidelog.spark.options import BATCH, STREAM, Given, Source, for_sink, for_source, is_source
+from tidelog.spark.options import Source, for_sink, for_source, is_source
 from tidelog.spark.ranges import Range, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 
@@ -65,14 +68,20 @@ class TidelogDataSource(DataSource):
         return TidelogStreamWriter(for_sink(self.given, STREAM), schema)
 
 
-def planned(offsets: Offsets, spans: list[Span]) -> list[Range]:
-    """Spans as partitions: checked for losses, cut into ``minPartitions``, each with the server to read from."""
+def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Range]:
+    """Spans as partitions: checked, cut into ``minPartitions``, each with the server to read from.
+
+    DataLossError for what is gone, MistakenColumnError for columns that would be null by mistake.
+    """
     source = offsets.source
     if not spans:
         return []
     report(offsets.verify({span.key: span.after for span in spans}), source.fail_on_loss)
+    if made.wanted.names:
+        for key, entry in offsets.firsts(spans).items():
+            made.check_names(key, entry)
     replicas = offsets.servers.replicas() if source.from_replica else ()
-    pieces = offsets.split(spans, source.min_partitions)
+    pieces = offsets.split(spans, source.min_partitions, source.max_records)
     return [
         Range.of(span, replicas[number % len(replicas)] if replicas else "") for number, (span, _) in enumerate(pieces)
     ]
@@ -91,13 +100,32 @@ class TidelogReader(DataSourceReader):
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
         self.columns = Columns(schema, source.mode)
+        self.narrowed = Narrowed()
+
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802 - Spark's name
+        """Take what filters tell about what to read; Spark applies them all the same.
+
+        Spark refuses a source that has this method while spark.sql.python.filterPushdown.enabled is false, the default,
+        although it doesn't call it then. It finds out by ``__func__``, so this looks like the method that is inherited.
+        """
+
+        def push(filters: list[Filter]) -> Iterable[Filter]:
+            self.narrowed = narrowed(filters)
+            return filters
+
+        push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
+        return push
 
     def partitions(self) -> Sequence[InputPartition]:
         offsets = Offsets(self.source)
         try:
             starts = offsets.start()
             ends = offsets.end(starts)
-            return planned(offsets, [Span(key, starts[key], end) for key, end in ends.items()])
+            spans = [Span(key, starts[key], end) for key, end in ends.items()]
+            if self.narrowed != Narrowed():
+                spans = offsets.narrowed(spans, self.narrowed)
+            return planned(offsets, self.columns, spans)
         finally:
             offsets.close()
 
@@ -128,6 +156,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         if self.source.max_offsets is not None:
             return ReadMaxRows(self.source.max_offsets)
+        if self.source.max_bytes is not None:
+            return ReadMaxBytes(self.source.max_bytes)
         if self.source.min_offsets is not None:
             return ReadMinRows(self.source.min_offsets)
         return ReadAllAvailable()
@@ -140,8 +170,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spans = self._available(begun)
         if not isinstance(limit, ReadAllAvailable) and self.source.min_offsets is not None and self._target is None:
             spans = self._enough(spans, self.source.min_offsets)
-        if isinstance(limit, ReadMaxRows) and spans:
-            spans = self.offsets.limited(spans, limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable) and spans:  # Spark knows one limit, there may be two
+            if self.source.max_offsets is not None:
+                spans = self.offsets.limited(spans, self.source.max_offsets)
+            if self.source.max_bytes is not None:
+                spans = self.offsets.limited_bytes(spans, self.source.max_bytes)
         return written(begun | {span.key: span.end for span in spans})
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802 - Spark's name
@@ -156,7 +189,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if last < after and self.source.fail_on_loss:
                 info = self.offsets.infos([key])[key]
                 if info is None or info.last < after:
-                    raise data_loss(key, after, info, "it was deleted" if info is None else "it is shorter than before")
+                    what = "it was deleted" if info is None else "it is shorter than before"
+                    raise data_loss(self.source, key, after, info, what)
             end = last if self._target is None else min(last, self._target.get(key, ZERO))
             if end > after:
                 spans.append(Span(key, after, end))
@@ -169,7 +203,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone and self.source.subscription.pattern and self.source.fail_on_loss:
             for key, info in self.offsets.infos(gone).items():
                 if info is None:
-                    raise data_loss(key, begun[key], None, "it was deleted")
+                    raise data_loss(self.source, key, begun[key], None, "it was deleted")
 
     def _enough(self, spans: list[Span], least: int) -> list[Span]:
         """The spans if they have ``least`` entries in all, or if the longest delay is over; else none."""
@@ -185,7 +219,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         begun, ends = read(start), read(end)
         spans = [Span(key, begun.get(key, ZERO), last) for key, last in ends.items() if last > begun.get(key, ZERO)]
-        return planned(self.offsets, spans)
+        return planned(self.offsets, self.columns, spans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches(self.source, self.columns, partition)

@@ -109,11 +109,3 @@ def _decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:
         wide = array.cast(pa.decimal256(76, 38))
         return pc.round(wide, wanted.scale, "half_towards_infinity").cast(wanted)
-
-
-def text_or_replaced(words: pa.Array) -> pa.Array:
-    """A binary column as text, with replacement characters for what isn't UTF-8."""
-    try:
-        return words.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([word.decode("utf-8", "replace") for word in words.to_pylist()], pa.string())

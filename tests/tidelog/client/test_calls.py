@@ -52,6 +52,7 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         "TPUBLISH q 7 st su",
         [([b"published", 4], Published(True, 4)), ([b"skipped", 0], Published(False, 0))],
     ),
+    (calls.tpublish("q", 7, "st", check="c"), "TPUBLISH q 7 CHECK c st", [([b"published", 4], Published(True, 4))]),
     (calls.tdrop("st", b"su"), "TDROP st su", [(2, 2)]),
     (
         calls.tread("k"),

@@ -17,7 +17,17 @@ import pytest
 import redis
 import redis.asyncio
 
-from tidelog import MISSING, AsyncClient, Client, NoGroupError, NoStageError, Published, StaleEpochError, StreamId
+from tidelog import (
+    MISSING,
+    AsyncClient,
+    Client,
+    ConflictError,
+    NoGroupError,
+    NoStageError,
+    Published,
+    StaleEpochError,
+    StreamId,
+)
 from tidelog.client import calls
 from tidelog.testing import Server
 
@@ -121,6 +131,11 @@ def test_staging_and_publishing(client: Any) -> None:
         client.tpublish("query", 8, "task-3")
     assert client.tstage("task-3", 0, "k", ["n"], [(3,)]) == 1
     assert client.tdrop("task-3", "task-4") == 1
+    for check, now in (("ten", True), ("ten", False), ("", False)):
+        client.tstage("task-5", 0, "k", ["n"], [(5,)])
+        assert client.tpublish("query", 8, "task-5", check=check).now == now
+    with pytest.raises(ConflictError, match="was published with CHECK 'ten', not 'six'"):
+        client.tpublish("query", 8, "task-5", check="six")
     assert client.tdrop() == 0
 
 
@@ -365,7 +380,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 24
+    assert len(built) == 25
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)

@@ -9,7 +9,7 @@ import hiredis
 import pytest
 
 from tests.replication.proxy import Proxy
-from tidelog import Client, Published, StaleEpochError
+from tidelog import Client, ConflictError, Published, StaleEpochError
 from tidelog.client import publish
 from tidelog.client.access import Access
 from tidelog.client.publish import Part, Publisher, Stager
@@ -134,7 +134,10 @@ def test_refused_rows_and_epochs(client: Client, access: Access) -> None:
         with pytest.raises(ValueError, match="nothing to publish"):
             publisher.publish("job", 6, [])
         assert numbers(client, "a") == [1]
-        assert publisher.publish("job", 6, late).now
+        assert publisher.publish("job", 6, late, "two").now
+        assert not publisher.publish("job", 6, late, "two").now
+        with pytest.raises(ConflictError, match="CHECK 'two', not 'three'"):
+            publisher.publish("job", 6, late, "three")
     assert numbers(client, "a") == [1, 2]
 
 
@@ -170,7 +173,7 @@ def test_evicting(client: Client, access: Access) -> None:
         publisher.evict(["a"], ms=HOUR)
         assert client.tlen("a") == 2
         publisher.evict([], count=0)
-        with pytest.raises(TypeError, match="either count or ms"):
+        with pytest.raises(TypeError, match="give one of count, ms and before"):
             publisher.evict(["a"])
         client.redis.set("s", "no stream")
         with pytest.raises(ReplyError, match="WRONGTYPE"):

@@ -37,7 +37,7 @@ def test_the_default_row(load: Load, client: Client) -> None:
     assert [row["_id"] for row in rows] == [str(first), str(second)]
     assert [row["_ts"].replace(tzinfo=None) for row in rows] == [_local(first.time), _local(second.time)]
     assert rows[0]["fields"] == {"sensor": b"01", "temperature": b"35.6"}
-    assert rows[1]["fields"] == {"raw\N{REPLACEMENT CHARACTER}": b"\x00\xff", "sensor": b"b"}
+    assert rows[1]["fields"] == {r"raw\xff": b"\x00\xff", "sensor": b"b"}
 
 
 def _local(moment: datetime) -> datetime:
@@ -88,7 +88,7 @@ def test_bad_values_by_mode(load: Load, client: Client) -> None:
     ]
     assert values(load("n int, s string", subscribe="a", mode="permissive")) == [1, None, None, 4]
     assert values(load("n int", subscribe="a", mode="DROPMALFORMED")) == [1, None, 4]
-    with pytest.raises(Exception, match=r"field 'n' is b'two', which is no int32 \(mode is failfast"):
+    with pytest.raises(Exception, match=r"field 'n' is b'two', which is no int \(mode is failfast"):
         load("n int", subscribe="a", mode="failfast").collect()
 
 
@@ -118,6 +118,40 @@ def test_a_field_may_have_one_of_our_names(load: Load, client: Client) -> None:
     client.tappend("a", {"_id": "7", "_ts": "1.5", "fields": "x", "n": "1"})
     row = load("_id int, _ts double, fields string, n int not null", subscribe="a").collect()[0]
     assert tuple(row) == (7, 1.5, "x", 1)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("_ts long", "column _ts is bigint, and entries of stream 'a' have no such field: _ts is timestamp"),
+        ("_ID string", "column _ID is string, and entries of stream 'a' have no such field: _id is string"),
+        ("fields string, sensor string", "column fields is string, .* no such field: fields is map<string,binary>"),
+        ("Sensor string", "column Sensor is string, .* no such field, but sensor: names of fields are told apart by"),
+    ],
+)
+def test_columns_that_would_be_null_by_mistake(load: Load, client: Client, schema: str, message: str) -> None:
+    client.tappend("a", {"sensor": "1", "n": "2"})
+    with pytest.raises(Exception, match=message):
+        load(schema, subscribe="a").collect()
+
+
+def test_columns_that_are_null_for_a_reason(load: Load, client: Client) -> None:
+    client.tappend("a", {"sensor": "1", "Other": "2"})
+    row = load("none string, sensor string, Other string, other_ string", subscribe="a").collect()[0]
+    assert tuple(row) == (None, "1", "2", None)
+    client.tappend("b", {"sensor": "1", "SENSOR": "2"})
+    assert load("sensor string, _key string", subscribe="a,b").count() == 2
+
+
+def test_names_that_are_not_text(load: Load, client: Client) -> None:
+    names = [b"raw\xff", b"raw\xfe", b"raw\\xff", "ä".encode()]
+    client.tappend("a", [(name, b"%d" % number) for number, name in enumerate(names)])
+    row = load("fields map<string, binary>, `raw\\xff` int, n int, _corrupt string", subscribe="a").collect()[0]
+    expected = {r"raw\xff": b"0", r"raw\xfe": b"1", r"raw\x5cxff": b"2", "ä": b"3"}
+    assert row["fields"] == expected
+    assert row[r"raw\xff"] == 0
+    corrupt = load("`ä` boolean, _corrupt string", subscribe="a").collect()[0]["_corrupt"]
+    assert json.loads(corrupt) == {name: value.decode() for name, value in expected.items()}
 
 
 def test_wrong_options_fail_at_load(load: Load) -> None:
@@ -156,7 +190,10 @@ def test_starting_and_ending_by_time(load: Load, client: Client) -> None:
     per_key = json.dumps({"a": middle, "b": 0})
     assert sorted(values(load("n int", subscribe="a,b", startingOffsetsByTimestamp=per_key))) == [3, 4, 5, 10, 11]
     assert values(load("n int", subscribe="a,b", endingOffsetsByTimestamp=per_key)) == [0, 1, 2]
-    assert values(load("n int", subscribe="a", startingTimestamp=middle + 10**9)) == []
+    late = {"subscribe": "a", "startingTimestamp": middle + 10**9}
+    with pytest.raises(Exception, match=rf"startingTimestamp is {middle + 10**9}, and stream 'a' has no entry from"):
+        load("n int", **late).collect()
+    assert values(load("n int", startingOffsetsByTimestampStrategy="latest", **late)) == []
 
 
 def test_patterns_and_missing_keys(load: Load, client: Client) -> None:
@@ -167,7 +204,9 @@ def test_patterns_and_missing_keys(load: Load, client: Client) -> None:
     client.tappend(b"t:\xff", {"n": 7})
     assert sorted(values(load("n int", subscribePattern="t:.*"))) == [0, 1, 2, 3]
     assert values(load("n int", subscribePattern="nothing")) == []
-    assert values(load("n int", assign='["nothing"]')) == []
+    with pytest.raises(Exception, match=r"assign names what is no stream here: 'nothing' \(failOnMissing=false reads"):
+        load("n int", assign='["nothing", "t:1"]').collect()
+    assert values(load("n int", assign='["nothing", "t:1"]', failOnMissing="false")) == [0, 1]
     with pytest.raises(Exception, match=r"WRONGTYPE .*stream 't:3'"):
         load("n int", subscribe="t:3").collect()
 
@@ -183,6 +222,57 @@ def test_at_least_so_many_partitions(load: Load, client: Client) -> None:
     more_than_entries = load("n int", subscribe="b", minPartitions=9)
     assert more_than_entries.rdd.getNumPartitions() == 3
     assert sorted(values(more_than_entries)) == [1000, 1001, 1002]
+
+
+def test_at_most_so_many_entries_in_a_partition(load: Load, client: Client) -> None:
+    client.tmappend("a", ["n"], [(n,) for n in range(1000)])
+    fill(client, "b", range(1000, 1003))
+    frame = load("n int", subscribe="a,b", maxRecordsPerPartition=100)
+    assert frame.rdd.getNumPartitions() == 11
+    assert Counter(values(frame)) == Counter(range(1003))
+    assert load("n int", subscribe="a,b", maxRecordsPerPartition=100, minPartitions=20).rdd.getNumPartitions() >= 20
+    assert load("n int", subscribe="a,b", maxRecordsPerPartition=5000).rdd.getNumPartitions() == 2
+
+
+def test_filters_are_pushed_down(spark: SparkSession, load: Load, client: Client) -> None:
+    """One entry a partition: the number of partitions is what is read. Where nothing is, Spark has an empty one."""
+    import time
+
+    ids = []
+    for number in range(6):
+        ids.append(str(client.tappend("a", {"n": number})))
+        time.sleep(0.003)  # so that IDs and times differ by more than a millisecond
+    fill(client, "b", range(10, 13))
+    frame = load("_key string, _id string, _ts timestamp, n int", subscribe="a,b", maxRecordsPerPartition=1)
+    at = [f"timestamp_millis({entry.split('.')[0]})" for entry in ids]
+    cases = [
+        ("_key = 'a'", [0, 1, 2, 3, 4, 5], 6), ("_key in ('b', 'c')", [10, 11, 12], 3),
+        (f"_key = 'a' and _ts >= {at[4]}", [4, 5], 2), (f"_key = 'a' and _ts > {at[1]} and _ts < {at[4]}", [2, 3], 4),
+        (f"_key = 'a' and _ts = {at[3]}", [3], 1), (f"_id = '{ids[2]}'", [2], 1),
+        (f"_key = 'a' and _id > '{ids[2]}' and _id <= '{ids[4]}'", [3, 4], 3),
+        (f"_key = 'a' and _id in ('{ids[1]}', '{ids[2]}')", [1, 2], 2), (f"_ts < {at[0]}", [], 1),
+        ("_ts < timestamp'1960-01-01'", [], 1), ("_id > '2'", [], 9), ("_id = 'x'", [], 9), ("n = 11", [11], 9),
+        (f"not (_ts > {at[5]}) and _key = 'a'", [0, 1, 2, 3, 4, 5], 6), ("_key = 'none'", [], 1),
+    ]  # fmt: skip
+    for pushed in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+        try:
+            for condition, expected, read in cases:
+                found = frame.where(condition)
+                assert sorted(values(found)) == expected, condition
+                if pushed == "true":
+                    assert found.rdd.getNumPartitions() == read, condition
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_tables_and_views(spark: SparkSession, client: Client, tidelog_server: Server) -> None:
+    fill(client, "a", range(3))
+    options = f"USING tidelog OPTIONS (url '{tidelog_server.url}', subscribe 'a')"
+    with pytest.raises(Exception, match=r"CREATE TABLE is not possible.*CREATE TEMPORARY VIEW name USING tidelog"):
+        spark.sql(f"CREATE TABLE seen {options}")
+    spark.sql(f"CREATE TEMPORARY VIEW seen (n int) {options}")
+    assert [row["n"] for row in spark.sql("SELECT n FROM seen").collect()] == [0, 1, 2]
 
 
 def test_many_pages_in_several_tasks(load: Load, client: Client) -> None:
@@ -202,8 +292,10 @@ def test_data_loss(load: Load, client: Client) -> None:
     assert values(load("n int", subscribe="a", startingOffsets=begin, failOnDataLoss="false")) == [3, 4, 5]
     assert values(load("n int", subscribe="a")) == [3, 4, 5]  # earliest is the first entry there
     assert values(load("n int", subscribe="a", startingTimestamp=0)) == [3, 4, 5]
-    with pytest.raises(Exception, match="which the stream never reached"):
-        load("n int", subscribe="a", startingOffsets='{"a": "99999999999999.0"}').collect()
+    for wanted in ("99999999999999", "99999999999999-7"):
+        message = f"names ID {wanted}, which the stream never reached; what begins with ID {wanted} was wanted"
+        with pytest.raises(Exception, match=message):
+            load("n int", subscribe="a", startingOffsets=json.dumps({"a": wanted})).collect()
 
 
 def test_no_server_answers(load: Load, tidelog_server: Server) -> None:

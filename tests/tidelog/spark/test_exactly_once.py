@@ -144,6 +144,51 @@ def test_an_older_state_of_the_checkpoint_fails_the_query(
     assert written(client) == once(range(300))
 
 
+def forget(checkpoint: str, folder: str, batch: int) -> None:
+    """Remove what a checkpoint says of a batch."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (Path(checkpoint) / folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [("auto", "Spark has planned it anew since"), ("rows", "was published before with 10 rows, now it has 20")],
+)
+def test_a_checkpoint_that_goes_back_by_one_batch_fails_the_query(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str, check: str, message: str
+) -> None:
+    def run(check: str = check) -> None:
+        start(spark, tidelog_server.url, checkpoint, fenceCheck=check).awaitTermination(PATIENCE)
+
+    for begin in (0, 10):
+        fill(client, range(begin, begin + 10))
+        run()
+    for folder in ("offsets", "commits"):
+        forget(checkpoint, folder, 1)
+    fill(client, range(20, 30))
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"batch 1 of query .* {message}"):
+            run()
+        assert written(client) == once(range(20))
+    fill(client, range(30, 40))
+    run("none")  # what the message offers: the batch is skipped
+    assert written(client) == once(range(20)) + once(range(30, 40))
+
+
+def test_a_batch_that_is_run_again_is_skipped_by_each_check(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    total = 0
+    for check in ("auto", "offsets", "rows", "none"):
+        fill(client, range(total, total + 10))
+        total += 10
+        start(spark, tidelog_server.url, checkpoint, fenceCheck=check).awaitTermination(PATIENCE)
+        last = max(int(file.name) for file in (Path(checkpoint) / "commits").glob("[0-9]*"))
+        forget(checkpoint, "commits", last)  # as if the driver had died after publishing
+        start(spark, tidelog_server.url, checkpoint, pieces=5, fenceCheck=check).awaitTermination(PATIENCE)
+        assert written(client) == once(range(total))
+
+
 def test_complete_mode_appends_the_whole_result(
     spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
 ) -> None:
@@ -182,3 +227,33 @@ def test_for_each_batch_with_a_version(
         run()
     run()
     assert written(client) == once(range(250))
+
+
+def test_one_version_for_two_streams(
+    spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str
+) -> None:
+    fill(client, range(250))
+    url = tidelog_server.url
+    failed: list[int] = []
+
+    def write(frame: Any, batch: int) -> None:
+        frames = {"out": frame, "double": frame.selectExpr("n * 2 as n"), "": frame.selectExpr("'each' as _key", "n")}
+        for key, rows in frames.items():
+            writer = rows.write.format("tidelog").mode("append").option("url", url)
+            writer = writer.option("key", key) if key else writer
+            writer.option("txnAppId", "copy").option("txnVersion", batch).save()
+            if batch == 1 and key == "double" and not failed:
+                failed.append(batch)
+                raise RuntimeError("as asked for")
+
+    def run() -> None:
+        reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+        frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+
+    with pytest.raises(Exception, match="as asked for"):
+        run()
+    run()
+    assert written(client) == written(client, "each") == once(range(250))
+    assert written(client, "double") == once(range(0, 500, 2))

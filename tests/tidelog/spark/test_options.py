@@ -9,18 +9,9 @@ from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import Wire
-from tidelog.spark.options import (
-    BATCH,
-    DECLARED,
-    EARLIEST,
-    LATEST,
-    STREAM,
-    Given,
-    OptionError,
-    Source,
-    Where,
-    for_source,
-)
+from tidelog.spark.given import BATCH, DECLARED, STREAM, Given, OptionError
+from tidelog.spark.options import Source, for_source
+from tidelog.spark.places import EARLIEST, LATEST, Where
 from tidelog.testing import Server
 
 pytestmark = pytest.mark.quick
@@ -50,6 +41,15 @@ def test_how_servers_are_reached() -> None:
     }  # fmt: skip
     expected = Access(("redis://a", "rediss://b"), "u", "p", True, "/ca", "/cert", "/key", False, 1, 2, 3, 4)
     assert source(**SUB, **options).access == expected
+
+
+def test_sentinels() -> None:
+    options = {"sentinels": "a, b:5,[::1],rediss://c:6", "sentinelMaster": "tide", "sentinelPassword": "q"}
+    access = source(**SUB, **options).access
+    assert access.sentinels == ("redis://a:26379", "redis://b:5", "redis://[::1]:26379", "rediss://c:6")
+    assert (access.service, access.sentinel_username, access.sentinel_password) == ("tide", None, "q")
+    secure = source(**SUB, tls="true", sentinels="a,redis://b", sentinelMaster="tide").access
+    assert secure.sentinels == ("rediss://a:26379", "redis://b:26379")
 
 
 def test_messages_about_servers_name_options(tidelog_server: Server) -> None:
@@ -100,6 +100,18 @@ def test_places_by_key(options: dict[str, str], by_key: Where) -> None:
 WRONG = [
     ("", {}, "one of subscribe, subscribePattern, assign"),
     ("", {"subscribe": "a", "assign": '["a"]'}, "subscribe and assign contradict"),
+    ("", SUB | {"failOnMissing": "x"}, "failOnMissing must be true or false"),
+    ("", SUB | {"startingOffsetsByTimestampStrategy": "x"}, "Strategy must be one of error, latest"),
+    ("", SUB | {"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be a whole number, at least 1"),
+    ("", SUB | {"maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger must be a whole number, at least 1"),
+    (BATCH, SUB | {"maxBytesPerTrigger": "1"}, "maxBytesPerTrigger is for stream reads only"),
+    ("", SUB | {"sentinels": "a"}, "sentinels need sentinelMaster"),
+    ("", SUB | {"sentinels": "a", "sentinelMaster": "t", "url": "redis://a"}, "url and sentinels contradict"),
+    ("", SUB | {"sentinels": "a:b", "sentinelMaster": "t"}, "sentinels must be host:port, several by commas: 'a:b'"),
+    ("", SUB | {"sentinels": "http://a", "sentinelMaster": "t"}, "sentinels must be host:port"),
+    ("", SUB | {"sentinelMaster": "t"}, "sentinelMaster is given without sentinels"),
+    ("", SUB | {"sentinelPassword": "t"}, "sentinelPassword is given without sentinels"),
+    ("", SUB | {"sentinels": "a", "sentinelMaster": "t", "sentinelUsername": "u"}, "without sentinelPassword"),
     ("", {"subscribe": "a", "subscribePattern": "a"}, "subscribe and subscribePattern contradict"),
     ("", {"subscribe": ""}, "subscribe is empty"),
     ("", {"subscribe": "a,,b"}, "subscribe has an empty key"),

@@ -92,10 +92,13 @@ def test_the_key_of_each_row(spark: SparkSession, client: Client, to: Any) -> No
 
 
 def test_a_copy_of_the_default_row(client: Client, to: Any, load: Load) -> None:
-    client.tappend("a", {"x": "1", "y": b"\xff"})
-    client.tappend("a", {"z": "3"})
+    rows = [{b"x": b"1", b"y": b"\xff"}, {b"z": b"3", b"raw\xff": b"4", b"raw\xfe": b"5", b"raw\\xff": b"6"}]
+    for row in rows:
+        client.tappend("a", list(row.items()))
     to(load(subscribe="a").select("fields"), key="b").save()
-    assert [entry.fields for entry in client.trange("b")] == [{b"x": b"1", b"y": b"\xff"}, {b"z": b"3"}]
+    assert [entry.fields for entry in client.trange("b")] == rows
+    to(load(r"`raw\xff` string", subscribe="a").dropna(), key="c").save()
+    assert [entry.fields for entry in client.trange("c")] == [{b"raw\xff": b"4"}]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,9 @@ def test_a_copy_of_the_default_row(client: Client, to: Any, load: Load) -> None:
         ([(1,)], "n int", {"key": "a", "maxage": "old"}, "maxage must be a duration"),
         ([(1,)], "n int", {"key": "a", "txnAppId": "x"}, "txnAppId and txnVersion belong together"),
         ([(1,)], "n int", {"key": "a", "txnAppId": "x", "txnVersion": "x"}, "txnVersion must be a whole number"),
+        ([(1,)], "n int", {"key": "a", "fenceCheck": "rows"}, "fenceCheck is given without txnAppId"),
+        ([(1,)], "n int", {"key": "a", "fenceCheck": "offsets"}, "fenceCheck can't be offsets for a batch write"),
+        ([(1,)], "n int", {"key": "a", "fenceCheck": "x"}, "fenceCheck must be one of auto, offsets, rows, none"),
         ([(1,)], "n int", {"key": "a", "stageTtlMs": "0"}, "stageTtlMs must be a whole number, at least 1000"),
         ([(1,)], "n int", {"key": ""}, "key is empty"),
     ],
@@ -143,7 +149,7 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(spark: SparkSession, client: 
         to(broken, key="b").save()
     assert client.tlen("b") == 0
     client.redis.set("s", "no stream")
-    with pytest.raises(Exception, match="WRONGTYPE"):
+    with pytest.raises(Exception, match=r"WRONGTYPE .*stream 's'"):
         to(spark.range(10), key="s").save()
 
 
@@ -165,4 +171,23 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, client
         assert client.tlen("a") == length
     to(spark.range(10), key="a", txnAppId="other", txnVersion=1).save()
     assert client.tlen("a") == 30
+    assert stages(client) == 0
+
+
+def test_a_version_is_written_again_with_other_rows(spark: SparkSession, client: Client, to: Any) -> None:
+    to(spark.range(10), key="a", txnAppId="app", txnVersion=3).save()
+    message = "version 3 of application app was published before with 10 rows, now it has 11"
+    with pytest.raises(Exception, match=message):
+        to(spark.range(11), key="a", txnAppId="app", txnVersion=3).save()
+    to(spark.range(11), key="a", txnAppId="app", txnVersion=3, fenceCheck="none").save()
+    assert client.tlen("a") == 10
+    assert stages(client) == 0
+
+
+def test_fences_that_were_for_all_streams_of_an_application(spark: SparkSession, client: Client, to: Any) -> None:
+    client.tstage("one", 0, "a", ["n"], [(1,)])
+    client.tpublish("spark-tidelog-sink:txn:app", 3, "one")
+    for version, length in ((2, 1), (3, 1), (4, 11), (4, 11)):
+        to(spark.range(10), key="a", txnAppId="app", txnVersion=version).save()
+        assert client.tlen("a") == length
     assert stages(client) == 0

@@ -134,6 +134,18 @@ def test_at_most_so_many_entries_in_a_batch(job: Job, client: Client) -> None:
     assert any(number in job.batches[0] for number in range(1000, 1010))
 
 
+def test_about_so_many_bytes_in_a_batch(job: Job, client: Client) -> None:
+    for key, size in (("a", 40), ("b", 10)):
+        client.tmappend(key, ["n", "text"], [(number, "x" * size) for number in range(100)])
+    got = job.run(subscribe="a,b", maxBytesPerTrigger=1800)  # some 47 and 17 bytes an entry: 6,400 in all
+    assert Counter(got) == Counter([*range(100)] * 2)
+    assert 3 <= len(job.sizes()) <= 6
+    append(client, "a", *range(50))
+    job.batches.clear()
+    job.run(subscribe="a,b", maxBytesPerTrigger=10**9, maxOffsetsPerTrigger=20)
+    assert job.sizes() == [20, 20, 10]
+
+
 def test_fewer_entries_in_a_batch_than_streams(job: Job, client: Client) -> None:
     for number in range(6):
         append(client, f"s{number}", number, number + 10)
@@ -264,3 +276,42 @@ def test_what_the_checkpoint_holds(job: Job, client: Client, checkpoint: str) ->
     job.run()
     with open(f"{checkpoint}/offsets/0") as file:
         assert json.loads(file.read().splitlines()[-1]) == {"a": last}
+
+
+def test_how_far_a_query_is_behind(
+    spark: SparkSession, job: Job, client: Client, tidelog_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tidelog.spark.lag import Lag
+
+    reports: list[dict[str, int]] = []
+
+    class Watched(Lag):
+        def report(self, query: str, name: str | None, behind: Any) -> None:
+            reports.append(dict(behind))
+
+    lag = Watched(url=tidelog_server.url)
+    spark.streams.addListener(lag)
+    try:
+        append(client, "a", *range(50))
+        job.start(trigger={"processingTime": "100 milliseconds"}, maxOffsetsPerTrigger=20)
+        until(lambda: len(reports) >= 3)
+        assert reports[:3] == [{"a": 30}, {"a": 10}, {"a": 0}]
+        assert job.query is not None
+        assert lag.behind[job.query.id] == {"a": 0}
+        tidelog_server.stop()
+        job.stop()
+        until(lambda: not lag.behind)
+    finally:
+        spark.streams.removeListener(lag)
+
+
+def test_a_stream_that_does_not_exist_yet(job: Job, client: Client) -> None:
+    job.start()
+    until(lambda: job.query and job.query.lastProgress)
+    append(client, "a", 1)
+    until(lambda: job.got == [1])
+    assert job.query is not None
+    job.query.stop()
+    job.checkpoint += "2"
+    with pytest.raises(Exception, match="subscribe names what is no stream here: 'b'"):
+        job.start(subscribe="a,b", failOnMissing="true").awaitTermination(int(PATIENCE))

@@ -1,0 +1,38 @@
+"""TMAPPEND and TSTAGE of rows that the caller has packed: no value is looked at again.
+
+    *8 TMAPPEND orders FIELDS 2 id item VALUES  $1 7 $3 tea ...
+    made here                                   the caller's: RESP bulk strings, row by row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import hiredis
+
+from tidelog.client.calls import Call, Name, Value, read_span
+from tidelog.client.entries import Span
+
+T = TypeVar("T")
+
+
+def tmappend_packed(key: Name, fields: Sequence[Name], rows: int, values: bytes) -> Call[Span]:
+    """``calls.tmappend`` of packed rows: ``values`` are RESP bulk strings, ``rows * len(fields)`` of them."""
+    return _packed_rows(("TMAPPEND", key), fields, rows, values, read_span)
+
+
+def tstage_packed(
+    stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: int, values: bytes
+) -> Call[int]:  # fmt: skip
+    """``calls.tstage`` of packed rows: ``values`` are RESP bulk strings, ``rows * len(fields)`` of them."""
+    return _packed_rows(("TSTAGE", stage, ttl, key), fields, rows, values, int)
+
+
+def _packed_rows(
+    head: tuple[Value, ...], fields: Sequence[Name], rows: int, values: bytes, read: Callable[[Any], T]
+) -> Call[T]:
+    args: tuple[Value, ...] = (*head, "FIELDS", len(fields), *fields, "VALUES")
+    start: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # its annotation is wrong: any length
+    count = len(args) + rows * len(fields)
+    return Call(args, read, packed=b"*%d%s%s" % (count, start[start.index(b"\r\n") :], values))

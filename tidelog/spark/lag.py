@@ -1,0 +1,94 @@
+"""How far queries are behind their streams. Spark passes no metrics of a Python source on; it passes on its offsets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from tidelog.client import calls
+from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers
+from tidelog.client.wire import ReplyError
+from tidelog.spark.given import Given
+from tidelog.spark.options import access_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+log = logging.getLogger(__name__)
+
+Offset = Mapping[str, StreamId]
+
+
+class Lag(StreamingQueryListener):
+    """Counts, after each batch, the entries that a query has not read yet.
+
+    >>> lag = Lag(url="redis://localhost:6379")
+    >>> spark.streams.addListener(lag)
+
+    Options are those of the source that say how servers are reached; ``.`` is written ``_``. OptionError for others.
+    ``behind`` is ``{query ID: {stream: entries}}``, as of the last batch of each query that runs. A class of yours may
+    replace ``report``. If the server does not answer, that is logged and the figures stay as they were.
+    """
+
+    def __init__(self, **options: str) -> None:
+        self.behind: dict[str, dict[str, int]] = {}
+        given = Given({name.replace("_", "."): text for name, text in options.items()})
+        self._servers = Servers(access_of(given), "lag")
+        self._lock = threading.Lock()  # Spark calls from threads of its own
+
+    def report(self, query: str, name: str | None, behind: Mapping[str, int]) -> None:
+        """Called after each batch. ``name`` is the query's, None if it has none."""
+        log.info("query %s is %d entries behind: %s", name or query, sum(behind.values()), dict(behind))
+
+    def count(self, progress: StreamingQueryProgress) -> dict[str, int]:
+        """The entries of each stream that were there when the batch was planned and that it did not reach."""
+        ends: dict[str, tuple[StreamId, StreamId]] = {}
+        for source in progress.sources:
+            read, latest = _offset(source.endOffset), _offset(source.latestOffset)
+            for key, last in latest.items():
+                ends[key] = (read.get(key, StreamId(0, 0)), last)
+        with self._lock:
+            replies = self._servers.ask(*[calls.tcount(key, f"({after}", last) for key, (after, last) in ends.items()])
+        counted = zip(ends, replies, strict=True)
+        return {key: 0 if isinstance(reply, ReplyError) else reply for key, reply in counted}
+
+    # -- as Spark calls them ------------------------------------------------------------------------------------
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        progress = event.progress
+        try:
+            behind = self.count(progress)
+        except (OSError, ReplyError) as error:
+            log.warning("the lag of query %s is not known: %s", progress.id, error)
+            return
+        self.behind[str(progress.id)] = behind
+        self.report(str(progress.id), progress.name, behind)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        self.behind.pop(str(event.id), None)
+
+
+def _offset(text: str | None) -> dict[str, StreamId]:
+    """An offset of ours, as Spark shows it; {} for one of another source."""
+    try:
+        found = json.loads(text or "{}")
+        return {key: StreamId.parse(last) for key, last in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}

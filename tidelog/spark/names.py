@@ -1,0 +1,45 @@
+r"""Names of fields as text and back. A field's name is any bytes, a column's and a map key's name is UTF-8.
+
+Each byte that is not part of UTF-8 is written as ``\xff``, with two lower-case hex digits. A backslash that would be
+read as the beginning of such an escape is written as ``\x5c``. All other names are as they are. So different names stay
+different, and each comes back as it was.
+
+    b"raw\xff"   raw\xff        b"a\\b"     a\b
+    b"\\xff"     \x5cxff        b"\\xFF"    \xFF
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
+LIKE_ONE: Final = re.compile(r"\\(?=x[0-9a-f]{2})")
+NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of such bytes
+
+
+def as_text(name: bytes) -> str:
+    """A field's name as text."""
+    text = LIKE_ONE.sub(r"\\x5c", name.decode("utf-8", "surrogateescape"))
+    return NOT_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
+
+
+def as_bytes(text: str) -> bytes:
+    """The name that is written as this text."""
+    return ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())
+
+
+def texts(names: pa.Array) -> pa.Array:
+    """A binary column of names as text."""
+    try:
+        made = names.cast(pa.string())
+        if not pc.any(pc.match_substring(made, "\\x")).as_py():
+            return made
+    except pa.ArrowInvalid:
+        pass
+    distinct = names.dictionary_encode()
+    dictionary = pa.array(map(as_text, distinct.dictionary.to_pylist()), pa.string())
+    return dictionary.take(distinct.indices)

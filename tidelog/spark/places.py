@@ -1,0 +1,138 @@
+"""What to read, and where to begin and to end, as options say it. offsets.py looks it up on the server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tidelog.client.entries import StreamId
+from tidelog.spark.given import Given, OptionError
+
+NO_ID: Final = StreamId(0, 0)
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a stream as an option names it."""
+
+    kind: Literal["earliest", "latest", "id", "time"]
+    id: StreamId = NO_ID  # for kind "id"; for kind "time", the first ID of that millisecond
+    text: str = field(default="", compare=False)  # for kind "id": as it was given
+
+
+EARLIEST: Final = Where("earliest")
+LATEST: Final = Where("latest")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to begin, or to end: one place for all keys, or one for each."""
+
+    option: str  # the option that they come from, for messages
+    everywhere: Where | None
+    by_key: Mapping[str, Where] = field(default_factory=dict)
+
+    def named(self, key: str) -> Where | None:
+        """The place for this key; None if the option does not name it."""
+        return self.everywhere or self.by_key.get(key)
+
+
+def places_of(given: Given, names: tuple[str, ...], default: Where, refused: Where | None) -> Places:
+    name = given.at_most_one(names)
+    if name is None:
+        return Places(names[-1], default)
+    text = given.filled(name) or ""
+    if name in ("startingTimestamp", "endingTimestamp"):
+        return Places(name, Where("time", StreamId(given.needed(name))))
+    by_time = name.endswith("ByTimestamp")
+    if not by_time and text.strip().lower() in ("earliest", "latest"):
+        where = Where(text.strip().lower())  # type: ignore[arg-type]  # one of the two, as just checked
+        if where == refused:
+            raise OptionError(f"{name} can't be {where.kind}: there would be nothing to read")
+        return Places(name, where)
+    read = _time if by_time else _place
+    places = {key: read(name, key, value) for key, value in _object(name, text).items()}
+    if not places:
+        raise OptionError(f"{name} names no key")
+    for key, where in places.items():
+        if where == refused:
+            raise OptionError(f"{name} can't be {where.kind}, as it is for key {key!r}: there would be nothing to read")
+    return Places(name, None, places)
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        what = "JSON" if name.endswith("ByTimestamp") else "earliest, latest or JSON"
+        raise OptionError(f'{name} must be {what} such as {{"key": ...}}: {text!r} ({error})') from None
+    if not isinstance(value, dict):
+        raise OptionError(f'{name} must be a JSON object such as {{"key": ...}}: {text!r}')
+    return value
+
+
+def _place(name: str, key: str, value: object) -> Where:
+    """From ``earliest``, ``latest``, an ID as text, milliseconds as a number, or Kafka's -2 and -1."""
+    known = {"earliest": EARLIEST, "latest": LATEST, -2: EARLIEST, -1: LATEST}
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        where = known.get(value)
+        if where is not None:
+            return where
+        try:
+            return Where("id", StreamId.parse(str(value)), str(value))
+        except ValueError:
+            pass
+    raise OptionError(f"{name} for key {key!r} must be earliest, latest or an ID (ms.seq): {value!r}")
+
+
+def _time(name: str, key: str, value: object) -> Where:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+        raise OptionError(f"{name} for key {key!r} must be milliseconds since 1970: {value!r}")
+    return Where("time", StreamId(value))
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The keys to read: those named, or those whose whole name matches a pattern."""
+
+    option: str
+    keys: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+def subscription_of(given: Given) -> Subscription:
+    name = given.at_most_one(SUBSCRIPTIONS)
+    if name is None:
+        raise OptionError(f"one of {', '.join(SUBSCRIPTIONS)} must say what to read")
+    text = given.filled(name) or ""
+    if name == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern is no regular expression: {text!r} ({error})") from None
+        return Subscription(name, pattern=text)
+    keys = _assigned(text) if name == "assign" else [key.strip() for key in text.split(",")]
+    if not keys or not all(keys):
+        raise OptionError(f"{name} has an empty key: {text!r}")
+    if len(set(keys)) < len(keys):
+        raise OptionError(f"{name} names a key twice: {text!r}")
+    return Subscription(name, tuple(keys))
+
+
+def _assigned(text: str) -> list[str]:
+    """A JSON array of keys; or an object as for Kafka, where a stream's only partition is 0."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f'assign must be JSON such as ["key"]: {text!r} ({error})') from None
+    if isinstance(value, dict) and all(partitions == [0] for partitions in value.values()):
+        value = list(value)
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise OptionError(f'assign must be a JSON array of keys, or {{"key": [0]}}: {text!r}')
+    return value
