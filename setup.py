@@ -36,12 +36,14 @@ def packages_of(*tops: str) -> list[str]:
 HOT = [
     "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
     *modules("storage"),
-    "commands/context.py", "commands/declare.py", "commands/grammar.py", "commands/parse.py", "commands/session.py",
+    "commands/context.py", "commands/declare.py", "commands/grammar.py", "commands/parse.py", "commands/parts.py",
+    "commands/session.py",
     *modules("commands/streams"),
     "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
-    "respserver/data.py", "respserver/gates.py", "respserver/server.py", "respserver/ticks.py",
+    "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
+    "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", *modules("respserver/execution"),
-    "respserver/observe/slowlog.py",
+    "respserver/observe/slowlog.py", "respserver/observe/traffic.py",
 ]  # fmt: skip
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from commands.acl.denials import Denials
+from commands.acl.user import User
 from commands.session import Session
 from storage.keyspace import Keyspace
 
@@ -60,21 +62,59 @@ class Block:
 
 
 class Await:
-    """Returned if the client must wait for replicas or the disk (WAIT, WAITAOF).
+    """Returned if the client must wait for replicas or the disk (WAIT, WAITAOF, SAVE).
 
-    ``check()`` returns the reply, or None to go on waiting. It is called when a replica has acknowledged or the log was
-    synced. ``at_timeout()`` returns the reply at ``deadline`` (ms since epoch; 0: never).
+    ``check()`` returns the reply, or None to go on waiting. It is called when a replica has acknowledged, the log was
+    synced, or a checkpoint has ended. ``at_timeout()`` returns the reply at ``deadline`` (ms since epoch; 0: never).
+    ``firm``: nothing else ends it, neither CLIENT UNBLOCK nor another role of this server.
     """
 
-    __slots__ = ("at_timeout", "check", "deadline")
+    __slots__ = ("at_timeout", "check", "deadline", "firm")
 
-    def __init__(self, deadline: int, check: Callable[[], bytes | None], at_timeout: Callable[[], bytes]) -> None:
+    def __init__(
+        self, deadline: int, check: Callable[[], bytes | None], at_timeout: Callable[[], bytes], firm: bool = False
+    ) -> None:
+        self.firm = firm
         self.deadline = deadline
         self.check = check
         self.at_timeout = at_timeout
 
 
-Reply = bytes | Chunks | Block | Await
+class Delay(Await):
+    """Returned if the call must not be answered before ``deadline`` (a login after failures); at_timeout() makes it.
+
+    at_timeout() may raise CommandError. Nothing else ends the wait, except the connection's end.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, deadline: int, at_timeout: Callable[[], bytes]) -> None:
+        super().__init__(deadline, _never, at_timeout)
+
+
+def _never() -> bytes | None:
+    return None
+
+
+class Slices:
+    """Returned if a command has more to do than other clients should wait for: their commands run between its slices.
+
+    ``step(ctx)`` does the next slice, of some milliseconds at most. It returns the reply with the last one, else None,
+    and raises CommandError to end. A command that has begun is finished, even if its client is gone. Until then no
+    other command of the client runs. ``writes``: whether slices change data, which only a leader may. Inside EXEC all
+    slices are done at once.
+
+    For the data, such a command is a row of shorter ones: others see what the slices so far have done.
+    """
+
+    __slots__ = ("step", "writes")
+
+    def __init__(self, step: Callable[[Context], bytes | Chunks | None], writes: bool) -> None:
+        self.step = step
+        self.writes = writes
+
+
+Reply = bytes | Chunks | Block | Await | Slices
 
 
 class Context:
@@ -102,6 +142,8 @@ class ServerParts(Protocol):
 
     @property
     def clients(self) -> ClientsPart: ...
+    @property
+    def users(self) -> UsersPart: ...
     @property
     def pauses(self) -> PausesPart: ...
     @property
@@ -142,6 +184,38 @@ class ClientsPart(Protocol):
     def get(self, client_id: int) -> Session | None: ...
 
 
+class UsersPart(Protocol):
+    """Users: for ACL, AUTH, HELLO, RESET. A change concerns connected clients at once."""
+
+    @property
+    def default(self) -> User:
+        """The user of clients that have not logged in."""
+    @property
+    def denials(self) -> Denials:
+        """ACL LOG."""
+    def get(self, name: bytes) -> User | None: ...
+    def all(self) -> list[User]:
+        """In the order of their names."""
+    def change(self, caller: Session, name: bytes, words: list[bytes]) -> None:
+        """ACL SETUSER: change a user, or make a new one. Raises CommandError; then nothing has changed."""
+    def delete(self, caller: Session, names: list[bytes]) -> int:
+        """ACL DELUSER: returns how many there were. Raises CommandError for ``default``; then none is deleted."""
+    def load(self, caller: Session) -> None:
+        """ACL LOAD. Raises CommandError; then nothing has changed."""
+    def save(self) -> None:
+        """ACL SAVE. Raises CommandError."""
+    def secret(self, count: int) -> bytes:
+        """Random bytes for a password."""
+    def greet(self, session: Session) -> None:
+        """Give a new client, or one that has sent RESET, the user that it begins with."""
+    def wait(self, session: Session) -> int:
+        """Admit a login: the ms after which it may be tried; 0: at once."""
+    def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
+        """Raises CommandError (WRONGPASS). ``command``: AUTH or HELLO, as it was sent."""
+    def note(self, session: Session, reason: str, what: bytes) -> None:
+        """Add the denial of a call to ACL LOG. ``reason``, ``what``: of a ``commands.acl.check.Denial``."""
+
+
 class PausesPart(Protocol):
     """For CLIENT PAUSE."""
 
@@ -174,7 +248,7 @@ class PubSubPart(Protocol):
 
 
 class ConfigPart(Protocol):
-    """For CONFIG, and the password."""
+    """For CONFIG."""
 
     def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
@@ -182,8 +256,6 @@ class ConfigPart(Protocol):
     def rewrite(self) -> None:
         """Raises CommandError."""
     def value(self, name: str) -> str: ...
-    def check_password(self, user: bytes, password: bytes) -> bool:
-        """Whether they are right, compared in constant time."""
 
 
 class WritesPart(Protocol):
@@ -198,11 +270,20 @@ class WritesPart(Protocol):
 class CheckpointsPart(Protocol):
     """For SAVE and related commands. ``session``: the caller, whose writes so far are in the checkpoint."""
 
-    def save(self, session: Session) -> None:
-        """Write a checkpoint before returning. Raises CommandError."""
-    def begin(self, session: Session) -> bool:
-        """Start one in the background. Returns False if one is running. Raises CommandError."""
-    def schedule(self) -> None:
+    def save(self, session: Session) -> Callable[[], str | None]:
+        """Start one. Returns what tells how it ended: the text of an error, empty for none; None until then.
+
+        Raises CommandError, also if one is running.
+        """
+    @property
+    def rewriting(self) -> bool:
+        """Whether one for BGREWRITEAOF is running."""
+    def begin(self, session: Session, rewrite: bool) -> bool:
+        """Start one in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is running.
+
+        Raises CommandError.
+        """
+    def schedule(self, rewrite: bool) -> None:
         """Start one as soon as possible."""
     def last(self) -> int:
         """Unix seconds of the last successful one."""
@@ -245,6 +326,8 @@ class StatsPart(Protocol):
     """For INFO and MEMORY."""
 
     def info(self, sections: list[str]) -> str: ...
+    def ready(self, sections: list[str]) -> bool:
+        """Prepare info() for these sections, for some milliseconds. True once it costs little."""
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
     def memory(self) -> dict[str, int]:
@@ -275,6 +358,8 @@ class LatencyPart(Protocol):
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
         """Event -> [(unix seconds, ms), ...]."""
+    def worst(self, event: str) -> int:
+        """The most ms of an event since it was reset, also if that sample is no longer kept; 0: there is none."""
     def reset(self, events: list[str]) -> int:
         """Forget the named events, or all if none is named. Returns how many there were."""
 

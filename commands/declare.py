@@ -11,19 +11,33 @@ A mistake in a declaration is a ValueError at import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.grammar import Arg, KeySpec, arg, block, count_words, key, key_specs, oneof, opt, repeat, token
+from commands.grammar import (
+    Arg,
+    KeySpec,
+    arg,
+    block,
+    count_words,
+    key,
+    key_specs,
+    oneof,
+    opt,
+    repeat,
+    shown_flag,
+    token,
+)
 from commands.summaries import summary_of
 from resp import errors
 from resp.errors import CommandError
+from storage.keyspace import Keyspace
 
 __all__ = [
-    "FLAGS", "GROUPS", "TABLE", "TRAITS", "Arg", "BatchHandler", "Command", "Handler", "KeySpec", "all_commands", "arg",
-    "batch", "block", "command",
+    "DECLARED", "FLAGS", "GROUPS", "TABLE", "TRAITS", "Arg", "BatchHandler", "Command", "Handler", "KeySpec",
+    "all_commands", "arg", "batch", "block", "command",
     "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
     "token", "top_commands",
 ]  # fmt: skip
@@ -34,6 +48,11 @@ Handler = Callable[[Context, list[bytes]], Reply]
 # (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have each call
 # handled alone.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
+# The position of the key after a token, where a search for the word could be misled by arguments that look like it; 0
+# if there is none.
+KeyAfterToken = Callable[[Sequence[bytes]], int]
+# Keys that a call changes without naming them, as far as they are known before it runs.
+Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
 
@@ -71,9 +90,9 @@ class Command:
     """A command as declared, and its stats."""
 
     __slots__ = (
-        "acl_categories", "args", "arity", "batch", "called", "calls", "complexity", "failed", "first", "flags",
-        "group", "handler", "hot_least", "hot_most", "key_specs", "last", "name",
-        "rejected", "since", "step", "subcommands", "traits", "usec", "write", "writes",
+        "acl_categories", "adds", "args", "arity", "batch", "called", "calls", "channels", "complexity", "failed",
+        "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_specs", "last", "name",
+        "reaches", "reads", "rejected", "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +126,11 @@ class Command:
         self.flags = flags
         self.write = "write" in flags
         self.writes = writes  # whether a call changes data; None: all calls of a write command do
+        self.adds: Callable[[list[bytes]], bool] | None = None  # whether a denyoom call adds data; None: all do
+        self.reads: Callable[[list[bytes]], bool] | None = None  # whether a call reads what its keys hold; None: all do
+        self.key_after_token: KeyAfterToken | None = None
+        self.reaches: Reaches | None = None
+        self.channels = ""  # which arguments are channels: first, all, or all as patterns; "": none
         self.traits = traits
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
         # stats since the start or CONFIG RESETSTAT, kept by the dispatcher
@@ -131,6 +155,22 @@ class Command:
     def changes(self, argv: list[bytes]) -> bool:
         """Whether this call changes data."""
         return self.write and (self.writes is None or self.writes(argv))
+
+    def grows(self, argv: list[bytes]) -> bool:
+        """Whether this call may need memory for data: it is refused beyond maxmemory."""
+        return "denyoom" in self.flags and (self.adds is None or self.adds(argv))
+
+    def keys(self, argv: Sequence[bytes]) -> list[tuple[int, KeySpec]]:
+        """Where the keys are in argv, each with its spec."""
+        found: list[tuple[int, KeySpec]] = []
+        for spec in self.key_specs:
+            if spec.keyword and self.key_after_token is not None:
+                at = self.key_after_token(argv)
+                if at:
+                    found.append((at, spec))
+            else:
+                found += [(at, spec) for at in spec.positions(argv)]
+        return found
 
     def takes(self, count: int) -> bool:
         """Whether it can be called with ``count`` words, its name included."""
@@ -162,17 +202,24 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 # -- the table -------------------------------------------------------------------------------------------------
 # All top-level commands by name in lower and in upper case, so that the fast path needs one lookup.
 TABLE: Final[dict[bytes, Command]] = {}
+# All commands, containers and subcommands by their declared names; rename-command does not concern it.
+DECLARED: Final[dict[str, Command]] = {}
 
 
 def command(
     name: str, *args: Arg, flags: str = "", group: str = "stream", since: str = "0.1.0", complexity: str = "O(1)",
     arity: int | None = None, acl: str = "", traits: str = "", writes: Callable[[list[bytes]], bool] | None = None,
+    reads: Callable[[list[bytes]], bool] | None = None, key_after_token: KeyAfterToken | None = None,
+    reaches: Reaches | None = None, channels: str = "", adds: Callable[[list[bytes]], bool] | None = None,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
     """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand, which makes its container, too.
 
     ``flags``, ``traits`` and ``acl`` (categories that follow neither from the flags nor from the group) are
     space-separated. ``arity`` overrides that of the argument tree. ``writes(argv)``: whether a call of a write command
-    changes data; without it, all calls do. The first docstring line is the summary.
+    changes data; without it, all calls do. ``reads(argv)``: whether a call of a command whose keys have the flag ACCESS
+    reads what they hold; without it, all calls do. ``key_after_token``, ``reaches``: see these types. ``channels``:
+    which arguments name channels of pub/sub, ``first``, ``all``, or ``patterns`` for patterns only. ``adds(argv)``:
+    whether a call of a denyoom command adds data; without it, all calls do. The first docstring line is the summary.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -182,6 +229,8 @@ def command(
             name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
             tuple(acl.split()), frozenset(traits.split()), writes,
         )  # fmt: skip
+        declared.reads, declared.adds = reads, adds
+        declared.key_after_token, declared.reaches, declared.channels = key_after_token, reaches, channels
         _register(declared)
         return handler
 
@@ -206,7 +255,7 @@ def _register(new: Command) -> None:
             old = _container(top, new.group, new.since)
         if sub.encode() in old.subcommands:
             raise ValueError(f"{new.name} is declared twice")
-        old.subcommands[sub.encode()] = new
+        old.subcommands[sub.encode()] = DECLARED[new.name] = new
         old.hot_least = 1 << 62
         return
     if old is not None:
@@ -214,14 +263,14 @@ def _register(new: Command) -> None:
             raise ValueError(f"{new.name} is declared twice")
         new.subcommands = old.subcommands  # COMMAND is a command and a container
         new.hot_least = 1 << 62
-    TABLE[top.encode()] = TABLE[top.upper().encode()] = new
+    TABLE[top.encode()] = TABLE[top.upper().encode()] = DECLARED[top] = new
 
 
 def _container(name: str, group: str, since: str) -> Command:
     made = Command(
         name, _no_subcommand, (), frozenset(), group, since, "Depends on subcommand.", -2, (),
     )  # fmt: skip
-    TABLE[name.encode()] = TABLE[name.upper().encode()] = made
+    TABLE[name.encode()] = TABLE[name.upper().encode()] = DECLARED[name] = made
     return made
 
 
@@ -287,7 +336,7 @@ def all_commands() -> Iterator[Command]:
 # -- documentation ---------------------------------------------------------------------------------------------
 def find_keys(cmd: Command, argv: Sequence[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
     """The keys in argv, each with its key flags, for COMMAND GETKEYS and GETKEYSANDFLAGS."""
-    return [(argv[at], spec.flags) for spec in cmd.key_specs for at in spec.positions(argv)]
+    return [(argv[at], spec.flags) for at, spec in cmd.keys(argv)]
 
 
 def syntax(cmd: Command) -> str:
@@ -370,7 +419,7 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
     else:
         begin = {"type": "index", "spec": {"index": spec.index}}
     return {
-        "flags": frozenset(spec.flags),
+        "flags": frozenset(map(shown_flag, spec.flags)),
         "begin_search": begin,
         "find_keys": {"type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 0}},
     }

@@ -14,7 +14,9 @@ ARG_TYPES: Final = frozenset(
     ("string", "integer", "double", "key", "pattern", "unix-time", "pure-token", "oneof", "block")
 )
 
-KEY_FLAGS: Final = frozenset(("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSERT", "DELETE", "not_key", "incomplete"))
+KEY_FLAGS: Final = frozenset(
+    ("RO", "RW", "OW", "RM", "ACCESS", "UPDATE", "INSERT", "DELETE", "VARIABLE_FLAGS", "not_key", "incomplete")
+)
 
 
 class Arg:
@@ -110,10 +112,15 @@ def repeat(node: Arg) -> Arg:
 
 
 # -- keys ------------------------------------------------------------------------------------------------------
+def shown_flag(flag: str) -> str:
+    """A key flag as Redis prints it: only the first four are in upper case."""
+    return flag if len(flag) == 2 else flag.lower()
+
+
 class KeySpec:
     """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
 
-    __slots__ = ("flags", "index", "keyword", "last", "step")
+    __slots__ = ("flags", "index", "keyword", "last", "reads", "step", "writes")
 
     def __init__(self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int) -> None:
         self.flags = flags
@@ -121,6 +128,8 @@ class KeySpec:
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
         self.last = last  # the last key, counted from the first; -1: up to the last argument
         self.step = step  # from one key to the next
+        self.reads = "ACCESS" in flags  # what a key holds is read; its existence and size alone don't count
+        self.writes = not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(flags)
 
     def positions(self, argv: Sequence[bytes]) -> range:
         """Positions of the keys in argv."""

@@ -96,6 +96,13 @@ def raw_ids(texts: list[bytes]) -> list[bytes]:
     return raws
 
 
+def is_host(text: str) -> bool:
+    """Whether it can be a host's name or address: at most 255 bytes, nothing that a line, a list or quotes end at."""
+    if not text or not text.isprintable() or len(text.encode("utf-8", "surrogateescape")) > 255:
+        return False
+    return not any(character in text for character in " \"'\\,")
+
+
 def invalid_expire(command: str) -> CommandError:
     """Redis's error for a time that can't be an expiry. ``command``: its name in lower case."""
     return CommandError(f"ERR invalid expire time in '{command}' command")

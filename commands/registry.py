@@ -10,8 +10,8 @@ from commands.declare import TABLE, all_commands
 _MODULES: Final = (
     "streams.append", "streams.groups", "streams.range", "streams.read", "streams.staging",
     "keys.expiry", "keys.keys", "keys.strings", "keys.transactions",
-    "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection", "admin.memory",
-    "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
+    "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
+    "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
 )  # fmt: skip
 
 for _name in _MODULES:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from commands.acl.user import User, superuser
 from storage.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
+SUPERUSER: Final = superuser()
 
 
 @dataclass
@@ -16,10 +18,12 @@ class TransportStats:
 
     fd: int = -1
     query_buffered: int = 0  # bytes of an incomplete command and of commands that wait
+    output_queued: int = 0  # bytes of replies that wait for the end of the tick
     output_buffered: int = 0  # bytes of replies that wait for the socket
-    output_pieces: int = 0  # 1 while a streamed reply is being sent
+    output_pieces: int = 0  # what waits for the socket: its buffer is one piece, and so is a streamed reply
     reading: bool = True
     writing: bool = False  # the socket's buffer is full
+    paused: bool = False  # a command is held back by CLIENT PAUSE or a FAILOVER
 
 
 class Transport(Protocol):
@@ -39,7 +43,8 @@ class Session:
 
     __slots__ = (
         "addr", "authenticated", "blocked", "close_after_reply", "created", "dirty_cas",
-        "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "monitoring", "multi",
+        "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring",
+        "multi",
         "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels",
         "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
     )
@@ -56,7 +61,7 @@ class Session:
         # connection state
         self.proto = 2  # 2 or 3
         self.authenticated = True  # False until AUTH if a password is set
-        self.user = b"default"
+        self.user: User = SUPERUSER  # the server's ``users`` give a client its own
         self.name = b""
         self.lib_name = b""
         self.lib_ver = b""
@@ -67,8 +72,10 @@ class Session:
         self.close_after_reply = False
         self.blocked = False
         # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
-        # subscriptions with RESP2. After a change of one of these, refresh() must be called.
+        # subscriptions with RESP2, and a user who may do everything. After a change of one of these, refresh() must be
+        # called.
         self.plain = True
+        self.limited = False  # it would be plain, but its user may not do everything
         # replication
         self.replica: object = None  # the feed of the replica whose connection this is; or LEADER
         self.wrote = 0  # a log offset in the batch of its last write; a log that has it has the whole batch
@@ -89,13 +96,15 @@ class Session:
         self.total_commands = 0
 
     def refresh(self) -> None:
-        """Recompute ``plain``."""
-        self.plain = (
+        """Recompute ``plain`` and ``limited``."""
+        usual = (
             self.authenticated
             and not self.multi
             and self.reply_mode == 0
             and not (self.proto == 2 and (self.channels or self.patterns))
         )
+        self.plain = usual and self.user.unrestricted
+        self.limited = usual and not self.plain
 
     def watch(self, ks: Keyspace, key: bytes) -> None:
         """From now on a change of the key sets ``dirty_cas``."""

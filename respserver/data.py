@@ -28,6 +28,7 @@ class Data:
         self._clock = clock
         self._logger = logger
         self.follower = False  # the data is a replica's: it logs what its leader logged, and expires nothing
+        self.frozen = False  # writes are held back: nothing ends by time
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
         self.last_stats: dict[str, int | float | str] | None = None  # of the log, while the data is being replaced
@@ -42,8 +43,7 @@ class Data:
             appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
         )
         disk = Log.open(Path(config.dir), options)
-        ks = Keyspace(NodePool(disk.store, NodeCache(config.node_cache_size)))
-        _configure_nodes(ks, config)
+        ks = empty_keyspace(disk, config)
         self.startup_memory = self.startup_memory or process_memory().anonymous
         try:
             return disk, ks, disk.recover(ks)
@@ -57,7 +57,7 @@ class Data:
         self.last_stats = None
         ks.log.clear()
         ks.ready.clear()
-        ks.follower = self.follower
+        ks.follower, ks.frozen = self.follower, self.frozen
         ks.resume(self._clock.now())
         self.keys_loaded = len(ks.keys)
         for line in recovered.lines():
@@ -76,6 +76,10 @@ class Data:
         """Set whether the data is a replica's."""
         self.follower = self.ks.follower = follower
 
+    def freeze(self, frozen: bool) -> None:
+        """Set whether writes are held back."""
+        self.frozen = self.ks.frozen = frozen
+
     def log_stats(self) -> dict[str, int | float | str]:
         """Stats of the log; while the data is being replaced, those before that."""
         return self.disk.stats() if self.last_stats is None else self.last_stats
@@ -86,6 +90,13 @@ class Data:
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)
         self.disk.configure(config.appendfsync, config.checkpoint_size)
+
+
+def empty_keyspace(disk: Log, config: Config) -> Keyspace:
+    """A keyspace for what ``disk`` holds; its nodes are as large as ``config`` says."""
+    ks = Keyspace(NodePool(disk.store, NodeCache(config.node_cache_size)))
+    _configure_nodes(ks, config)
+    return ks
 
 
 def _configure_nodes(ks: Keyspace, config: Config) -> None:

@@ -42,9 +42,11 @@ Usage: tidelog-server [conf-file] [--name value ...] [-]
        tidelog-server -v | --version
        tidelog-server -h | --help [name]        show this text; with a name: explain that directive
        tidelog-server [...] --test-config       check the configuration, don't start
+       tidelog-server [...] --restore           make the data directory from standard input, which must be what a
+                                                replica is sent: "tidelog restore" writes it from a backup
 
-Every directive of the configuration file is also a flag, and flags win. With a last "-", directives are read from
-standard input. Without arguments the server listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
+Every directive of the configuration file is also a flag, and flags win. With a "-", directives are read from standard
+input. Without arguments the server listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
 
 Examples:
   tidelog-server                                        start with the defaults
@@ -74,13 +76,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args and args[0] in ("-h", "--help"):
         return _help(args[1:])
-    test_only = "--test-config" in args
+    ways = {"--test-config": _test, "--restore": _restore}  # what is done instead of serving
     try:
-        config = Config.load([word for word in args if word != "--test-config"], _read_stdin)
+        config = Config.load([word for word in args if word not in ways], _read_stdin)
     except ConfigError as exc:
         sys.stderr.write(exc.report(__version__))
         return 1
-    return _test(config) if test_only else run(config)
+    return next((do for word, do in ways.items() if word in args), run)(config)
 
 
 def run(config: Config) -> int:
@@ -99,7 +101,7 @@ def run(config: Config) -> int:
     if not where:
         return _fail(logger, "Configured to not listen anywhere, exiting: set port, tls-port or unixsocket")
     try:
-        os.makedirs(config.dir, exist_ok=True)
+        os.makedirs(config.dir, 0o700, exist_ok=True)
         os.listdir(config.dir)
     except OSError as exc:
         return _fail(logger, f"dir: can't use the data directory {config.dir}: {exc.strerror}")
@@ -119,6 +121,8 @@ def run(config: Config) -> int:
 
 
 async def _serve(config: Config, logger: Logger) -> int:
+    import asyncio
+
     from resp.errors import CommandError, CorruptError
     from respserver.server import Server
 
@@ -130,6 +134,8 @@ async def _serve(config: Config, logger: Logger) -> int:
         return _fail(logger, str(exc))
     except OSError as exc:
         return _fail(logger, _explain(exc, config))
+    except MemoryError:
+        return _fail(logger, "Can't start: not enough memory for the data; is 'ulimit -v' set?")
     except Exception as exc:  # noqa: BLE001 - a bug must be in the log, not only on the terminal
         logger.trace("Can't start: this is a bug", exc)
         return 1
@@ -138,11 +144,15 @@ async def _serve(config: Config, logger: Logger) -> int:
     except OSError as exc:  # as in redis-server this does not end the server
         logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
     _stop_on_signals(server, config, logger)
+    server.exhaustion.on_end = lambda: _remove_pidfile(config)
+    asyncio.get_running_loop().set_exception_handler(server.exhaustion.in_loop)
     gc.enable()
     _tell_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
     logger.notice("Ready to accept connections")
     try:
         await server.run_until_stopped()
+    except MemoryError:
+        server.exhaustion.end("stopping")
     except Exception as exc:  # noqa: BLE001 - the same
         logger.trace("The server broke down: this is a bug", exc)
         return 1
@@ -364,9 +374,37 @@ def _test(config: Config) -> int:
         except ConfigError as exc:
             sys.stderr.write(exc.report(__version__))
             return 1
+    if config.aclfile:
+        from respserver.config import aclfile
+
+        try:
+            aclfile.configured(config)
+        except ConfigError as exc:
+            sys.stderr.write(exc.report(__version__))
+            return 1
     for warning in config.warnings:
         sys.stdout.write(f"warning: {warning}\n")
     sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'listens nowhere'}, data in {config.dir}\n")
+    return 0
+
+
+def _restore(config: Config) -> int:
+    """Make the data directory from standard input; print what is in it as JSON."""
+    import json
+
+    from replication.frames import LinkError
+    from resp.errors import CorruptError
+    from respserver.restoring import restore
+
+    try:
+        facts = restore(sys.stdin.buffer, config)
+    except (LinkError, CorruptError) as exc:
+        sys.stderr.write(f"tidelog-server: {exc}\n")
+        return 1
+    except OSError as exc:
+        sys.stderr.write(f"tidelog-server: {f'{exc.filename}: ' if exc.filename else ''}{exc.strerror or exc}\n")
+        return 1
+    sys.stdout.write(json.dumps(facts) + "\n")
     return 0
 
 

@@ -11,10 +11,13 @@ import sys
 from commands.declare import all_commands
 from respserver.clients.clients import Clients
 from respserver.clients.pubsub import PubSub
+from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.data import Data
+from respserver.execution.blocking import Blocking
 from respserver.gates import Gates
+from respserver.memory import Memory
 from respserver.observe import info
 from respserver.observe.info import ServerStats
 from respserver.observe.slowlog import Timings
@@ -29,7 +32,8 @@ class Reporting:
 
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, counters: Counters, timings: Timings,
-        clients: Clients, pubsub: PubSub, roles: Roles, checkpoints: Checkpoints,
+        clients: Clients, users: Users, pubsub: PubSub, blocking: Blocking, roles: Roles, checkpoints: Checkpoints,
+        memory: Memory,
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
@@ -38,9 +42,12 @@ class Reporting:
         self._counters = counters
         self._timings = timings
         self._clients = clients
+        self._users = users
         self._pubsub = pubsub
+        self._blocking = blocking
         self._roles = roles
         self._checkpoints = checkpoints
+        self._memory = memory
         self._walk = StreamWalk()
         self._started = clock.now()
         self._run_id = os.urandom(20).hex()
@@ -48,6 +55,12 @@ class Reporting:
     def info(self, sections: list[str]) -> str:
         """The text of INFO; ``sections`` as in ``info.render``."""
         return info.render(self._stats(), sections)
+
+    def ready(self, sections: list[str]) -> bool:
+        """Look at some of the streams, if INFO with these sections sums them up. True once info() costs little."""
+        if sections and info.SUMS.isdisjoint(sections):
+            return True
+        return self._walk.more(self._data.ks)
 
     def memory(self) -> dict[str, int]:
         """Bytes by purpose, see ``info.memory_stats``."""
@@ -58,18 +71,24 @@ class Reporting:
         return ServerStats(
             now=self._clock.now(), started=self._started, run_id=self._run_id, roles=self._roles.stats(),
             loading=self._gates.loading, config=config.value, keyspace=data.ks, sessions=self._clients,
-            counters=self._counters, walk=self._walk, saves=self._checkpoints.saves, log=data.log_stats(),
+            counters=self._counters, walk=self._walk, saves=self._checkpoints.saves,
+            rewrites=self._checkpoints.rewrites, rewrite_scheduled=self._checkpoints.rewrite_scheduled,
+            log=data.log_stats(),
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
-            startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, channels=self._pubsub.channel_count(),
+            startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, deadlines=self._blocking.deadlines(),
+            channels=self._pubsub.channel_count(),
             patterns=self._pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
-            histograms=self._timings.histograms,
+            histograms=self._timings.histograms, peak_memory=self._memory.peak(),
+            denials=self._users.denials.counts,
         )  # fmt: skip
 
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
         self._counters.reset()
         self._timings.histograms.clear()
+        self._users.denials.reset_counts()
         ks = self._data.ks
-        ks.hits = ks.misses = ks.expired_keys = ks.expired_groups = 0
+        ks.hits = ks.misses = ks.expired_keys = ks.expired_groups = ks.stages.expired = 0
+        ks.pool.cache.hits = ks.pool.cache.misses = 0
         for command in all_commands():
             command.calls = command.usec = command.rejected = command.failed = 0

@@ -23,16 +23,20 @@ from respserver.clients.listen import Listeners
 from respserver.clients.monitor import Monitors
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
+from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.config.renames import rename
 from respserver.data import Data
 from respserver.execution.blocking import Blocking
 from respserver.execution.dispatch import Dispatcher
+from respserver.execution.slices import Slicing
+from respserver.exhaustion import Exhaustion
 from respserver.gates import Gates
+from respserver.memory import Memory
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
-from respserver.observe.stats import Counters, process_memory
+from respserver.observe.stats import Counters
 from respserver.reporting import Reporting
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
@@ -47,10 +51,12 @@ class Server:
     """One server with one data directory. Implements ``commands.context.ServerParts``.
 
     Use: start(), then run_until_stopped(); stop() ends it. All on one event loop, also the constructor, which opens the
-    data directory. Raises CorruptError, OSError.
+    data directory. Raises ConfigError, CorruptError, OSError.
     """
 
-    roles: Roles  # declared here because callbacks of earlier parts use it
+    # declared here because callbacks of earlier parts use them
+    roles: Roles
+    checkpoints: Checkpoints
 
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -68,17 +74,29 @@ class Server:
 
         self.counters = Counters()
         self.timings = Timings(config)
+        self.clients = Clients()
+        self.users = Users(config, self.clock, self.clients, logger)
         self.data = Data(config, self.clock, logger)
         self.gates = Gates()
         self.ticks = self.writes = Ticks(loop, self.data, self.gates, logger, self.tick)
-        self.clients = Clients()
-        self.pauses = Pauses(self.gates, self.ticks, self.clients)
+        self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
+        self.memory = Memory(
+            config, self.data, self.gates, self.clients, make_room=lambda: self.checkpoints.make_room()
+        )
         self.pubsub = PubSub(relay=lambda channel, message: self.roles.relay(channel, message))
-        self.blocking = Blocking(loop, self.clock, self.data, self.ticks, self.counters, logger, self)
+        self.exhaustion = Exhaustion(self.counters, logger)
+        self.blocking = Blocking(
+            loop, self.clock, self.data, self.ticks, self.counters, logger, self, self.exhaustion
+        )
+        self.users.on_change = self.blocking.check_again
+        self.slicing = Slicing(
+            loop, self.clock, self.data, self.gates, self.ticks, self.counters, self.timings, logger, self,
+            self.exhaustion,
+        )
         self.dispatcher = Dispatcher(
-            config, self.clock, self.data, self.gates, self.ticks, self.blocking, self.monitors, self.counters,
-            self.timings, logger, self,
+            config, self.clock, self.data, self.gates, self.ticks, self.blocking, self.slicing, self.monitors,
+            self.counters, self.timings, logger, self, self.memory, self.exhaustion,
         )  # fmt: skip
         self.replicas = Replicas(
             config, self.clock, self.data, self.gates, self.ticks, self.clients, logger,
@@ -94,13 +112,14 @@ class Server:
             self.replicas, self.link, logger,
         )  # fmt: skip
         self.checkpoints = Checkpoints(
-            loop, config, self.clock, self.data, self.ticks, logger, retain=self.replicas.moved_on
-        )
-        self.stats = Reporting(
-            config, self.clock, self.data, self.gates, self.counters, self.timings, self.clients, self.pubsub,
-            self.roles, self.checkpoints,
+            loop, config, self.clock, self.data, self.ticks, logger, retain=self.replicas.moved_on,
+            ended=self.blocking.acknowledged,
         )  # fmt: skip
-        self._admission = Admission(config, self.clock, self.clients, self.counters)
+        self.stats = Reporting(
+            config, self.clock, self.data, self.gates, self.counters, self.timings, self.clients, self.users,
+            self.pubsub, self.blocking, self.roles, self.checkpoints, self.memory,
+        )  # fmt: skip
+        self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
         self._limits = OutputLimits(config)
         host = Host(
             self.clock, self.ticks, self.dispatcher, self._limits, self.counters, logger,
@@ -133,8 +152,9 @@ class Server:
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
             "latency-tracking",
             "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
+            "acllog-max-len",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
-            "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
+            "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
         ):  # fmt: skip
             self.config.on_change[name] = self._configure
 
@@ -142,19 +162,29 @@ class Server:
         self.timings.configure()
         self._limits.configure()
         self._admission.configure()
+        self.users.configure()
         self.data.configure()
         self.ticks.check_disk()
         self.roles.tell_gates()
+        self.memory.check()
 
     # -- the tick --------------------------------------------------------------------------------------------
     def tick(self) -> None:
         """End of a tick: see ``respserver.ticks``."""
+        try:
+            self._tick()
+        except MemoryError:
+            self.exhaustion.end("ending a tick")
+
+    def _tick(self) -> None:
         ks, ticks = self.data.ks, self.ticks
         ticks.begin()
         if ks.ready:
             self.blocking.serve_ready()
         if ks.log:
             ticks.commit()
+        if self.config.maxmemory:
+            self.memory.check()
         ticks.release()
         if self.blocking.count:
             self._schedule_wake()
@@ -185,6 +215,8 @@ class Server:
         self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
         try:
             self.on_time()
+        except MemoryError:
+            self.exhaustion.end("doing the periodic work")
         except Exception as error:  # noqa: BLE001 - logged; the server goes on
             self.logger.trace("Bug in the periodic work", error)
 
@@ -193,12 +225,12 @@ class Server:
         now, mono = self.clock.now(), self.clock.mono()
         if self.gates.loading:
             return
-        if self.ticks.writable and not self.data.follower:
+        if self.ticks.writable and not self.data.follower and not self.data.frozen:
             expiry.run(self.data.ks, now)
         self.blocking.wake(now, mono)
         self.ticks.on_time()
         self.pauses.on_time(now)
-        self._check_memory()
+        self.memory.check()
         self.counters.sample(now)
         self._admission.on_time(now, mono)
         self.checkpoints.on_time(now)
@@ -207,17 +239,11 @@ class Server:
         if ks.log or ks.ready:
             self.ticks.queue()
 
-    def _check_memory(self) -> None:
-        limit = self.config.maxmemory
-        full = bool(limit) and process_memory().anonymous > limit
-        if full != self.gates.out_of_memory:
-            self.gates.memory(full)
-
     # -- replacing the data ----------------------------------------------------------------------------------
     def reload(self, session: Session, save: bool) -> None:
         """DEBUG RELOAD, DEBUG LOADAOF: drop the keyspace and read it back from disk. Raises CommandError."""
         if save:
-            self.checkpoints.save(session)
+            self.checkpoints.save_now(session)
         self.ticks.note_write(session)
         if self.checkpoints.running:
             raise CommandError("ERR Background save already in progress")
@@ -247,6 +273,11 @@ class Server:
     def _carry_over(self, old: Keyspace) -> None:
         """Take the state of clients over from the keyspace before."""
         ks = self.data.ks
+        ks.hits, ks.misses = old.hits, old.misses
+        ks.expired_keys, ks.expired_groups = old.expired_keys, old.expired_groups
+        ks.stages.expired = old.stages.expired
+        cache, before = ks.pool.cache, old.pool.cache
+        cache.hits, cache.misses = cache.hits + before.hits, cache.misses + before.misses
         ks.watchers = old.watchers
         for key in set(old.watchers):
             ks.touch_watchers(key)
@@ -267,6 +298,8 @@ class Server:
         """Serve until stop(); then end the tick, write a checkpoint, and close everything."""
         save, now = await self._stopping
         self.listeners.close()
+        self.ticks.whole = True
+        self.slicing.finish_all()
         if not now:
             await self.roles.let_catch_up()
         for timer in (self._cron, self._waker):

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from commands.session import Session
 from resp.errors import CorruptError
 from respserver.data import Data
 from respserver.gates import Gates
 from respserver.observe.logs import Logger
+
+FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets
 
 
 class Client:
@@ -34,6 +37,10 @@ class Client:
 
     def flush(self) -> None:
         """Write replies to the socket."""
+        raise NotImplementedError
+
+    def held(self) -> None:
+        """Called when replies have to wait for the disk."""
         raise NotImplementedError
 
     def run_backlog(self) -> None:
@@ -64,6 +71,7 @@ class Ticks:
         self._stalled: list[bytes] = []  # batches that are not durable yet
         self._hold = False  # the batch of this tick is one of them: its replies must wait
         self._held: list[Client] = []  # clients whose replies wait
+        self.whole = False  # a tick flushes all clients, however many they are: the server is about to end
         self._refused: str | None = None  # why the disk takes no writes, as last told to the gates
 
     # -- the work of the next tick ---------------------------------------------------------------------------
@@ -80,6 +88,12 @@ class Ticks:
             self._flush.append(client)
             if not self._pending:
                 self.queue()
+
+    def run_whole(self) -> None:
+        """Run a tick now, which flushes all clients."""
+        before, self.whole = self.whole, True
+        self.run()
+        self.whole = before
 
     def queue_resume(self, client: Client) -> None:
         """Run the client's backlog at the end of the tick."""
@@ -136,9 +150,15 @@ class Ticks:
         """Flush replies, unless their batch is not durable. Then run calls of after() and backlogs."""
         flush = self._flush
         self._flush = []
+        if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole:
+            self._flush = flush[FLUSH_AT_ONCE:]  # they have their turn in the next tick, after what has arrived
+            del flush[FLUSH_AT_ONCE:]
+            self.queue()
         if self._hold:
             self._held += flush
             self._hold = False
+            for client in flush:
+                client.held()
         else:
             self._send_all(flush)
         if self._after:
@@ -161,6 +181,8 @@ class Ticks:
         client.queued = False
         try:
             client.flush()
+        except MemoryError:
+            client.cut("out of memory while sending its replies")
         except Exception as error:  # noqa: BLE001 - the other clients must be flushed
             self._logger.trace("Bug while sending replies", error)
             client.cut("its replies can't be sent")

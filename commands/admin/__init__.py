@@ -1,5 +1,6 @@
 """Redis's commands for connections, configuration, replication and the server itself.
 
+    acl            ACL
     client         CLIENT
     clientlist     the line of a client in CLIENT LIST
     config         CONFIG

@@ -7,7 +7,7 @@ from functools import partial
 
 from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
-from commands.context import Context, Reply
+from commands.context import Context, Reply, UsersPart
 from commands.declare import arg, command, oneof, opt, repeat, token
 from commands.help import help_reply
 from commands.parse import integer, timeout_ms
@@ -56,7 +56,7 @@ def client_id(ctx: Context, argv: list[bytes]) -> Reply:
 @_own("CLIENT|INFO")
 def client_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the line of this connection in CLIENT LIST."""
-    return _text(ctx, client_line(ctx.session, ctx.now) + "\n")
+    return _text(ctx, client_line(ctx.session, ctx.now, argv) + "\n")
 
 
 @_own("CLIENT|SETNAME", arg("connection-name"))
@@ -176,7 +176,8 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
         sessions = [by_id[number] for number in ids if number in by_id]
     elif len(argv) != 2:
         raise errors.syntax()
-    return _text(ctx, "".join([client_line(session, ctx.now) + "\n" for session in sessions]))
+    lines = [client_line(session, ctx.now, argv if session is ctx.session else []) + "\n" for session in sessions]
+    return _text(ctx, "".join(lines))
 
 
 class KillFilter:
@@ -190,16 +191,16 @@ class KillFilter:
         self._tests: dict[bytes, Callable[[Session], bool]] = {}
 
     @classmethod
-    def parse(cls, words: list[bytes], now: int) -> KillFilter:
+    def parse(cls, words: list[bytes], users: UsersPart, now: int) -> KillFilter:
         """``words``: options and values in turn. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
         self = cls()
         for at in range(0, len(words), 2):
             if at + 1 == len(words):
                 raise errors.syntax()
-            self._add(words[at].upper(), words[at + 1], now)
+            self._add(words[at].upper(), words[at + 1], users, now)
         return self
 
-    def _add(self, option: bytes, value: bytes, now: int) -> None:
+    def _add(self, option: bytes, value: bytes, users: UsersPart, now: int) -> None:
         if option == b"ID":
             client = _positive(value, errors.CLIENT_ID_TOO_SMALL, errors.CLIENT_ID_TOO_SMALL)
             self._tests[option] = lambda session: session.id == client
@@ -213,9 +214,10 @@ class KillFilter:
             laddr = value.decode("latin-1")
             self._tests[option] = lambda session: session.laddr == laddr
         elif option == b"USER":
-            if value != b"default":
+            user = users.get(value)
+            if user is None:
                 raise errors.no_such_user(value)
-            self._tests[option] = lambda session: session.authenticated and session.user == value
+            self._tests[option] = lambda session: session.authenticated and session.user is user
         elif option == b"MAXAGE":
             age = _positive(value, errors.BAD_MAXAGE, errors.MAXAGE_TOO_SMALL)
             self._tests[option] = lambda session: (now - session.created) // 1000 >= age
@@ -270,7 +272,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
         if not victims:
             raise CommandError(errors.NO_SUCH_CLIENT)
     else:
-        wanted = KillFilter.parse(argv[2:], ctx.now)
+        wanted = KillFilter.parse(argv[2:], ctx.server.users, ctx.now)
         victims = [
             session
             for session in clients

@@ -15,12 +15,12 @@ def client_type(session: Session) -> bytes:
     return b"pubsub" if session.channels or session.patterns else b"normal"
 
 
-def client_flags(session: Session) -> str:
+def client_flags(session: Session, stats: TransportStats) -> str:
     """The letters of the client's states, as in Redis; ``N`` if there are none."""
     kind = client_type(session)
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
-        ("P", bool(session.channels or session.patterns)), ("x", session.multi), ("b", session.blocked),
+        ("P", bool(session.channels or session.patterns)), ("x", session.multi), ("b", session.blocked or stats.paused),
         ("d", session.dirty_cas), ("c", session.close_after_reply), ("U", session.unix), ("e", session.no_evict),
         ("T", session.no_touch),
     )  # fmt: skip
@@ -33,17 +33,24 @@ def transport_stats(session: Session) -> TransportStats:
 
 def client_bytes(stats: TransportStats) -> int:
     """An estimate of a client's memory in bytes, without the commands that wait for EXEC."""
-    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_buffered
+    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_queued + stats.output_buffered
 
 
-def client_line(session: Session, now: int) -> str:
-    """The line without its line end. ``now``: ms since epoch.
+def queued_bytes(session: Session) -> int:
+    """Bytes of the commands that wait for EXEC."""
+    return sum(sum(map(len, argv)) for argv in session.queued)
 
-    Fields and order are those of Redis 7.4 and later. ``argv-mem``, ``qbuf-free``, ``rbs`` and ``rbp`` are 0: arguments
-    are not kept after the handler, and there are no buffers of fixed size.
+
+def client_line(session: Session, now: int, argv: list[bytes]) -> str:
+    """The line without its line end. ``now``: ms since epoch. ``argv``: the command that the client runs, or [].
+
+    Fields and order are those of Redis 7.4 and later. ``qbuf`` is what was received of commands that have not ended,
+    ``obl`` what waits for the end of the tick, ``omem`` what waits for the socket. ``qbuf-free``, ``rbs`` and ``rbp``
+    are 0: there are no buffers of fixed size.
     """
     stats = transport_stats(session)
-    queued = sum(sum(map(len, argv)) for argv in session.queued)
+    argv_bytes = sum(map(len, argv))
+    queued = queued_bytes(session)
     events = ("r" if stats.reading else "") + ("w" if stats.writing else "")
     fields: list[tuple[str, object]] = [
         ("id", session.id),
@@ -53,7 +60,7 @@ def client_line(session: Session, now: int) -> str:
         ("name", session.name.decode("latin-1")),
         ("age", max(0, now - session.created) // 1000),
         ("idle", max(0, now - session.last_active) // 1000),
-        ("flags", client_flags(session)),
+        ("flags", client_flags(session, stats)),
         ("db", 0),
         ("sub", len(session.channels)),
         ("psub", len(session.patterns)),
@@ -62,17 +69,17 @@ def client_line(session: Session, now: int) -> str:
         ("watch", len(session.watching)),
         ("qbuf", stats.query_buffered),
         ("qbuf-free", 0),
-        ("argv-mem", 0),
+        ("argv-mem", argv_bytes),
         ("multi-mem", queued),
         ("rbs", 0),
         ("rbp", 0),
-        ("obl", stats.output_buffered),
+        ("obl", stats.output_queued),
         ("oll", stats.output_pieces),
         ("omem", stats.output_buffered),
-        ("tot-mem", client_bytes(stats) + queued),
+        ("tot-mem", client_bytes(stats) + argv_bytes + queued),
         ("events", events),
         ("cmd", session.last_command),
-        ("user", session.user.decode("latin-1")),
+        ("user", session.user.name.decode("latin-1")),
         ("redir", -1),
         ("resp", session.proto),
         ("lib-name", session.lib_name.decode("latin-1")),

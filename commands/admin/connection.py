@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from commands.context import Context, Reply
+from collections.abc import Callable
+
+from commands.context import Context, Delay, Reply
 from commands.declare import arg, block, command, opt
 from commands.parse import integer
 from commands.session import Session
@@ -20,14 +22,25 @@ def check_name(value: bytes, what: str) -> bytes:
     return value
 
 
-def _log_in(ctx: Context, user: bytes, password: bytes) -> None:
-    """Raises CommandError (WRONGPASS). Without ``requirepass`` any password is right for ``default``, as in Redis."""
-    open_to_all = not ctx.server.config.value("requirepass")
-    if not (open_to_all and user == b"default") and not ctx.server.config.check_password(user, password):
-        raise CommandError(errors.BAD_CREDENTIALS)
-    ctx.session.authenticated = True
-    ctx.session.user = user
-    ctx.session.refresh()
+def _log_in(
+    ctx: Context, name: bytes, password: bytes, command: bytes, then: Callable[[], bytes]
+) -> bytes | Delay:  # fmt: skip
+    """Log in and return ``then()``: now, or after the wait that failures from the same address cost.
+
+    ``command``: AUTH or HELLO, as it was sent. Raises CommandError (WRONGPASS), which ``Delay.at_timeout`` does, too.
+    """
+    users, session = ctx.server.users, ctx.session
+
+    def attempt() -> bytes:
+        users.log_in(session, name, password, command)
+        return then()
+
+    wait = users.wait(session)
+    if not wait:
+        return attempt()
+    if ctx.in_exec:  # where nothing can wait
+        raise CommandError(errors.AUTH_HAS_TO_WAIT)
+    return Delay(ctx.now + wait, attempt)
 
 
 @command(
@@ -64,10 +77,16 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
             at += 2
         else:
             raise errors.bad_hello(argv[at])
+    role = b"replica" if ctx.ks.follower else b"master"
     if credentials is not None:
-        _log_in(ctx, *credentials)
+        return _log_in(ctx, *credentials, argv[0], lambda: _greeting(session, proto, name, role))
     if not session.authenticated:
         raise CommandError(errors.HELLO_NEEDS_AUTH)
+    return _greeting(session, proto, name, role)
+
+
+def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> bytes:
+    """Switch to the protocol, set the name unless it is None, and return HELLO's reply."""
     if name is not None:
         session.name = name
     session.proto = proto
@@ -78,7 +97,7 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
         (b"proto", reply.integer(proto)),
         (b"id", reply.integer(session.id)),
         (b"mode", reply.bulk(b"standalone")),
-        (b"role", reply.bulk(b"replica" if ctx.ks.follower else b"master")),
+        (b"role", reply.bulk(role)),
         (b"modules", reply.EMPTY_ARRAY),
     ]
     return reply.map_reply(proto, [(reply.bulk(key), value) for key, value in pairs])
@@ -90,16 +109,13 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def auth(ctx: Context, argv: list[bytes]) -> Reply:
-    """Log in with the password that ``requirepass`` sets."""
+    """Log in, without a name as the user ``default``, whose password is that of ``requirepass``."""
     if len(argv) > 3:
         raise errors.syntax()
-    if len(argv) == 2:
-        if not ctx.server.config.value("requirepass"):
-            raise CommandError(errors.AUTH_WITHOUT_NEED)
-        _log_in(ctx, b"default", argv[1])
-    else:
-        _log_in(ctx, argv[1], argv[2])
-    return reply.OK
+    if len(argv) == 2 and ctx.server.users.default.nopass:
+        raise CommandError(errors.AUTH_WITHOUT_NEED)
+    name = argv[1] if len(argv) == 3 else b"default"
+    return _log_in(ctx, name, argv[-1], argv[0], lambda: reply.OK)
 
 
 @command(
@@ -147,9 +163,7 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
     session.proto = 2
     session.reply_mode = 0
     session.no_evict = session.no_touch = ctx.ks.no_touch = False
-    session.user = b"default"
-    session.authenticated = not ctx.server.config.value("requirepass")
-    session.refresh()
+    ctx.server.users.greet(session)
     return reply.simple(b"RESET")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, opt
+from commands.declare import arg, command, key, opt
 from commands.help import help_reply
+from commands.keys.keys import encoding, idle_seconds
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
+from storage.values import String
 
 FLAGS = "admin noscript loading stale"
 _debug = partial(command, flags=FLAGS, group="server", since="0.1.0")
@@ -62,6 +64,21 @@ def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
     _allowed(ctx)
     ctx.server.reload(ctx.session, save=False)
     return reply.OK
+
+
+@_debug("DEBUG|OBJECT", key("RO"), complexity="O(1)")
+def debug_object(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the encoding, the size in bytes and the idle time of a value; an address means nothing here."""
+    _allowed(ctx)
+    value = ctx.ks.live(argv[2], ctx.now)
+    if value is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    size = len(value.value) if isinstance(value, String) else value.memory_bytes()
+    idle = idle_seconds(value, ctx.now)
+    return reply.simple(
+        b"Value at:0x0 refcount:1 encoding:%b serializedlength:%d lru:%d lru_seconds_idle:%d"
+        % (encoding(value), size, (ctx.now // 1000 - idle) & 0xFFFFFF, idle)
+    )
 
 
 @_debug("DEBUG|DIGEST", complexity="O(N): N entries.")

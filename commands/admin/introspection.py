@@ -23,6 +23,7 @@ from commands.declare import (
     opt,
     top_commands,
 )
+from commands.grammar import shown_flag
 from commands.help import help_reply
 from commands.keys.glob import glob_match
 from resp import errors, reply
@@ -107,9 +108,9 @@ def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N commands.",
 )
 def command_list(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the names of the commands; with a filter, also of subcommands."""
+    """Return the names of the commands and subcommands."""
     if len(argv) == 2:
-        return reply.bulk_array([each.called.encode() for each in top_commands()])
+        return reply.bulk_array([each.called.encode() for each in all_commands()])
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
         raise errors.syntax()
     fits = _list_filter(argv[3].upper(), argv[4])
@@ -143,6 +144,17 @@ def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
     return keys
 
 
+def _flagged(argv: list[bytes]) -> list[tuple[bytes, list[str]]]:
+    """The keys in a full command, and the flags that they have in this call, as Redis prints them."""
+    found = []
+    for name, flags in _keys(argv):
+        here = list(map(shown_flag, flags))
+        if "variable_flags" in here:  # of SET: with GET it reads the key, too
+            here = ["RW", "access", "update"] if b"GET" in [word.upper() for word in argv[3:]] else ["OW", "update"]
+        found.append((name, here))
+    return found
+
+
 @_command(
     "COMMAND|GETKEYS", arg("command"), opt(arg("arg", multiple=True)), arity=-3,
     complexity="O(N): N arguments of the command.",
@@ -162,7 +174,7 @@ def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.array(
         [
             reply.array([reply.bulk(name), reply.set_reply(proto, [reply.simple(flag.encode()) for flag in flags])])
-            for name, flags in _keys(argv[2:])
+            for name, flags in _flagged(argv[2:])
         ]
     )
 

@@ -25,7 +25,7 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an estimate of the memory of a key in bytes, without nodes that are on disk only."""
     if len(argv) > 3 and (len(argv) != 5 or argv[3].upper() != b"SAMPLES" or integer(argv[4]) < 0):
         raise errors.syntax()
-    value = ctx.ks.peek(argv[2], ctx.now)
+    value = ctx.ks.live(argv[2], ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
     size = KEY_BYTES + len(argv[2])
@@ -55,8 +55,8 @@ def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
         ("dataset.bytes", m["dataset"]),
         ("dataset.percentage", min(100.0, 100.0 * m["dataset"] / max(1, used))),
         ("peak.percentage", 100.0 * used / max(1, m["peak"])),
-        ("fragmentation", m["resident"] / max(1, used)),
-        ("fragmentation.bytes", max(0, m["resident"] - used)),
+        ("fragmentation", m["resident"] / max(1, used + m["startup"])),
+        ("fragmentation.bytes", max(0, m["resident"] - used - m["startup"])),
     ]
     proto = ctx.session.proto
     return reply.map_reply(proto, [(reply.bulk(name.encode()), reply.encode(proto, x)) for name, x in rows])
@@ -68,8 +68,8 @@ def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     m = ctx.server.stats.memory()
     text = (
         f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "
-        f"nodes (node-cache-size), {m['clients']} by clients, {m['startup']} by the program itself. "
-        f"The peak was {m['peak']}.\n"
+        f"nodes (node-cache-size), {m['clients']} by clients. The peak was {m['peak']}. The program itself takes "
+        f"{m['startup']} bytes more; the system has given it {m['resident']} in all.\n"
     )
     return reply.verbatim(ctx.session.proto, "txt", text.encode())
 

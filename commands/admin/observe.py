@@ -65,7 +65,7 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
         reply.array(
             [
                 reply.bulk(event.encode()), reply.integer(samples[-1][0]), reply.integer(samples[-1][1]),
-                reply.integer(max(ms for _, ms in samples)),
+                reply.integer(ctx.server.timings.latency.worst(event)),
             ]
         )
         for event, samples in ctx.server.timings.latency.all().items()
@@ -81,6 +81,49 @@ def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
 
 
+GRAPH_WIDTH = 80  # columns, one a sample
+GRAPH_ROWS = 4
+_BAR = "_o#"  # thirds of a row
+
+
+@_latency("LATENCY|GRAPH", arg("event"), complexity="O(1)")
+def latency_graph(ctx: Context, argv: list[bytes]) -> Reply:
+    """Draw the samples of an event in ASCII, the newest one last, with their age below them."""
+    event = argv[2].decode("latin-1")
+    latency = ctx.server.timings.latency
+    samples = latency.all().get(event)
+    if not samples:
+        raise CommandError(errors.no_samples(argv[2]))
+    times = [ms for _, ms in samples]
+    low, high = min(times), max(times)
+    text = f"{event} - high {high} ms, low {low} ms (all time high {latency.worst(event)} ms)\n{'-' * GRAPH_WIDTH}\n"
+    parts = [samples[at : at + GRAPH_WIDTH] for at in range(0, len(samples), GRAPH_WIDTH)]
+    text += "\n".join(_graph(part, low, high, ctx.now // 1000) for part in parts)
+    return reply.verbatim(ctx.session.proto, "txt", text.encode("latin-1", "replace"))
+
+
+def _graph(samples: list[tuple[int, int]], low: int, high: int, now: int) -> str:
+    """The lines of a graph. ``low``, ``high``: ms at its bottom and top. ``now``: unix seconds."""
+    steps = GRAPH_ROWS * len(_BAR)
+    bars = []
+    for _, ms in samples:
+        step = min((ms - low) * steps // max(1, high - low), steps - 1)
+        full = step // len(_BAR)
+        bars.append("|" * full + _BAR[step % len(_BAR)] + " " * (GRAPH_ROWS - 1 - full))  # from below
+    ages = [_age(max(0, now - unix)) for unix, _ in samples]
+    rows = ["".join([bar[row] for bar in bars]) for row in range(GRAPH_ROWS - 1, -1, -1)]
+    rows.append(" " * len(samples))
+    rows += ["".join([age[at : at + 1] or " " for age in ages]) for at in range(max(map(len, ages)))]
+    return "\n".join(rows) + "\n"
+
+
+def _age(seconds: int) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
 @_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)")
 def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove the samples of the named events, or of all; return the number of events."""
@@ -91,8 +134,9 @@ def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
 def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     """Describe the samples in words."""
     lines = []
-    for event, samples in sorted(ctx.server.timings.latency.all().items()):
-        worst, mean = max(ms for _, ms in samples), sum(ms for _, ms in samples) // len(samples)
+    latency = ctx.server.timings.latency
+    for event, samples in sorted(latency.all().items()):
+        worst, mean = latency.worst(event), sum(ms for _, ms in samples) // len(samples)
         lines.append(f"{event}: {len(samples)} latency spikes (average {mean}ms, worst {worst}ms).\n")
     if not lines:
         if ctx.server.config.value("latency-monitor-threshold") == "0":

@@ -1,6 +1,7 @@
 """SUBSCRIBE, PSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, PUBLISH, PUBSUB.
 
-As in Redis, the reply of the first four is a confirmation for each channel. In RESP3 confirmations are pushes.
+As in Redis, the reply of the first four is a confirmation for each channel. In RESP3 confirmations are pushes. CLIENT
+REPLY does not leave them out, in RESP2 neither: they tell which messages will follow.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import partial
 from commands.context import Context, Reply
 from commands.declare import arg, command, opt
 from commands.help import help_reply
+from commands.keys.glob import check_length
 from commands.session import Session
 from resp import errors, reply
 
@@ -33,7 +35,15 @@ def _join(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes
         ctx.server.pubsub.subscribe(session, name, pattern)
         parts.append(_confirm(session, kind, name))
     session.refresh()
-    return b"".join(parts)
+    return _confirmed(session, b"".join(parts))
+
+
+def _confirmed(session: Session, confirmations: bytes) -> bytes:
+    """The reply; where CLIENT REPLY would leave it out, the confirmations are sent apart from it."""
+    if session.reply_mode and session.transport is not None:
+        session.transport.push(confirmations)
+        return b""
+    return confirmations
 
 
 def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes:
@@ -43,11 +53,11 @@ def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> byte
         ctx.server.pubsub.unsubscribe(session, name, pattern)
         parts.append(_confirm(session, kind, name))
     session.refresh()
-    return b"".join(parts) if parts else _confirm(session, kind, None)
+    return _confirmed(session, b"".join(parts) if parts else _confirm(session, kind, None))
 
 
 @_subscribe(
-    "SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to."
+    "SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to.", channels="all",
 )
 def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the channels from now on."""
@@ -55,10 +65,13 @@ def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_subscribe(
-    "PSUBSCRIBE", arg("pattern", "pattern", multiple=True), complexity="O(N): N patterns to subscribe to."
+    "PSUBSCRIBE", arg("pattern", "pattern", multiple=True), complexity="O(N): N patterns to subscribe to.",
+    channels="patterns",
 )
 def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages of all channels whose names match one of the patterns."""
+    for pattern in argv[1:]:
+        check_length(pattern)  # before the first is subscribed
     return _join(ctx, argv[1:], b"psubscribe", pattern=True)
 
 
@@ -82,6 +95,7 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 @command(
     "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", traits="reaches_replicas",
     group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
+    channels="first",
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the present subscribers of a channel; return their number."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
 from commands.context import Await, Context, Reply
 from commands.declare import arg, block, command, oneof, opt, token
-from commands.parse import integer, positive, timeout_ms
+from commands.parse import integer, is_host, positive, timeout_ms
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.timers import NEVER
+
+_REPLID = re.compile(rb"\?|[0-9a-f]{40}")
 
 _server = partial(command, group="server", since="0.1.0")
 _wait = partial(command, flags="blocking", group="connection", since="0.1.0", complexity="O(N): N replicas.")
@@ -29,9 +32,12 @@ def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
     if ctx.session.replica is not None:
         raise CommandError(errors.IS_REPLICA)
     port = integer(argv[2], errors.BAD_LEADER_PORT)
-    if not 0 <= port <= 65535:
+    if not 1 <= port <= 65535:
         raise CommandError(errors.BAD_LEADER_PORT)
-    if not ctx.server.roles.follow(argv[1].decode("utf-8", "surrogateescape"), port):
+    host = argv[1].decode("utf-8", "surrogateescape")
+    if not is_host(host):
+        raise CommandError(errors.BAD_LEADER_HOST)
+    if not ctx.server.roles.follow(host, port):
         return reply.simple(b"OK Already connected to specified master")
     return reply.OK
 
@@ -148,7 +154,9 @@ def psync(ctx: Context, argv: list[bytes]) -> Reply:
     takeover = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
     if len(argv) > 3 and not takeover:
         raise errors.syntax()
-    ctx.server.roles.psync(ctx.session, argv[1].decode("latin-1"), integer(argv[2]), takeover)
+    if _REPLID.fullmatch(argv[1]) is None:
+        raise CommandError(errors.BAD_REPLID)
+    ctx.server.roles.psync(ctx.session, argv[1].decode("ascii"), integer(argv[2]), takeover)
     return Await(NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes the connection over
 
 

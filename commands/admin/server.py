@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from commands.context import Context, Reply
+from commands.context import Await, Context, Reply, Slices
 from commands.declare import arg, command, oneof, opt, token
+from commands.parts import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -22,8 +23,15 @@ _flush = partial(
 )
 def info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return stats of the server, by section."""
-    text = ctx.server.stats.info([word.decode("latin-1").lower() for word in argv[1:]])
-    return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))  # paths, host names
+    sections = [word.decode("latin-1").lower() for word in argv[1:]]
+
+    def step(ctx: Context) -> bytes | None:
+        if not ctx.server.stats.ready(sections):
+            return None
+        text = ctx.server.stats.info(sections)
+        return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))  # paths, host names
+
+    return step(ctx) or Slices(step, False)
 
 
 @command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
@@ -52,12 +60,23 @@ def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(len(ctx.ks.keys))
 
 
-def _flush_all(ctx: Context, argv: list[bytes]) -> bytes:
-    # ASYNC and SYNC do the same: the keys are removed at once
+def _flush_all(ctx: Context, argv: list[bytes]) -> Reply:
+    # ASYNC and SYNC do the same: the keys are removed at once, and their memory is freed bit by bit
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
         raise errors.syntax()
-    ctx.ks.flush()
-    return reply.OK
+    old = ctx.ks.flush()
+    if max(map(len, old)) <= AT_ONCE:
+        return reply.OK
+
+    def step(ctx: Context) -> bytes | None:
+        for held in old:
+            if held:
+                for _ in range(min(len(held), AT_ONCE)):
+                    held.popitem()
+                return None
+        return reply.OK
+
+    return Slices(step, False)
 
 
 @_flush("FLUSHALL", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
@@ -73,23 +92,21 @@ def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 # -- saving ------------------------------------------------------------------------------------------------------
-def _begin(ctx: Context, schedule: bool) -> bool:
-    """Start a checkpoint in the background. Returns False if one is running, or inside EXEC, which must be one batch.
-
-    ``schedule``: in that case let one start later.
-    """
-    if not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session):
-        return True
-    if schedule:
-        ctx.server.checkpoints.schedule()
-    return False
+def _begin(ctx: Context, rewrite: bool) -> bool:
+    """Start a checkpoint in the background. False if one is running, or inside EXEC, which must be one batch."""
+    return not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session, rewrite)
 
 
 @_saving("SAVE", flags="admin noscript no_async_loading no_multi")
 def save(ctx: Context, argv: list[bytes]) -> Reply:
     """Write a checkpoint; the reply comes when it is on disk."""
-    ctx.server.checkpoints.save(ctx.session)
-    return reply.OK
+    outcome = ctx.server.checkpoints.save(ctx.session)
+
+    def check() -> bytes | None:
+        error = outcome()
+        return error if error is None else reply.error(error) if error else reply.OK
+
+    return Await(0, check, lambda: b"", firm=True)
 
 
 @_saving("BGSAVE", opt(token("SCHEDULE")), flags="admin noscript no_async_loading")
@@ -98,22 +115,23 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
     scheduled = len(argv) == 2 and argv[1].upper() == b"SCHEDULE"
     if len(argv) > 2 or (len(argv) == 2 and not scheduled):
         raise errors.syntax()
-    scheduled = scheduled or ctx.in_exec
-    if not _begin(ctx, scheduled):
-        if not scheduled:
-            raise CommandError(errors.SAVE_RUNNING)
-        return reply.simple(b"Background saving scheduled")
-    return reply.simple(b"Background saving started")
+    if _begin(ctx, rewrite=False):
+        return reply.simple(b"Background saving started")
+    if not (scheduled or ctx.in_exec):
+        raise CommandError(errors.CHILD_ACTIVE if ctx.server.checkpoints.rewriting else errors.SAVE_RUNNING)
+    ctx.server.checkpoints.schedule(rewrite=False)
+    return reply.simple(b"Background saving scheduled")
 
 
 @_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     """Start to write a checkpoint in the background; then the journal before it is deleted."""
-    if not _begin(ctx, ctx.in_exec):
-        if ctx.in_exec:
-            return reply.simple(b"Background append only file rewriting scheduled")
+    if ctx.server.checkpoints.rewriting:
         raise CommandError(errors.REWRITE_RUNNING)
-    return reply.simple(b"Background append only file rewriting started")
+    if _begin(ctx, rewrite=True):
+        return reply.simple(b"Background append only file rewriting started")
+    ctx.server.checkpoints.schedule(rewrite=True)
+    return reply.simple(b"Background append only file rewriting scheduled")
 
 
 @command(

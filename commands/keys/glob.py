@@ -1,7 +1,11 @@
 """Glob patterns as in Redis: ``*``, ``?``, ``[a-c]``, ``[^x]``, and ``\\`` as the escape.
 
-A pattern is split at its stars. The parts have fixed lengths, so the leftmost match of a part is always the right one,
-and matching takes O(pattern x text) at most: no pattern blocks the server.
+Rule 1: no pattern blocks the server. A pattern has at most MAX_PATTERN bytes. To compile it takes time in proportion to
+its length, to match it at most a small constant for each byte of the text.
+
+A pattern is split at its stars. The parts have fixed lengths, so the leftmost match of a part is always the right one.
+Parts of single bytes are searched as such, parts with a few sets of bytes (``?`` and classes) as regular expressions.
+A pattern with more sets than that becomes an automaton, which takes one step for each byte of the text.
 
 Details that follow Redis: a class without its end goes to the end of the pattern; ``[]`` matches nothing and ``[^]``
 any byte; ``[c-a]`` is ``[a-c]``; ``]`` can end a range; a backslash at the end of the pattern is a literal one.
@@ -12,32 +16,61 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from resp.errors import CommandError
+
+MAX_PATTERN = 4096  # bytes; a longer one is refused
+MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; one of single bytes may have more
+MAX_SEARCHED = 64  # tokens of one of its parts between two stars: the search takes up to that many steps a byte
+MAX_CLASSES = 16  # in it: each takes some 20 microseconds to compile
+
 _STAR, _ANY, _OPEN, _CLOSE, _ESCAPE, _NOT, _DASH = b"*?[]\\^-"
+_EVERY = (1 << 256) - 1
+
+# A token is the set of the bytes that match at a position: bit b is set if byte b does.
+Token = int
+
+
+def check_length(pattern: bytes) -> None:
+    """Raise CommandError if the pattern is too long (Rule 1)."""
+    if len(pattern) > MAX_PATTERN:
+        raise CommandError(f"ERR the pattern has {len(pattern)} bytes; at most {MAX_PATTERN} are allowed")
 
 
 class Glob:
-    """A compiled pattern."""
+    """A compiled pattern. Raises CommandError if it is too long."""
 
-    __slots__ = ("_first", "_last", "_middle", "_starred", "pattern")
+    __slots__ = ("_automaton", "_first", "_last", "_least", "_starred", "middle", "pattern")
 
     def __init__(self, pattern: bytes) -> None:
+        check_length(pattern)
         self.pattern = pattern
-        parts = [_Part(tokens) for tokens in _split(pattern)]
-        self._first = parts[0]
-        self._last = parts[-1]
-        self._middle = [part for part in parts[1:-1] if part.length]
+        parts = _split(pattern)
         self._starred = len(parts) > 1
+        self._least = sum(map(len, parts))  # bytes of the shortest text that matches
+        searchable = _searchable(parts)
+        self._automaton = None if searchable else _Automaton(parts)
+        found = [_Part(part) for part in parts] if searchable else [_Part([])]
+        self._first, self.middle, self._last = found[0], found[1:-1], found[-1]
+
+    @property
+    def method(self) -> str:
+        """How it is matched: by ``searches`` or by an ``automaton``."""
+        return "searches" if self._automaton is None else "automaton"
 
     def matches(self, text: bytes) -> bool:
         """Whether the pattern matches all of ``text``."""
+        if len(text) < self._least:
+            return False
+        if self._automaton is not None:
+            return self._automaton.matches(text)
         first, last = self._first, self._last
         if not self._starred:
             return len(text) == first.length and first.fits(text, 0)
         end = len(text) - last.length
         at = first.length
-        if end < at or not first.fits(text, 0) or not last.fits(text, end):
+        if not first.fits(text, 0) or not last.fits(text, end):
             return False
-        for part in self._middle:
+        for part in self.middle:
             at = part.search(text, at, end)
             if at < 0:
                 return False
@@ -48,91 +81,161 @@ class Glob:
 class _Part:
     """The part between two stars: a sequence of sets of bytes, often with one byte each."""
 
-    __slots__ = ("_literal", "_regex", "length")
+    __slots__ = ("_regex", "length", "literal")
 
-    def __init__(self, tokens: list[frozenset[int]]) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         self.length = len(tokens)
-        self._literal: bytes | None = None
+        self.literal: bytes | None = None
         self._regex: re.Pattern[bytes] | None = None
-        if all(len(token) == 1 for token in tokens):
-            self._literal = bytes([next(iter(token)) for token in tokens])
+        if all(map(_single, tokens)):
+            self.literal = bytes([token.bit_length() - 1 for token in tokens])
         else:
             self._regex = re.compile(b"".join(map(_regex, tokens)), re.DOTALL)
 
     def fits(self, text: bytes, at: int) -> bool:
-        if self._literal is not None:
-            return text.startswith(self._literal, at)
+        if self.literal is not None:
+            return text.startswith(self.literal, at)
         assert self._regex is not None  # noqa: S101  # one of the two is always set
         return self._regex.match(text, at) is not None
 
     def search(self, text: bytes, start: int, end: int) -> int:
         """The position of the first match in text[start:end]; -1 if there is none."""
-        if self._literal is not None:
-            return text.find(self._literal, start, end)
+        if self.literal is not None:
+            return text.find(self.literal, start, end)
         assert self._regex is not None  # noqa: S101
         found = self._regex.search(text, start, end)
         return -1 if found is None else found.start()
 
 
-_EVERY = frozenset(range(256))
+class _Automaton:
+    """All positions that the pattern can have reached, as the bits of one number: one step for each byte of the text.
+
+    Bit n is set if the first n tokens match what was read, whatever stars took.
+    """
+
+    __slots__ = ("_end", "_loops", "_masks", "_places")
+
+    def __init__(self, parts: list[list[Token]]) -> None:
+        places: dict[Token, bytearray] = {}  # token -> bits of the states after it
+        size = sum(map(len, parts)) // 8 + 1
+        at = self._loops = 0
+        for part in parts:
+            for token in part:
+                at += 1
+                bits = places.get(token)
+                if bits is None:
+                    bits = places[token] = bytearray(size)
+                bits[at >> 3] |= 1 << (at & 7)
+            if part is not parts[-1]:
+                self._loops |= 1 << at
+        self._end = 1 << at
+        self._places = [(token, int.from_bytes(bits, "little")) for token, bits in places.items()]
+        self._masks: dict[int, int] = {}  # byte -> the states that it can lead to; made when it is first met
+
+    def matches(self, text: bytes) -> bool:
+        masks, loops, states = self._masks, self._loops, 1
+        for byte in text:
+            mask = masks.get(byte)
+            if mask is None:
+                mask = self._mask(byte)
+            states = ((states << 1) & mask) | (states & loops)
+            if not states:
+                return False
+        return states & self._end != 0
+
+    def _mask(self, byte: int) -> int:
+        mask = 0
+        for token, places in self._places:
+            if token >> byte & 1:
+                mask |= places
+        self._masks[byte] = mask
+        return mask
 
 
-def _regex(allowed: frozenset[int]) -> bytes:
-    if allowed == _EVERY:
+def _single(token: Token) -> bool:
+    """Whether one byte matches, and no other."""
+    return token != 0 and token & (token - 1) == 0
+
+
+def _searchable(parts: list[list[Token]]) -> bool:
+    """Whether byte searches and regular expressions match the pattern in little time."""
+    classes = others = 0
+    for part in parts:
+        more = [token for token in part if not _single(token)]
+        if more and part is not parts[0] and part is not parts[-1] and len(part) > MAX_SEARCHED:
+            return False
+        others += len(more)
+        classes += len(more) - more.count(_EVERY)
+    return not others or (classes <= MAX_CLASSES and sum(map(len, parts)) <= MAX_TOKENS)
+
+
+def _regex(token: Token) -> bytes:
+    if token == _EVERY:
         return b"."
-    if not allowed:
+    if token == 0:
         return b"(?!)"
-    return b"[" + b"".join([b"\\x%02x" % code for code in sorted(allowed)]) + b"]"
+    negated = token.bit_count() > 128  # the shorter of the two
+    named = _EVERY ^ token if negated else token
+    codes = b"".join([b"\\x%02x" % code for code in range(256) if named >> code & 1])
+    return (b"[^%b]" if negated else b"[%b]") % codes
 
 
-def _split(pattern: bytes) -> list[list[frozenset[int]]]:
-    """The parts between stars, each a list of the sets of bytes that match at its positions."""
-    parts: list[list[frozenset[int]]] = [[]]
+def _split(pattern: bytes) -> list[list[Token]]:
+    """The parts between stars; none is empty but the first and the last. In ``*?*`` the star is moved to the end."""
+    parts: list[list[Token]] = [[]]
+    starred = False  # a star was met, and since then only ``?``
     at, end = 0, len(pattern)
     while at < end:
         code = pattern[at]
         if code == _STAR:
-            parts.append([])
+            starred = True
         elif code == _ANY:
             parts[-1].append(_EVERY)
-        elif code == _OPEN:
-            allowed, at = _class(pattern, at + 1)
-            parts[-1].append(allowed)
         else:
-            if code == _ESCAPE and at + 1 < end:
-                at += 1
-            parts[-1].append(frozenset((pattern[at],)))
+            if starred:
+                parts.append([])
+                starred = False
+            if code == _OPEN:
+                token, at = _class(pattern, at + 1)
+                parts[-1].append(token)
+            else:
+                if code == _ESCAPE and at + 1 < end:
+                    at += 1
+                parts[-1].append(1 << pattern[at])
         at += 1
+    if starred:
+        parts.append([])
     return parts
 
 
-def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
+def _class(pattern: bytes, at: int) -> tuple[Token, int]:
     """The class whose first byte after ``[`` is at ``at``: the set of its bytes, and the position of its end."""
     end = len(pattern)
     negated = at < end and pattern[at] == _NOT
     if negated:
         at += 1
-    found: set[int] = set()
+    found = 0
     while at < end and pattern[at] != _CLOSE:
         code = pattern[at]
         if code == _ESCAPE and at + 1 < end:
             at += 1
-            found.add(pattern[at])
+            found |= 1 << pattern[at]
         elif at + 2 < end and pattern[at + 1] == _DASH:
             low, high = sorted((code, pattern[at + 2]))
-            found.update(range(low, high + 1))
+            found |= (2 << high) - (1 << low)
             at += 2
         else:
-            found.add(code)
+            found |= 1 << code
         at += 1
-    return _EVERY - found if negated else frozenset(found), min(at, end - 1)
+    return _EVERY ^ found if negated else found, min(at, end - 1)
 
 
 @lru_cache(maxsize=256)
 def compiled(pattern: bytes) -> Glob:
-    """The compiled pattern, from a cache of those used last."""
+    """The compiled pattern, from a cache of those used last. Raises CommandError."""
     return Glob(pattern)
 
 
 def glob_match(pattern: bytes, text: bytes) -> bool:
+    """Raises CommandError if the pattern is too long."""
     return compiled(pattern).matches(text)

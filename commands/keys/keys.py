@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from commands.context import Context, Reply
+from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.help import help_reply
 from commands.keys.glob import compiled
 from commands.parse import integer, is_integer
+from commands.parts import AT_ONCE, by_name, long_array
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import manykeys
 from storage.stream import Stream
 from storage.values import String, Value
 
@@ -33,26 +35,27 @@ def type_name(value: Value) -> bytes:
 
 
 # -- named keys --------------------------------------------------------------------------------------------------
-def _delete(ctx: Context, argv: list[bytes]) -> bytes:
-    return reply.integer(sum([ctx.ks.delete(name, ctx.now) for name in argv[1:]]))
+def _delete(ctx: Context, names: list[bytes]) -> int:
+    return manykeys.delete_many(ctx.ks, names, ctx.now)
 
 
 @command("DEL", repeat(key("RM DELETE")), flags="write", group="generic", complexity="O(N): N keys.")
 def del_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type; return how many there were."""
-    return _delete(ctx, argv)
+    """Delete keys of any type, in one step; return how many there were."""
+    return reply.integer(_delete(ctx, argv[1:]))
 
 
 @command("UNLINK", repeat(key("RM DELETE")), flags="write fast", group="generic", complexity="O(N): N keys.")
 def unlink(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type, like DEL; return how many there were."""
-    return _delete(ctx, argv)
+    """Delete keys of any type, many of them in several steps; return how many there were."""
+    return by_name(argv[1:], _delete, ctx)
 
 
 @command("EXISTS", repeat(key("RO")), flags="readonly fast", group="generic", complexity="O(N): N keys.")
 def exists(ctx: Context, argv: list[bytes]) -> Reply:
     """Return how many of the keys exist; a key that is given twice counts twice."""
-    return reply.integer(sum([ctx.ks.peek(name, ctx.now) is not None for name in argv[1:]]))
+    found = manykeys.peek_many(ctx.ks, argv[1:], ctx.now)
+    return reply.integer(len(found) - found.count(None))
 
 
 @command("TYPE", key("RO"), flags="readonly fast", group="generic", complexity="O(1)")
@@ -65,7 +68,7 @@ def type_(ctx: Context, argv: list[bytes]) -> Reply:
 @command("TOUCH", repeat(key("RO")), flags="readonly fast", group="generic", complexity="O(N): N keys.")
 def touch(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the idle time of keys to zero (see OBJECT IDLETIME); return how many of them exist."""
-    found = [value for value in [ctx.ks.peek(name, ctx.now) for name in argv[1:]] if value is not None]
+    found = [value for value in manykeys.peek_many(ctx.ks, argv[1:], ctx.now) if value is not None]
     for value in found:
         value.used = ctx.now  # also with CLIENT NO-TOUCH
     return reply.integer(len(found))
@@ -77,11 +80,26 @@ def touch(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def keys(ctx: Context, argv: list[bytes]) -> Reply:
     """Return all keys that match a glob pattern."""
-    names = list(ctx.ks.keys)
-    if argv[1] != b"*":
-        names = list(filter(compiled(argv[1]).matches, names))
+    names, pattern = list(ctx.ks.keys), argv[1]
+    if len(names) <= AT_ONCE:
+        return reply.bulk_array(_matching(ctx, names, pattern))
+    at, found = 0, list[bytes]()
+
+    def step(ctx: Context) -> Chunks | bytes | None:
+        nonlocal at
+        found.extend(_matching(ctx, names[at : at + AT_ONCE], pattern))
+        at += AT_ONCE
+        return None if at < len(names) else long_array(found, b"")
+
+    return Slices(step, False)
+
+
+def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
+    """Those of the names that match the pattern, without those whose time is over."""
+    if pattern != b"*":
+        names = list(filter(compiled(pattern).matches, names))
     deadlines, now = ctx.ks.expires, ctx.now
-    return reply.bulk_array([name for name in names if name not in deadlines or deadlines[name] > now])
+    return [name for name in names if name not in deadlines or deadlines[name] > now] if deadlines else names
 
 
 @command(
@@ -106,15 +124,35 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
             count = integer(argv[at + 1])
             if count < 1:
                 raise errors.syntax()
-    cursor, names = ctx.ks.index.page(int(argv[1]) % (1 << 64), count)
+    cursor = int(argv[1]) % (1 << 64)
+    if count <= AT_ONCE:
+        cursor, found = _scanned(ctx, cursor, count, pattern, wanted)
+        return reply.array([reply.bulk(b"%d" % cursor), reply.bulk_array(found)])
+    left, all_found = count, list[bytes]()
+
+    def step(ctx: Context) -> Chunks | bytes | None:
+        nonlocal cursor, left
+        cursor, found = _scanned(ctx, cursor, min(left, AT_ONCE), pattern, wanted)
+        all_found.extend(found)
+        left -= AT_ONCE
+        if cursor and left > 0:
+            return None
+        return long_array(all_found, b"", reply.array_header(2) + reply.bulk(b"%d" % cursor))
+
+    return Slices(step, False)  # it deletes no keys but those that have expired
+
+
+def _scanned(ctx: Context, cursor: int, count: int, pattern: bytes, wanted: bytes) -> tuple[int, list[bytes]]:
+    """The next cursor, and those of ``count`` keys that match. ``wanted``: the type; empty for any."""
+    cursor, names = ctx.ks.index.page(cursor, count)
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
     found = []
     for name in names:
-        value = ctx.ks.peek(name, ctx.now)  # deletes it if it has expired
+        value = ctx.ks.live(name, ctx.now)  # deletes it if it has expired
         if value is not None and (not wanted or wanted == type_name(value)):
             found.append(name)
-    return reply.array([reply.bulk(b"%d" % cursor), reply.bulk_array(found)])
+    return cursor, found
 
 
 @command("RANDOMKEY", flags="readonly", group="generic", complexity="O(1)")
@@ -124,26 +162,29 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
     picks = 0
     while len(ks.index):
         name = ks.index.pick(ctx.server.random())
-        if ks.peek(name, ctx.now) is not None:  # an expired key is deleted, so this ends
+        if name is None:
+            continue
+        if ks.live(name, ctx.now) is not None:  # an expired key is deleted, so this ends
             return reply.bulk(name)
         picks += 1
-        if ks.follower and picks == _PICKS:  # there it stays, and nearly all keys may have expired
-            live = next((name for name in ks.keys if ks.peek(name, ctx.now) is not None), None)
+        if (ks.follower or ks.frozen) and picks == _PICKS:  # there it stays, and nearly all keys may have expired
+            live = next((name for name in ks.keys if ks.live(name, ctx.now) is not None), None)
             return reply.null(ctx.session.proto) if live is None else reply.bulk(live)
     return reply.null(ctx.session.proto)
 
 
 # -- OBJECT --------------------------------------------------------------------------------------------------------
 @command("OBJECT|ENCODING", key("RO"), flags="readonly", group="generic", complexity="O(1)")
-def object_encoding(ctx: Context, argv: list[bytes]) -> Reply:
+def objectencoding(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the encoding of a value: stream, int, embstr or raw."""
     value = ctx.ks.peek(argv[2], ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
-    return reply.bulk(_encoding(value))
+    return reply.bulk(encoding(value))
 
 
-def _encoding(value: Value) -> bytes:
+def encoding(value: Value) -> bytes:
+    """The encoding of a value as OBJECT ENCODING returns it."""
     if not isinstance(value, String):
         return b"stream"
     if is_integer(value.value):
@@ -157,8 +198,13 @@ def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
     value = ctx.ks.peek(argv[2], ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
+    return reply.integer(idle_seconds(value, ctx.now))
+
+
+def idle_seconds(value: Value, now: int) -> int:
+    """Seconds since a value was last used. ``now``: ms since epoch."""
     used = max(value.used, value.last_ms) if isinstance(value, Stream) else value.used
-    return reply.integer(max(0, ctx.now - (used or ctx.now)) // 1000)
+    return max(0, now - (used or now)) // 1000
 
 
 @command("OBJECT|REFCOUNT", key("RO"), flags="readonly", group="generic", complexity="O(1)")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from commands.context import Context, Reply
 from commands.declare import Arg, arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
+from commands.parts import long_array
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import manykeys
 from storage.values import String
 
 _OVERFLOW = "ERR increment or decrement would overflow"
@@ -86,16 +88,21 @@ def _store(ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl
     ctx.ks.keys[name].used = ctx.now
 
 
+def _set_reads(argv: list[bytes]) -> bool:
+    """Whether a SET returns or compares the old value."""
+    return any(word.upper() in (b"GET", b"IFEQ", b"IFNE") for word in argv[3:])
+
+
 # -- one key -----------------------------------------------------------------------------------------------------
 @command(
-    "SET", key("RW ACCESS UPDATE"), arg("value"),
+    "SET", key("RW ACCESS UPDATE VARIABLE_FLAGS"), arg("value"),
     opt(oneof(
         "condition",
         token("NX"), token("XX"), arg("ifeq-value", token="IFEQ"), arg("ifne-value", token="IFNE"),
     )),
     opt(token("GET")),
     opt(oneof("expiration", *_EXPIRY, token("KEEPTTL"))),
-    flags="write denyoom", group="string", complexity="O(1)",
+    flags="write denyoom", group="string", complexity="O(1)", reads=_set_reads,
 )  # fmt: skip
 def set_(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string; options add a condition, an expiry, or return the old value."""
@@ -104,7 +111,7 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
         return reply.OK
     options = _Options(argv, 3, for_set=True)
     expire_at = options.expire_at(ctx.now, "set")
-    found = ctx.ks.get(argv[1], ctx.now)
+    found = ctx.ks.read(argv[1], ctx.now) if options.get else ctx.ks.get(argv[1], ctx.now)
     old = found.value if isinstance(found, String) else None
     compares = options.condition in (b"IFEQ", b"IFNE")
     if found is not None and old is None and (options.get or compares):
@@ -136,13 +143,13 @@ def setnx(ctx: Context, argv: list[bytes]) -> Reply:
 @command("GET", key("RO ACCESS"), flags="readonly fast", group="string", complexity="O(1)")
 def get(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null."""
-    return _bulk(ctx, ctx.ks.string(argv[1], ctx.now))
+    return _bulk(ctx, ctx.ks.read_string(argv[1], ctx.now))
 
 
 @command("GETDEL", key("RW ACCESS DELETE"), flags="write fast", group="string", complexity="O(1)")
 def getdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and delete the key."""
-    value = ctx.ks.string(argv[1], ctx.now)
+    value = ctx.ks.read_string(argv[1], ctx.now)
     if value is not None:
         ctx.ks.delete(argv[1], ctx.now)
     return _bulk(ctx, value)
@@ -156,7 +163,7 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and set or remove the expiry of the key."""
     options = _Options(argv, 2, for_set=False)
     ks, name = ctx.ks, argv[1]
-    value = ks.string(name, ctx.now)
+    value = ks.read_string(name, ctx.now)
     if value is None:
         return reply.null(ctx.session.proto)
     expire_at = options.expire_at(ctx.now, "getex")
@@ -172,15 +179,16 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
 @command("STRLEN", key("RO"), flags="readonly fast", group="string", complexity="O(1)")
 def strlen(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the length of the string of a key in bytes, 0 if there is no such key."""
-    return reply.integer(len(ctx.ks.string(argv[1], ctx.now) or b""))
+    return reply.integer(len(ctx.ks.read_string(argv[1], ctx.now) or b""))
 
 
 # -- several keys --------------------------------------------------------------------------------------------------
 @command("MGET", repeat(key("RO ACCESS")), flags="readonly fast", group="string", complexity="O(N): N keys.")
 def mget(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the strings of several keys, null for a key that doesn't exist or holds no string."""
-    found = [ctx.ks.get(name, ctx.now) for name in argv[1:]]
-    return reply.array([_bulk(ctx, value.value if isinstance(value, String) else None) for value in found])
+    found = manykeys.read_many(ctx.ks, argv[1:], ctx.now)
+    values = [value.value if isinstance(value, String) else None for value in found]
+    return long_array(values, reply.null(ctx.session.proto))
 
 
 @command(
@@ -191,8 +199,7 @@ def mset(ctx: Context, argv: list[bytes]) -> Reply:
     """Set several keys to strings in one step."""
     if len(argv) % 2 == 0:
         raise errors.arity("mset")
-    for at in range(1, len(argv), 2):
-        _store(ctx, argv[at], argv[at + 1])
+    manykeys.set_strings(ctx.ks, argv[1::2], argv[2::2], ctx.now)
     return reply.OK
 
 

@@ -19,11 +19,12 @@ _transaction = partial(
 
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
-    """Delete a watched key that has expired, so that this counts as a change. A replica must not; then returns True."""
+    """Delete a watched key that has expired, so that this counts as a change. Returns True if it must stay: on a
+    replica, and while writes are held back."""
     at = ctx.ks.expires.get(name)
     if at is None or at > ctx.now:
         return False
-    if ctx.ks.follower:
+    if ctx.ks.follower or ctx.ks.frozen:
         return True
     ctx.ks.expire_key(name)
     return False

@@ -7,17 +7,17 @@ from array import array
 from commands.context import Context, Reply
 from commands.declare import arg, batch, block, command, key, oneof, opt, repeat
 from commands.parse import positive
-from commands.streams.rows import Rows
+from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.entries import entry_wire, id_bulk
-from storage.ids import MASK64
+from storage.ids import MASK64, parse_id
 from storage.stream import Stream
 
 
 @command(
-    "TAPPEND", key("RW"), repeat(block("data", arg("field"), arg("value"))),
+    "TAPPEND", key("RW INSERT"), repeat(block("data", arg("field"), arg("value"))),
     flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tappend(ctx: Context, argv: list[bytes]) -> Reply:
@@ -96,21 +96,26 @@ def _rewritten(first: list[bytes], raw: bytes, borders: list[int], ids: list[byt
 
 
 @command(
-    "TAPPEV", key("RW"),
-    oneof("strategy", arg("count", "pure-token", token="COUNT"), arg("time", "pure-token", token="TIME")),
-    arg("n", "integer"), opt(repeat(block("data", arg("field"), arg("value")))),
+    "TAPPEV", key("RW INSERT DELETE"),
+    oneof(
+        "strategy", arg("count", "integer", token="COUNT"), arg("ms", "integer", token="TIME"), arg("id", token="MINID")
+    ),
+    opt(repeat(block("data", arg("field"), arg("value")))),
     flags="write denyoom", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M of them evicted.",
+    complexity="O(log N + M): N macro nodes, M of them evicted.", adds=lambda argv: len(argv) > 4,
 )  # fmt: skip
 def tappev(ctx: Context, argv: list[bytes]) -> Reply:
-    """Append an entry if one is given, then evict all but the newest n entries or the entries younger than n ms."""
+    """Append an entry if one is given, then evict all but the newest ones, by number, age or ID."""
     if len(argv) & 1:
         raise errors.arity("tappev")
     ks, name, now = ctx.ks, argv[1], ctx.now
     how = argv[2].upper()
-    if how not in (b"COUNT", b"TIME"):
+    if how == b"COUNT" or how == b"TIME":
+        limit = positive(argv[3])
+    elif how == b"MINID":
+        limit = parse_id(argv[3])
+    else:
         raise errors.syntax()
-    limit = positive(argv[3])
     stream = ks.stream(name, now)
     result = b""
     if len(argv) > 4:
@@ -125,21 +130,21 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
         if how == b"COUNT":
             border = max(stream.first_ord, stream.next_ord - limit)
         else:
-            border = stream.ord_from(max(0, now - limit + 1) << 64)
+            border = stream.ord_from(limit if how == b"MINID" else max(0, now - limit + 1) << 64)
         if border > stream.first_ord:
             evicted = ks.evict(name, stream, border, stream.id_at(border - 1))
     return result or encode.integer(evicted)
 
 
 @command(
-    "TMAPPEND", key("RW"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
+    "TMAPPEND", key("RW INSERT"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
     arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
     flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
 def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append many entries with the same fields, all or nothing, and return the first and the last ID."""
     ks, name = ctx.ks, argv[1]
-    rows = Rows(argv[2:], "tmappend")
+    rows = parsed_rows(ctx, argv[2:], "tmappend")
     total = rows.total
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from commands.context import Context, Reply
+from collections.abc import Iterator
+from functools import partial
+
+from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
-from commands.parse import integer, raw_ids, span
+from commands.parse import integer, span
+from commands.parts import AT_ONCE, by_id
 from resp import errors
 from resp import reply as encode
 from storage.groups import effects
 from storage.groups.group import Group
+from storage.groups.pending import PendingRow, PendingTable
 from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.stream import Stream
 
 
 def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
-    """The stream in argv[at] and its group in argv[at + 1]; None if either is missing."""
-    stream = ctx.ks.stream(argv[at], ctx.now)
+    """The stream in argv[at] and its group in argv[at + 1], to change them; None if either is missing."""
+    return _group_of(ctx.ks.stream(argv[at], ctx.now), argv[at + 1])
+
+
+def _group_of(stream: Stream | None, name: bytes) -> tuple[Stream, Group] | None:
     if stream is None:
         return None
-    group = stream.groups.get(argv[at + 1])
+    group = stream.groups.get(name)
     return (stream, group) if group is not None else None
 
 
@@ -31,22 +39,25 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 
 
 @command(
-    "TACK", key("RW"), arg("group"), repeat(arg("id")),
+    "TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
-    ids = raw_ids(argv[3:])
+    return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
+
+
+def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
     found = _find(ctx, argv, 1)
     if found is None:
-        return encode.integer(0)
+        return 0
     stream, group = found
     group.touch(ctx.now)
-    return encode.integer(effects.ack(ctx.ks, argv[1], stream, group, ids))
+    return effects.ack(ctx.ks, argv[1], stream, group, ids)
 
 
 @command(
-    "TNACK", key("RW"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
+    "TNACK", key("RW UPDATE"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
@@ -60,7 +71,7 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TTOUCH", key("RW"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")),
+    "TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")),
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
@@ -69,17 +80,21 @@ def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
-    ids = list(dict.fromkeys(parse_id(text) for text in argv[first:]))
+    return by_id(argv, first, partial(_set_due, argv[:3], ctx.now + delay), ctx)
+
+
+def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int:
     found = _find(ctx, argv, 1)
     if found is None:
-        return encode.integer(0)
+        return 0
     stream, group = found
     group.touch(ctx.now)
-    return encode.integer(effects.set_due(ctx.ks, argv[1], stream, group, ctx.now + delay, ids))
+    return effects.set_due(ctx.ks, argv[1], stream, group, due, ids)
 
 
 @command(
-    "TPENDING", key("RO"), arg("group"), opt(block("range", arg("start-id"), arg("end-id"), arg("count", "integer"))),
+    "TPENDING", key("RO ACCESS"), arg("group"),
+    opt(block("range", arg("start-id"), arg("end-id"), arg("count", "integer"))),
     flags="readonly", group="stream", since="0.1.0", complexity="O(log P + M): P pending messages, M returned.",
 )  # fmt: skip
 def tpending(ctx: Context, argv: list[bytes]) -> Reply:
@@ -89,7 +104,10 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) == 6:
         start, end = parse_range_start(argv[3]), parse_range_end(argv[4])
         count = integer(argv[5])
-    pending = _need(ctx, argv, 1)[1].pending
+    found = _group_of(ctx.ks.read_stream(argv[1], ctx.now), argv[2])
+    if found is None:
+        raise errors.no_group(argv[1], argv[2])
+    pending = found[1].pending
     proto = ctx.session.proto
     if len(argv) == 3:
         low, high = pending.lowest(), pending.highest()
@@ -102,17 +120,41 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.encode(proto, summary)
     if count <= 0 or start > end:
         return encode.EMPTY_ARRAY
-    rows = pending.rows(start, min(end, MAX_ID), count)
-    return encode.encode(proto, [[format_id(r.id), r.deliveries, r.first, r.due, r.expire] for r in rows])
+    end = min(end, MAX_ID)
+    total = min(count, pending.between(start, end))
+    head = encode.array_header(total)
+    if total <= AT_ONCE:
+        return head + _listed(pending.rows(start, end, total))
+    return Chunks(_listing(head, pending.freeze(), start, end, total), _nothing)
+
+
+def _listed(rows: list[PendingRow]) -> bytes:
+    return b"".join([
+        b"*5\r\n%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (encode.bulk(format_id(r.id)), r.deliveries, r.first, r.due, r.expire)
+        for r in rows
+    ])  # fmt: skip
+
+
+def _listing(head: bytes, pending: PendingTable, start: int, end: int, total: int) -> Iterator[bytes]:
+    yield head
+    while total > 0:
+        rows = pending.rows(start, end, min(total, AT_ONCE))
+        yield _listed(rows)
+        total -= len(rows)
+        start = rows[-1].id + 1
+
+
+def _nothing() -> None:
+    """Nothing is held that has to be released."""
 
 
 @command(
-    "TGROUP|LIST", key("RO"),
+    "TGROUP|LIST", key("RO ACCESS"),
     flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",
 )  # fmt: skip
 def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
-    stream = ctx.ks.stream(argv[2], ctx.now)
+    stream = ctx.ks.read_stream(argv[2], ctx.now)
     groups = [] if stream is None else [stream.groups[name] for name in sorted(stream.groups)]
     facts: list[dict[str, int | bytes]] = [
         {
@@ -131,7 +173,7 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TGROUP|SETID", key("RW"), arg("group"), arg("id"),
+    "TGROUP|SETID", key("RW UPDATE"), arg("group"), arg("id"),
     flags="write", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
@@ -146,7 +188,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TGROUP|DESTROY", key("RW"), arg("group"),
+    "TGROUP|DESTROY", key("RW DELETE"), arg("group"),
     flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
 )  # fmt: skip
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:

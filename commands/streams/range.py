@@ -14,7 +14,7 @@ from storage.stream import Stream
 
 
 @command(
-    "TRANGE", key("RO"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
+    "TRANGE", key("RO ACCESS"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
     flags="readonly", group="stream", since="0.1.0",
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
@@ -33,7 +33,7 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TREVRANGE", key("RO"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
+    "TREVRANGE", key("RO ACCESS"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
     flags="readonly", group="stream", since="0.1.0",
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
@@ -60,7 +60,7 @@ def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[
         if len(argv) != 6 or argv[4].upper() != b"COUNT":
             raise errors.syntax()
         count = integer(argv[5])
-    stream = ctx.ks.stream(argv[1], ctx.now)
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None or count <= 0 or start > end:
         return None
     hi = stream.next_ord if end >= stream.last_id else stream.ord_from(end + 1)
@@ -70,12 +70,12 @@ def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[
 @command("TLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
 def tlen(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries in a stream, 0 if the key doesn't exist."""
-    stream = ctx.ks.stream(argv[1], ctx.now)
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
     return encode.integer(stream.length if stream is not None else 0)
 
 
 @command(
-    "TCOUNT", key("RO"), arg("start-id"), arg("end-id"),
+    "TCOUNT", key("RO ACCESS"), arg("start-id"), arg("end-id"),
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tcount(ctx: Context, argv: list[bytes]) -> Reply:
@@ -88,7 +88,7 @@ def tcount(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TSEEK", key("RO"), arg("last-id"), arg("n", "integer"),
+    "TSEEK", key("RO ACCESS"), arg("last-id"), arg("n", "integer"),
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tseek(ctx: Context, argv: list[bytes]) -> Reply:
@@ -96,7 +96,7 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     last_id, n = parse_id(argv[2]), integer(argv[3])
     if n < 1:
         raise CommandError(errors.NOT_POSITIVE)
-    stream = ctx.ks.stream(argv[1], ctx.now)
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None:
         return encode.null(ctx.session.proto)
     lo = stream.ord_from(last_id + 1)
@@ -105,10 +105,12 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.bulk(format_id(stream.id_at(min(lo + n, stream.next_ord) - 1)))
 
 
-@command("TINFO", key("RO"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.")
+@command(
+    "TINFO", key("RO ACCESS"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+)
 def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     """Return what is known of a stream: its length, IDs, counters, and the space that it takes."""
-    stream = ctx.ks.stream(argv[1], ctx.now)
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
     return encode.encode(ctx.session.proto, _facts(stream))

@@ -7,7 +7,7 @@ from typing import Final
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, batch, block, command, key, opt
 from commands.streams.groupread import read_group
-from commands.streams.readargs import Position, ReadOptions, read_options
+from commands.streams.readargs import Position, ReadOptions, deadletter_at, read_options
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
 from resp.errors import CommandError
@@ -23,7 +23,7 @@ def _has_group(argv: list[bytes]) -> bool:
 
 
 @command(
-    "TREAD", key("RW"), arg("last-id"), arg("count", "integer"),
+    "TREAD", key("RW ACCESS UPDATE"), arg("last-id"), arg("count", "integer"),
     opt(arg("milliseconds", "integer", token="BLOCK")),
     opt(block("group", arg("name", token="GROUP"), arg("ttl-ms", "integer"))),
     opt(block(
@@ -32,7 +32,7 @@ def _has_group(argv: list[bytes]) -> bool:
     )),
     opt(arg("withinfo", "pure-token", token="WITHINFO")),
     flags="write blocking", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M entries returned.", writes=_has_group,
+    complexity="O(log N + M): N macro nodes, M entries returned.", writes=_has_group, key_after_token=deadletter_at,
 )  # fmt: skip
 def tread(ctx: Context, argv: list[bytes]) -> Reply:
     """Return entries after an ID; can wait for them, share them in a group, and redeliver them until acknowledged."""
@@ -40,7 +40,7 @@ def tread(ctx: Context, argv: list[bytes]) -> Reply:
     options = read_options(argv[1], argv[3:])
     if options.group:
         return read_group(ctx, argv[1], position, options)
-    stream = ctx.ks.stream(argv[1], ctx.now)
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
     if position.from_now and stream is not None:
         position.ms, position.seq = stream.last_ms, stream.last_seq
     reply = _serve_plain(ctx, position, options, stream, options.block < 0)
@@ -59,7 +59,7 @@ def tread_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: lis
     first = calls[0]
     if len(first) != 4:
         return None
-    stream = ctx.ks.stream(first[1], ctx.now)
+    stream = ctx.ks.read_stream(first[1], ctx.now)
     replies: list[bytes] = []
     size = 0
     for argv in calls:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from commands.parse import id_parts, integer, span, timeout_ms
@@ -14,6 +15,9 @@ from resp.errors import CommandError
 from storage import records
 from storage.stream import Stream
 from storage.timers import NEVER
+
+# how many words an option has, itself included
+WORDS: Final = {b"WITHINFO": 1, b"BLOCK": 2, b"GROUP": 3, b"RETRY": 3, b"MAXDELIVERIES": 2, b"DEADLETTER": 2}
 
 
 class ReadOptions:
@@ -93,6 +97,19 @@ class ReadOptions:
     def deadline(self, now: int) -> int:
         """When a wait that begins now ends, in ms since epoch, or NEVER."""
         return now + self.block if self.block else NEVER
+
+
+def deadletter_at(argv: Sequence[bytes]) -> int:
+    """The position of the dead letter key in a TREAD; 0 if it has none, and if the options can't be parsed."""
+    at, end = 4, len(argv)
+    while at < end:
+        word = argv[at].upper()
+        if word == b"DEADLETTER":
+            return at + 1 if at + 1 < end else 0
+        if word not in WORDS:
+            return 0
+        at += WORDS[word]
+    return 0
 
 
 class _Recent:

@@ -52,5 +52,7 @@ def info_element(stream: Stream | None, proto: int) -> bytes:
 
 
 def _after(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(pieces, b"")  # if it is damaged, the reply can still be an error
     yield head
+    yield first
     yield from pieces

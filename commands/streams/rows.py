@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from operator import add
 from typing import Final
 
+from commands.context import Context
 from commands.parse import integer
 from resp import errors
 from resp.errors import CommandError
@@ -25,6 +26,7 @@ from storage.entries import COUNTS
 from storage.ids import MASK64
 
 MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
+FREE_COPIES: Final = 1 << 20  # bytes of repeated fields that no value of the directive forbids
 
 # Openings of fields that were used lately, as the next command will use them again: without them 50 rows of 8 fields,
 # whose values have 55 lengths, take 33 % more instructions, 500 such rows 8 %. Bounded: some 10 MB.
@@ -33,14 +35,17 @@ KNOWN_LENGTHS = 1024  # not Final: a test lowers it, in compiled code too
 KNOWN_BYTES: Final = 128
 _known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
 
+EXPANSION: Final = "proto-max-command-expansion"
+
 _NUMBERS: Final = [b"%d" % n for n in range(1000)]
 _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
 class Rows:
-    """The entries that such arguments describe: ``total`` of them."""
+    """The entries that such arguments describe: ``total`` of them. Fields are sent once, but stored with every entry:
+    ``copies`` is the bytes that this adds."""
 
-    __slots__ = ("_fields", "_head", "_lengths", "_values", "total")
+    __slots__ = ("_fields", "_head", "_lengths", "_values", "copies", "total")
 
     def __init__(self, words: Sequence[bytes], command: str) -> None:
         """``words``: FIELDS and everything after it; ``command`` in lower case. Raises CommandError."""
@@ -56,8 +61,10 @@ class Rows:
             raise errors.arity(command)
         total = len(values) // width
         lengths = list(map(len, values))
-        if total * (sum(map(len, fields)) + 16 * width + 64) + sum(lengths) > MOST_AT_ONCE:
-            raise CommandError(errors.TOO_MUCH_AT_ONCE)  # fields are sent once, but stored with every entry
+        each = sum(map(len, fields))
+        if total * (each + 16 * width + 64) + sum(lengths) > MOST_AT_ONCE:
+            raise CommandError(errors.TOO_MUCH_AT_ONCE)
+        self.copies = (total - 1) * each
         count = 2 * width + 1
         self.total = total
         self._head = b"\r\n" + (COUNTS[count] if count < 1024 else array_header(count))
@@ -129,6 +136,17 @@ class Rows:
                 sizes = list(map(add, sizes, column)) if at else column
             before = b""
         return sizes
+
+
+def parsed_rows(ctx: Context, words: Sequence[bytes], command: str) -> Rows:
+    """The rows of a command that makes entries. Raises CommandError, also where it would make much more than it sent:
+    so little of a client's effort must not cost all others so much of their time."""
+    rows = Rows(words, command)
+    if rows.copies > FREE_COPIES:
+        most = int(ctx.server.config.value(EXPANSION))
+        if rows.copies > most:
+            raise errors.expansion(EXPANSION, most, rows.copies)
+    return rows
 
 
 def _openings(stem: bytes, lengths: Iterable[int]) -> tuple[dict[int, bytes], dict[int, int]]:

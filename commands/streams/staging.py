@@ -1,4 +1,4 @@
-"""TSTAGE, TPUBLISH, TDROP: entries that are kept aside, then appended all at once, exactly once. Semantics [32]."""
+"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries kept aside, then appended all at once, exactly once. Semantics [32]."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat
 from commands.parse import positive, span
-from commands.streams.rows import Rows
+from commands.parts import by_name
+from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.ids import MASK64
+from storage.keyspace import Keyspace
 from storage.stages import publish
 from storage.timers import NEVER
 
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
+CHECK_BYTES: Final = 64  # fences keep it for ever, in memory
+
+
+def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
+    """The keys of the streams for which the stages hold entries: who publishes or drops these changes the streams."""
+    by_name = ks.stages.by_name
+    return {piece.key for name in names if name in by_name for piece in by_name[name].pieces}
 
 
 @command(
-    "TSTAGE", arg("stage"), arg("ttl", "integer"), key("RW"), arg("n", "integer", token="FIELDS"),
+    "TSTAGE", arg("stage"), arg("ttl", "integer"), key("RW INSERT"), arg("n", "integer", token="FIELDS"),
     repeat(arg("field")), arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
     flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
@@ -28,7 +37,7 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     """Keep entries for a stream aside until TPUBLISH appends them; return how many the stage holds."""
     ks, name, target = ctx.ks, argv[1], argv[3]
     ttl = span(argv[2])
-    rows = Rows(argv[4:], "tstage")
+    rows = parsed_rows(ctx, argv[4:], "tstage")
     ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
     publish.live(ks, name, ctx.now)
     stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else NEVER, *rows.bare())
@@ -36,19 +45,23 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TPUBLISH", arg("fence"), arg("epoch", "integer"), repeat(arg("stage")),
+    "TPUBLISH", arg("fence"), arg("epoch", "integer"), opt(arg("check", token="CHECK")), repeat(arg("stage")),
     flags="write", group="stream", since="0.1.0",
     complexity="O(M + K): M macro nodes' worth of staged entries, for K streams.",
+    reaches=lambda ks, argv: _staged_keys(ks, argv[5 if argv[3].upper() == b"CHECK" else 3 :]),
 )  # fmt: skip
 def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
     """Append all staged entries at once and drop the stages; only once for each epoch of the fence."""
     ks, fence, now = ctx.ks, argv[1], ctx.now
     epoch = positive(argv[2])
-    names = list(dict.fromkeys(argv[3:]))
+    check, names = _check(argv)
     done = ks.stages.fences.get(fence, -1)
     if epoch < done:
         raise errors.stale(fence, epoch, done)
     if epoch == done:
+        before = ks.stages.checks.get(fence, b"")
+        if check and before and check != before:
+            raise errors.conflict(fence, epoch, before, check)
         publish.unstage(ks, names)
         return encode.array_header(2) + SKIPPED + encode.integer(0)
     for name in names:
@@ -64,13 +77,38 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.ID_EXHAUSTED)
         firsts.append((target, ms, seq))
         total += count
-    publish.publish(ks, fence, epoch, names, content, firsts)
+    publish.publish(ks, fence, epoch, check, names, content, firsts)
     return encode.array_header(2) + PUBLISHED + encode.integer(total)
 
 
-@command("TDROP", repeat(arg("stage")), flags="write fast", group="stream", since="0.1.0", complexity="O(S): S stages.")
+def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
+    """TPUBLISH's check (empty: none) and the names of its stages, each once."""
+    if argv[3].upper() != b"CHECK":
+        return b"", list(dict.fromkeys(argv[3:]))
+    if len(argv) < 6:
+        raise CommandError(errors.SYNTAX)
+    if not 1 <= len(argv[4]) <= CHECK_BYTES:
+        raise CommandError(f"ERR CHECK must be 1 to {CHECK_BYTES} bytes")
+    return argv[4], list(dict.fromkeys(argv[5:]))
+
+
+@command(
+    "TDROP", repeat(arg("stage")), flags="write fast", group="stream", since="0.1.0", complexity="O(S): S stages.",
+    reaches=lambda ks, argv: _staged_keys(ks, argv[1:]),
+)
 def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
     """Drop stages with all that they hold; return how many there were."""
-    for name in argv[1:]:
+    return by_name(argv[1:], _drop, ctx)
+
+
+def _drop(ctx: Context, names: list[bytes]) -> int:
+    for name in names:
         publish.live(ctx.ks, name, ctx.now)
-    return encode.integer(publish.unstage(ctx.ks, argv[1:]))
+    return publish.unstage(ctx.ks, names)
+
+
+@command("TFENCE", arg("fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+def tfence(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the epoch that was published last under a fence, or null if none was."""
+    epoch = ctx.ks.stages.fences.get(argv[1])
+    return encode.null(ctx.session.proto) if epoch is None else encode.integer(epoch)

@@ -4,9 +4,11 @@
     clients     the registry of connected clients
     connection  one client's connection: bytes in, replies out, flow control both ways
     flow        limits for the commands and replies that wait
+    goodbye     the end of a TLS connection that this server closes
     listen      listening sockets: TCP, TLS and unix
     monitor     MONITOR
     pauses      CLIENT PAUSE; holding writes back for FAILOVER
     pubsub      subscriptions and messages
     tls         TLS contexts
+    users       logging in; changes of users, and what they mean for connected clients
 """

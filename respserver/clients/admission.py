@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 
+from commands.admin.clientlist import IDLE_CLIENT_BYTES
 from commands.session import Session
 from resp.decode import RequestDecoder
+from respserver.clients import goodbye
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.listen import is_loopback, keep_alive, shown
+from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.stats import Counters
@@ -26,10 +29,11 @@ PROTECTED = (
 class Admission:
     """Gives new connections a session, or refuses them. Later it closes those that exceed a time limit."""
 
-    def __init__(self, config: Config, clock: Clock, clients: Clients, counters: Counters) -> None:
+    def __init__(self, config: Config, clock: Clock, clients: Clients, users: Users, counters: Counters) -> None:
         self._config = config
         self._clock = clock
         self._clients = clients
+        self._users = users
         self._counters = counters
 
     def admit(self, conn: Connection) -> None:
@@ -51,12 +55,15 @@ class Admission:
         if refusal:
             self._counters.connections_rejected += 1
             transport.write(refusal)
-            transport.close()
+            session.close_after_reply = True
+            if session.tls:
+                transport.pause_reading()
+                goodbye.close(transport)
+            else:
+                transport.close()
             return
-        if config.requirepass:
-            session.authenticated = False
-            conn.decoder.authenticated = False
-            session.refresh()
+        self._users.greet(session)
+        conn.decoder.authenticated = session.authenticated
         if config.tcp_keepalive and sock is not None and not unix:
             keep_alive(sock, config.tcp_keepalive)
         self._clients.add(session)
@@ -66,7 +73,7 @@ class Admission:
         config = self._config
         if len(self._clients) >= config.maxclients:
             return b"-ERR max number of clients reached\r\n"
-        if config.protected_mode and not config.requirepass and not session.unix and not is_loopback(session.addr):
+        if config.protected_mode and self._users.default.open and not session.unix and not is_loopback(session.addr):
             return PROTECTED
         return b""
 
@@ -76,16 +83,19 @@ class Admission:
             conn.decoder.limit(self._config.proto_max_bulk_len, self._config.client_query_buffer_limit)
 
     def on_time(self, now: int, mono: int) -> None:
-        """Called ``hz`` times a second: close clients that don't take their replies, and idle ones (``timeout``).
+        """Called ``hz`` times a second: close clients that don't take their replies, and idle ones (``timeout``). With
+        ``maxmemory``, note the memory of all.
 
         Each client is examined at least once a second. To examine 10,000 at once would take milliseconds.
         ``now``: ms since epoch. ``mono``: ms, monotonic.
         """
-        idle = self._config.timeout * 1000
+        idle, limited = self._config.timeout * 1000, bool(self._config.maxmemory)
         for session in self._clients.some(max(AT_ONCE, len(self._clients) // self._config.hz + 1)):
             conn = connection_of(session)
             if conn is None:
                 continue
+            if limited:
+                self._clients.note(session, IDLE_CLIENT_BYTES + conn.waiting_bytes())
             if conn.soft_since:
                 conn.check_output_limit()
             if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
@@ -99,5 +109,5 @@ def _may_idle(session: Session, conn: Connection) -> bool:
     """Whether ``timeout`` does not apply to the client."""
     return bool(
         session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
-        or session.replica is not None
+        or conn.wait is not None or session.replica is not None
     )

@@ -15,13 +15,15 @@ from respserver.clients.connection import Connection, connection_of
 class Clients:
     """Registry of sessions. Implements ``ClientsPart``."""
 
-    __slots__ = ("_by_id", "_in_turn", "_last_id", "on_leave")
+    __slots__ = ("_by_id", "_in_turn", "_last_id", "_sizes", "bytes", "on_leave")
 
     def __init__(self) -> None:
         self.on_leave: list[Callable[[Session], None]] = []
         self._by_id: dict[int, Session] = {}
         self._in_turn: list[Session] = []  # the rest of the current round of some(), in reverse order
         self._last_id = 0
+        self.bytes = 0  # of memory that the clients take, as told by note()
+        self._sizes: dict[int, int] = {}  # client ID -> its part of them
 
     def next_id(self) -> int:
         """A new client ID: 1, 2, ... never given twice."""
@@ -34,12 +36,18 @@ class Clients:
     def remove(self, session: Session) -> None:
         """Remove it without calling ``on_leave``."""
         self._by_id.pop(session.id, None)
+        self.bytes -= self._sizes.pop(session.id, 0)
 
     def leave(self, session: Session) -> None:
         """Remove the session of a closed connection, and call ``on_leave``."""
         self.remove(session)
         for tell in self.on_leave:
             tell(session)
+
+    def note(self, session: Session, size: int) -> None:
+        """A client takes ``size`` bytes of memory."""
+        self.bytes += size - self._sizes.get(session.id, 0)
+        self._sizes[session.id] = size
 
     def get(self, client_id: int) -> Session | None:
         return self._by_id.get(client_id)

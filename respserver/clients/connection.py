@@ -23,7 +23,16 @@ from commands.context import Chunks
 from commands.session import Session, TransportStats
 from resp import reply
 from resp.decode import RequestDecoder
-from respserver.clients.flow import BACKLOG_AT_ONCE, BACKLOG_BYTES, LOGIN_AT_ONCE, OUTPUT_AT_ONCE, OutputLimits
+from resp.errors import CorruptError, QueryBufferError
+from respserver.clients import goodbye
+from respserver.clients.flow import (
+    BACKLOG_AT_ONCE,
+    BACKLOG_BYTES,
+    LOGIN_AT_ONCE,
+    OUTPUT_AT_ONCE,
+    STREAM_AT_ONCE,
+    OutputLimits,
+)
 from respserver.clock import Clock
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
@@ -44,14 +53,22 @@ class Executor:
 
 
 class Wait:
-    """The wait of a blocked client."""
+    """The wait of a client for its command.
+
+    ``firm``: it ends with the command only, not with CLIENT UNBLOCK, nor when the client shuts down its side.
+    """
+
+    __slots__ = ("firm",)
+
+    def __init__(self, firm: bool = False) -> None:
+        self.firm = firm
 
     def forget(self) -> None:
         """End the wait without a reply."""
         raise NotImplementedError
 
-    def end(self, error: bool) -> None:
-        """CLIENT UNBLOCK: end it with the reply of a timeout, or with an error."""
+    def end(self, error: bool) -> bool:
+        """CLIENT UNBLOCK: end it with the reply of a timeout, or with an error. False if it can't be ended so."""
         raise NotImplementedError
 
 
@@ -79,21 +96,25 @@ class Connection(Client):
     """
 
     __slots__ = (
-        "_backlog_bytes", "_chunks", "_cut", "_host", "_streams", "_ticks", "backlog", "decoder", "eof", "multi_bytes",
-        "out", "out_bytes", "paused", "progress", "reading", "session", "soft_since", "throttled", "transport", "wait",
+        "_backlog_bytes", "_begun", "_chunk", "_chunks", "_closing", "_cut", "_host", "_streams", "_ticks",
+        "_traffic", "_undecoded", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes", "paused", "progress",
+        "reading", "session", "soft_since", "throttled", "transport", "wait",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         super().__init__()
         self._host = host
         self._ticks = host.ticks
+        self._traffic = host.counters.traffic
         self.transport: asyncio.Transport
         self.session: Session
         self.decoder: RequestDecoder
         self.out: list[bytes | Chunks] = []
         self.out_bytes = 0  # bytes in ``out``
         self.backlog: deque[list[bytes]] = deque()
+        self._chunk = 0  # bytes of the chunk whose commands run now
         self._backlog_bytes = 0  # bytes received since commands began to wait
+        self._undecoded = b""  # bytes received before the login, while commands wait; what is read then is one chunk
         self.multi_bytes = 0  # memory of the commands that wait for EXEC
         self.wait: Wait | None = None  # of a blocking command
         self.throttled = False
@@ -103,7 +124,9 @@ class Connection(Client):
         self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: it is not
         self.progress = 0  # ms (monotonic) when a streamed reply began, or the socket last had room again
         self._chunks: Chunks | None = None  # the streamed reply that is being sent
+        self._begun = False  # whether a part of it was sent
         self._streams = 0  # streamed replies in ``out``, and the one that is being sent
+        self._closing = False  # a TLS connection that only waits for the peer to get the last reply
         self._cut = False
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
@@ -113,28 +136,46 @@ class Connection(Client):
         self._host.accept(self)
 
     def data_received(self, data: bytes) -> None:
-        session, decoder = self.session, self.decoder
+        session = self.session
         if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error nothing is read
             return
         session.total_in += len(data)
+        traffic = self._traffic
+        traffic.bytes_in += len(data)
+        traffic.reads += 1
+        self._decode(data)
+
+    def _decode(self, data: bytes) -> None:
+        session, decoder = self.session, self.decoder
         if not session.authenticated:
+            if self.busy:
+                self._wait_with(data)
+                return
             data = self._before_login(data)
         decoder.authenticated = session.authenticated
-        commands = decoder.feed(data)
+        try:
+            commands = decoder.feed(data)
+        except MemoryError:  # nothing of these commands has run
+            self.cut("out of memory while reading its commands")
+            return
+        self._chunk = len(data)
         self._take(commands, len(data))
+        self._chunk = 0
         decoder.forget()
         if decoder.error is not None:
             self._broken()
 
     def _take(self, commands: list[list[bytes]], size: int) -> None:
         """Run commands that arrived as ``size`` bytes, or add them to the backlog."""
-        if self.busy or self.backlog:
+        if self.busy or self.backlog or self.out_bytes > OUTPUT_AT_ONCE:  # replies may wait for the disk
             self.backlog.extend(commands)
             self._backlog_bytes += size
             if len(self.backlog) > BACKLOG_AT_ONCE or self._backlog_bytes > BACKLOG_BYTES:
                 self._stop_reading()
         elif commands:
             self._host.executor.run(self, commands, self.decoder.raw, self.decoder.ends)
+            if self.out_bytes > self._host.limits.lowest and self._ticks.stalled:
+                self.check_output_limit()
         else:
             self.session.last_active = self._host.now_ms()
 
@@ -145,13 +186,22 @@ class Connection(Client):
         for at in range(0, len(data), LOGIN_AT_ONCE):
             piece = data[at : at + LOGIN_AT_ONCE]
             while piece:
+                size = len(piece)
                 commands, piece = decoder.first(piece)
-                self._take(commands, 0)
+                self._take(commands, size - len(piece))
                 if session.close_after_reply:
                     return b""
                 if session.authenticated:
                     return piece + data[at + LOGIN_AT_ONCE :]
+                if self.busy:
+                    self._wait_with(piece + data[at + LOGIN_AT_ONCE :])
+                    return b""
         return b""
+
+    def _wait_with(self, data: bytes) -> None:
+        """Before the login a command waits (AUTH, after failures): until it goes on, decode and read nothing."""
+        self._undecoded += data
+        self._stop_reading()
 
     def eof_received(self) -> bool:
         """The peer has shut down its side. Its commands are still answered, but not waited for (see flush())."""
@@ -159,7 +209,7 @@ class Connection(Client):
         self._ticks.queue_flush(self)
         if not self.session.tls:
             return True
-        self._ticks.run()  # TLS can't close one side only: replies must leave now
+        self._ticks.run_whole()  # TLS can't close one side only: replies must leave now
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
@@ -208,6 +258,11 @@ class Connection(Client):
             commands = list(self.backlog)
             self.backlog.clear()
             self._host.executor.run(self, commands, b"", NO_ENDS)
+            if self._ticks.stalled:
+                self.check_output_limit()
+        if self._undecoded and not self.busy and not self.backlog and not self.session.close_after_reply:
+            data, self._undecoded = self._undecoded, b""
+            self._decode(data)
         if self.eof:
             self._ticks.queue_flush(self)
         if not self.busy and not self.backlog and self.decoder.error is not None:
@@ -223,6 +278,8 @@ class Connection(Client):
         if self.busy or self.backlog or self.session.close_after_reply:
             return
         self._host.counters.note_error("ERR")
+        if isinstance(self.decoder.error, QueryBufferError):
+            self._host.counters.query_buffer_cuts += 1
         self.send(reply.error(f"ERR Protocol error: {self.decoder.error}"))
         self.session.close_after_reply = True
         self._stop_reading()
@@ -267,7 +324,7 @@ class Connection(Client):
 
     def flush(self) -> None:
         """Write queued replies to the socket; of streamed ones as much as its buffer takes."""
-        if self._cut:
+        if self._cut or self._closing:
             self._drop_output()
             return
         if self.out or self._chunks is not None:
@@ -276,10 +333,15 @@ class Connection(Client):
             self.check_output_limit()
         if self.out or self._chunks is not None:
             return
-        if self.session.close_after_reply or (self.eof and (not self.backlog or self.wait is not None)):
-            self.close()
-        elif self.backlog and not self.busy:
+        waits = self.wait is not None
+        if self.session.close_after_reply or (self.eof and (waits or not self.backlog) and not self._firm()):
+            self._say_goodbye()
+        elif (self.backlog or not self.reading) and not self.busy:
             self._ticks.queue_resume(self)
+
+    def held(self) -> None:
+        """Replies wait for the disk: the limit of the client's class holds for them, too."""
+        self.check_output_limit()
 
     def _pump(self) -> None:
         """Write until ``out`` is empty or the socket's buffer is full."""
@@ -290,22 +352,30 @@ class Connection(Client):
             self.out_bytes = 0
             self._write(data)  # type: ignore[arg-type]
             return
+        sent = 0
         while not self._cut:
             if self._chunks is not None:
                 if self.throttled:
                     return
+                if sent > STREAM_AT_ONCE:  # others have their turn
+                    self._ticks.queue_flush(self)
+                    return
                 try:
                     piece = next(self._chunks.pieces, None)
-                except Exception as error:  # noqa: BLE001 - damage or a bug; the reply has begun
-                    self._host.logger.trace("A streamed reply can't be finished", error)
-                    self.cut("its reply can't be finished")
+                except MemoryError:
+                    self.cut("out of memory while making its reply")
                     return
+                except Exception as error:  # noqa: BLE001 - damage or a bug
+                    self._not_streamed(error)
+                    piece = None
                 if piece is None:
                     self._chunks.close()
                     self._chunks = None
                     self._streams -= 1
                     self._ticks.queue_resume(self)
                 else:
+                    self._begun = True
+                    sent += len(piece)
                     self._write(piece)
             elif not out:
                 return
@@ -313,14 +383,30 @@ class Connection(Client):
                 item = out.pop(0)
                 if isinstance(item, Chunks):
                     self._chunks = item
+                    self._begun = False
                     self.progress = self._host.mono_ms()
                 else:
                     self.out_bytes -= len(item)
                     self._write(item)
 
+    def _not_streamed(self, error: Exception) -> None:
+        """A streamed reply failed. If some of it is sent, nothing but the end of the connection can say so."""
+        host = self._host
+        if not isinstance(error, (CorruptError, OSError)):
+            host.logger.trace("A streamed reply can't be finished", error)
+            self.cut("its reply can't be finished")
+        elif self._begun:
+            self.cut(f"its reply met damaged data: {error}")
+        else:
+            host.logger.warning(f"A reply to client id={self.session.id} met damaged data: {error}")
+            host.counters.note_error("ERR")
+            self._write(reply.error(f"ERR damaged data: {error}"))
+
     def _write(self, data: bytes) -> None:
         self.session.total_out += len(data)
-        self._host.counters.net_output += len(data)
+        traffic = self._traffic
+        traffic.bytes_out += len(data)
+        traffic.writes += 1
         self.transport.write(data)
 
     @property
@@ -335,6 +421,11 @@ class Connection(Client):
     def buffered_output(self) -> int:
         """Bytes of replies that wait here and in the socket's buffer."""
         return self.out_bytes + self.transport.get_write_buffer_size()
+
+    def waiting_bytes(self) -> int:
+        """Bytes of commands and replies that wait, roughly."""
+        queued = self.multi_bytes if self.session.queued else 0
+        return self.decoder.buffered + self._backlog_bytes + queued + self.buffered_output()
 
     def check_output_limit(self) -> None:
         """Close the client if its output exceeds the limit of its class (client-output-buffer-limit)."""
@@ -370,6 +461,16 @@ class Connection(Client):
         self.backlog.clear()
         self.transport.abort()
 
+    def _say_goodbye(self) -> None:
+        """Close when the peer has the last reply; nothing more is read."""
+        if not self.session.tls or self.eof:
+            self.close()
+        elif not self._closing:
+            self._closing = True
+            self.session.close_after_reply = True
+            self._stop_reading()
+            goodbye.close(self.transport)
+
     def close(self) -> None:
         """Close when the socket has sent what it has."""
         if not self.transport.is_closing():
@@ -382,16 +483,19 @@ class Connection(Client):
         self._drop_output()
         self.backlog.clear()
 
+    def _firm(self) -> bool:
+        """Whether a command of it will be finished whatever happens."""
+        return self.wait is not None and self.wait.firm
+
     def _stop_waiting(self) -> None:
         if self.wait is not None:
             self.wait.forget()
 
     # -- for commands (commands.session.Transport) ---------------------------------------------------------------
     def unblock(self, error: bool) -> bool:
-        if self.wait is None:
+        if self.wait is None or self.wait.firm:
             return False
-        self.wait.end(error)
-        return True
+        return self.wait.end(error)
 
     def push(self, data: bytes) -> None:
         self.send(data)
@@ -399,13 +503,17 @@ class Connection(Client):
 
     def stats(self) -> TransportStats:
         sock = self.transport.get_extra_info("socket")
+        waiting = len(self._undecoded) + sum(sum(map(len, argv)) for argv in self.backlog)
+        in_socket = self.transport.get_write_buffer_size()
         return TransportStats(
             fd=sock.fileno() if sock is not None else -1,
-            query_buffered=self.decoder.buffered + sum(sum(map(len, argv)) for argv in self.backlog),
-            output_buffered=self.buffered_output(),
-            output_pieces=1 if self.streaming else 0,
+            query_buffered=self.decoder.buffered + waiting + self._chunk,
+            output_queued=self.out_bytes,
+            output_buffered=in_socket,
+            output_pieces=self._streams + (1 if in_socket else 0),
             reading=self.reading,
             writing=self.throttled,
+            paused=self.paused,
         )
 
 

@@ -12,6 +12,7 @@ from commands.session import Session
 from respserver.config.config import Config
 
 OUTPUT_AT_ONCE: Final = 1024 * 1024  # bytes of replies after which commands wait until the client has read
+STREAM_AT_ONCE: Final = 256 * 1024  # bytes of a streamed reply that are made in one turn
 BACKLOG_AT_ONCE: Final = 4096  # waiting commands after which the server stops reading
 BACKLOG_BYTES: Final = 1024 * 1024  # bytes received while commands wait, after which it stops reading
 LOGIN_AT_ONCE: Final = 4096  # bytes decoded in one piece before the client has logged in

@@ -29,7 +29,8 @@ def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
 
 
 def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
-    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a password.
+    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a password;
+    and what is said about users.
 
     ``called``: the name of the command as declared; it differs from ``argv[0]`` if the command was renamed.
     """
@@ -38,6 +39,8 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
         return argv
     if name == b"AUTH":
         return [argv[0], *[b"(redacted)"] * (len(argv) - 1)]
+    if name == b"ACL" and len(argv) > 2 and argv[1].upper() in (b"SETUSER", b"GETUSER", b"DELUSER"):
+        return [*argv[:2], *[b"(redacted)"] * (len(argv) - 2)]
     out = list(argv)
     if name == b"HELLO":
         for at, word in enumerate(argv):

@@ -1,8 +1,10 @@
-"""Holding commands back: CLIENT PAUSE, and for a FAILOVER or the server's end."""
+"""Holding commands back: CLIENT PAUSE, and for a FAILOVER or the server's end. As in Redis the data stays as it is for
+that time: nothing ends by time, and no message falls due."""
 
 from __future__ import annotations
 
 from respserver.clients.clients import Clients
+from respserver.data import Data
 from respserver.gates import Gates
 from respserver.ticks import Ticks
 
@@ -10,8 +12,9 @@ from respserver.ticks import Ticks
 class Pauses:
     """Implements ``PausesPart``."""
 
-    def __init__(self, gates: Gates, ticks: Ticks, clients: Clients) -> None:
+    def __init__(self, gates: Gates, ticks: Ticks, clients: Clients, data: Data) -> None:
         self._gates = gates
+        self._data = data
         self._ticks = ticks
         self._clients = clients
 
@@ -23,15 +26,18 @@ class Pauses:
             until_ms = max(until_ms, gates.pause_until)
             writes_only = writes_only and gates.pause_writes_only
         gates.pause(until_ms, writes_only)
+        self._freeze()
 
     def unpause(self) -> None:
         """CLIENT UNPAUSE, or the end of a pause."""
         self._gates.pause(0, False)
+        self._freeze()
         self._go_on()
 
     def hold_writes(self, hold: bool) -> None:
         """Hold back commands that write, or end that. Independent of CLIENT PAUSE and UNPAUSE."""
         self._gates.hold(hold)
+        self._freeze()
         if not hold:
             self._go_on()
 
@@ -39,6 +45,9 @@ class Pauses:
         """End a pause that is over. ``now``: ms since epoch."""
         if self._gates.pause_until and self._gates.pause_until <= now:
             self.unpause()
+
+    def _freeze(self) -> None:
+        self._data.freeze(self._gates.held or self._gates.pause_until != 0)
 
     def _go_on(self) -> None:
         """Let clients that were held back try their commands again."""

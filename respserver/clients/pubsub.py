@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands.keys.glob import Glob, glob_match
+from commands.keys.glob import Glob, compiled
 from commands.session import Session
 from resp import reply
 
@@ -28,12 +28,12 @@ class PubSub:
         self._relay = relay
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Idempotent."""
+        """Idempotent. Raises CommandError for a pattern that is too long."""
+        if pattern and channel not in self._globs:
+            self._globs[channel] = Glob(channel)
         registry = self._patterns if pattern else self._channels
         (session.patterns if pattern else session.channels).add(channel)
         registry.setdefault(channel, {})[session] = None
-        if pattern and channel not in self._globs:
-            self._globs[channel] = Glob(channel)
 
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent."""
@@ -84,8 +84,8 @@ class PubSub:
         return len(receivers)
 
     def channels(self, pattern: bytes | None) -> list[bytes]:
-        """Channels that have subscribers; with a glob pattern, those that match it."""
-        return [name for name in self._channels if pattern is None or glob_match(pattern, name)]
+        """Channels that have subscribers; with a glob pattern, those that match it. Raises CommandError."""
+        return list(self._channels if pattern is None else filter(compiled(pattern).matches, self._channels))
 
     def channel_subscribers(self, channel: bytes) -> int:
         return len(self._channels.get(channel, ()))

@@ -18,13 +18,13 @@ bytes is compared and rewritten as it was given.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 MAX_INCLUDE_DEPTH = 16  # of files that include files; more is taken for a circle
 
 _ESCAPES = {"n": 0x0A, "r": 0x0D, "t": 0x09, "b": 0x08, "a": 0x07}
 _HEX = frozenset("0123456789abcdefABCDEF")
-_SPACE = " \t\n\r\v\f\0"
+SPACE = " \t\n\r\v\f\0"  # what separates words; only a line feed ends a line
 _UNITS = {
     "": 1, "b": 1,
     "k": 1000, "kb": 1024,
@@ -86,7 +86,7 @@ def split_words(text: str) -> list[str]:
 
 
 def _skip_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _SPACE:
+    while at < len(text) and text[at] in SPACE:
         at += 1
     return at
 
@@ -94,7 +94,7 @@ def _skip_blanks(text: str, at: int) -> int:
 def _word(text: str, at: int) -> tuple[bytes, int]:
     """The word that begins at ``at``, and the position after it. Raises ValueError."""
     word = b""
-    while at < len(text) and text[at] not in _SPACE:
+    while at < len(text) and text[at] not in SPACE:
         if text[at] in "\"'":
             quoted, at = _quoted(text, at)
             return word + quoted, at
@@ -115,7 +115,7 @@ def _quoted(text: str, at: int) -> tuple[bytes, int]:
         else:
             content += text[at].encode("utf-8", "surrogateescape")
             at += 1
-    if at == end or (at + 1 < end and text[at + 1] not in _SPACE):
+    if at == end or (at + 1 < end and text[at + 1] not in SPACE):
         raise ValueError("Unbalanced quotes in configuration line")
     return content, at + 1
 
@@ -178,7 +178,7 @@ def read_file(path: str) -> Iterator[Line]:
 def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
     """The lines of a text that came from ``source``, without blank lines and comments. Raises ConfigError."""
     for number, raw in enumerate(text.split("\n"), 1):
-        stripped = raw.strip(_SPACE)
+        stripped = raw.strip(SPACE)
         if not stripped or stripped[0] == "#":
             continue
         line = Line(source, number, stripped, [])
@@ -194,22 +194,41 @@ def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
             yield line
 
 
-def read_flags(args: list[str]) -> list[Line]:
+def read_flags(args: list[str], may_be_empty: Callable[[str], bool]) -> list[Line]:
     """The words ``--name value ...`` of a command line as lines. Each ``--name`` starts a line. Raises ConfigError.
 
-    A value can't start with ``--``; in a file it can. A single dash is allowed (``--slowlog-log-slower-than -1``).
+    As in redis-server, name and values may be one word (``"--save 900 1"``), and a value may begin with ``--`` if it is
+    the first one after a name, unless the directive ``may_be_empty`` (``--save --port 7000``).
     """
     lines: list[Line] = []
     for word in args:
-        if word.startswith("--") and len(word) > 2:
-            lines.append(Line("", 0, word, [word[2:]]))
-        elif not lines:
+        last = lines[-1] if lines else None
+        wanted = last is not None and len(last.words) == 1 and not may_be_empty(last.words[0].lower())
+        if word.startswith("--") and len(word) > 2 and not wanted:
+            lines.append(_flag(word))
+        elif last is None:
             line = Line("", 0, word, [word])
             raise ConfigError("a directive on the command line is written --name value", line)
         else:
-            lines[-1].words.append(word)
-            lines[-1].text += " " + quote(word)
-    return lines
+            last.words.append(word)
+            last.text += " " + quote(word)
+    found: list[Line] = []
+    for line in lines:
+        found += _include(line, 0) if line.words[0].lower() == "include" and len(line.words) == 2 else [line]
+    return found
+
+
+def _flag(word: str) -> Line:
+    """The line that a word with ``--`` starts. Raises ConfigError."""
+    line = Line("", 0, word, [word[2:]])
+    if any(c in SPACE for c in word):
+        try:
+            line.words = split_words(word[2:])
+        except ValueError as exc:
+            raise ConfigError(str(exc), line) from None
+        if not line.words:
+            raise ConfigError("Bad directive or wrong number of arguments", line)
+    return line
 
 
 def _include(line: Line, depth: int) -> Iterator[Line]:
@@ -227,7 +246,7 @@ def _include(line: Line, depth: int) -> Iterator[Line]:
 
 def _contents(path: str, line: Line | None) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read()
     except OSError as exc:
         what = f"Fatal error, can't open config file '{os.path.abspath(path)}': {exc.strerror}"

@@ -6,13 +6,14 @@ Rule 2: the part that a directive concerns applies its changes: it sets a callba
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterable, Sequence
 
+from commands.keys.glob import compiled
 from resp.errors import CommandError, show
 from respserver.config.conffile import ConfigError
-from respserver.config.directives import ALIASES, DIRECTIVES, Directive, Value
+from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
+from respserver.config.kinds import Value
 from respserver.config.rewrite import rewrite
 from respserver.config.values import Values
 
@@ -26,12 +27,6 @@ class Config(Values):
         # to refuse the change. Then it is called again with the old values restored.
         self.on_change: dict[str, Callable[[], None]] = {}
 
-    def check_password(self, user: bytes, password: bytes) -> bool:
-        """Whether user and password are right. The password is compared in constant time."""
-        wanted = self.password()
-        right = hmac.compare_digest(password, wanted)
-        return user == b"default" and (right or not wanted)
-
     # -- CONFIG GET and SET ----------------------------------------------------------------------------------
     def value(self, name: str) -> str:
         """The text that CONFIG GET returns. Raises KeyError for an unknown name."""
@@ -43,19 +38,19 @@ class Config(Values):
         return IGNORED[name][0] if given is None else given
 
     def get(self, patterns: Iterable[bytes]) -> list[tuple[str, str]]:
-        """CONFIG GET: names that match one of the glob patterns, in any case, and their texts; each name once.
+        """CONFIG GET: names that match one of the glob patterns, in any case, and their texts; each name once. Raises
+        CommandError for a pattern that is too long.
 
         Texts have surrogateescapes for bytes that are not UTF-8.
         """
         found: dict[str, str] = {}
         for raw in patterns:
             pattern = raw.decode("utf-8", "surrogateescape").lower()
-            if not any(c in pattern for c in "*?[\\"):
+            if not any(c in pattern for c in "*?["):
                 names = [pattern] if pattern in DIRECTIVES or pattern in self._others() else []
             else:
-                from fnmatch import fnmatchcase
-
-                names = [n for n in (*DIRECTIVES, *self._others()) if fnmatchcase(n, pattern)]
+                fits = compiled(raw.lower()).matches
+                names = [n for n in (*DIRECTIVES, *self._others()) if fits(n.encode("utf-8", "surrogateescape"))]
             for name in names:
                 if name not in found and not (name in DIRECTIVES and DIRECTIVES[name].hidden):
                     found[name] = self.value(name)

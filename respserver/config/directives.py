@@ -11,34 +11,30 @@ The error texts for wrong values are Redis's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
-
-
-class Limits(NamedTuple):
-    """Limits for the replies that wait for a slow client; 0 means no limit."""
-
-    hard: int  # bytes
-    soft: int  # bytes, exceeded for more than ``seconds``
-    seconds: int
-
-
-SavePoint = tuple[int, int]  # seconds, changes
-Value = bool | int | str | list[str] | list[SavePoint] | dict[str, Limits] | dict[str, str]
+from respserver.config.kinds import (
+    LISTS,
+    Limits,
+    Value,
+    parse_host,
+    parse_leader,
+    parse_limits,
+    parse_percentiles,
+    parse_rename,
+    parse_save,
+    parse_user,
+)
 
 MB = 1024 * 1024
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 
-_CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
-
 
 class Directive:
     """One directive: how words become its value, how the value is shown, and its documentation.
 
-    ``kind`` is one of yesno, integer, memory, octal, enum, string, words, save, limits, renames, leader. ``default`` is
-    text, as in a file.
+    ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
+    renames, users, leader. ``default`` is text, as in a file.
 
     ``fixed`` is not empty if tidelog supports one value only. What happens with another value: ``"warn"``: a warning,
     and the default stays. ``"no-set"``: the same, but CONFIG SET refuses, because clients would rely on the new value.
@@ -79,19 +75,17 @@ class Directive:
 
     def split(self, text: str) -> list[str]:
         """The words of a value that is given as one text (CONFIG SET, a quoted list). Raises ValueError."""
-        return split_words(text) if self.kind in ("words", "save", "limits", "leader") else [text]
+        return split_words(text) if self.kind in LISTS else [text]
 
     def parse(self, words: list[str], before: Value) -> Value:
         """The value of ``words``. Kinds whose lines add up add to ``before``. Raises ValueError with Redis's text."""
         kind = self.kind
-        if kind in ("words", "save", "limits"):
-            if len(words) == 1:
-                words = split_words(words[0])
-            if kind == "words":
-                return self._words(words)
-            return parse_save(words, before) if kind == "save" else parse_limits(words, before)
+        if kind in LISTS and kind != "leader":
+            return self._several(split_words(words[0]) if len(words) == 1 else words, before)
         if kind == "renames":
-            return _parse_rename(words, before)
+            return parse_rename(words, before)
+        if kind == "users":
+            return parse_user(words, before)
         if kind == "leader":
             return parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
         if len(words) != 1:
@@ -101,6 +95,8 @@ class Directive:
             return parse_yes_no(word)
         if kind == "string":
             return word
+        if kind == "host":
+            return parse_host(word) if word else word
         if kind == "enum":
             if word.lower() not in self.choices:
                 raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
@@ -108,7 +104,7 @@ class Directive:
         return self._number(word)
 
     def show(self, value: Value) -> str:
-        """The value as CONFIG GET returns it; ``parse(split(show(v)))`` is v."""
+        """The value as CONFIG GET returns it. As in Redis, words that hold blanks are not quoted there."""
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, int):
@@ -120,15 +116,22 @@ class Directive:
         return " ".join(part if isinstance(part, str) else f"{part[0]} {part[1]}" for part in value)
 
     def lines(self, value: Value) -> list[str]:
-        """The value as lines of a configuration file."""
+        """The value as lines of a configuration file, which parse to the value again whatever bytes are in it."""
         if isinstance(value, dict):
             if self.kind == "renames":
                 return [f"{self.name} {quote(old)} {quote(str(new))}" for old, new in value.items()]
+            if self.kind == "users":
+                rules = {name: " ".join(map(quote, str(text).split(" "))) for name, text in value.items()}
+                return [f"{self.name} {quote(name)} {text}" for name, text in rules.items()]
             return [f"{self.name} {name} {_shown_limits(limits)}" for name, limits in value.items()]
         if self.kind == "leader" and not value:
             return [f"{self.name} no one"]
         if isinstance(value, list):
-            return [f"{self.name} {self.show(value)}" if value else f'{self.name} ""']
+            words = [quote(word) if isinstance(word, str) else f"{word[0]} {word[1]}" for word in value]
+            text = " ".join(words)
+            if not words or (len(words) == 1 and self.kind != "save"):
+                text = quote(text)  # parse() splits a single word again
+            return [f"{self.name} {text}"]
         return [f"{self.name} {quote(self.show(value))}"]
 
     def takes(self) -> str:
@@ -145,12 +148,27 @@ class Directive:
             "yesno": "`yes` or `no`",
             "octal": "a file mode in octal",
             "string": "text",
+            "host": "a host name or an address",
             "words": "words",
+            "percentiles": "numbers from 0 to 100",
+            "hosts": "host names or addresses",
             "save": "pairs of seconds and changes, or `\"\"`",
             "limits": "class, hard bytes, soft bytes, soft seconds; may repeat",
             "leader": "host and port, or `no one`",
+            "users": "a name and rules; may repeat",
             "renames": "a name and its new name, or `\"\"`; may repeat",
         }[kind]
+
+    def _several(self, words: list[str], before: Value) -> Value:
+        if self.kind == "save":
+            return parse_save(words, before)
+        if self.kind == "limits":
+            return parse_limits(words, before)
+        if self.kind == "hosts":
+            return [word[: word.startswith("-")] + parse_host(word.removeprefix("-")) for word in words]
+        if self.kind == "percentiles":
+            return parse_percentiles(self.name, words)
+        return self._words(words)
 
     def _words(self, words: list[str]) -> list[str]:
         if not self.choices:
@@ -177,60 +195,6 @@ class Directive:
         return number
 
 
-def parse_save(words: list[str], before: Value) -> list[SavePoint]:
-    """``900 1 300 10`` as pairs, added to those before; no words clear the list. Raises ValueError."""
-    if not words:
-        return []
-    numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
-    points = list(zip(numbers[::2], numbers[1::2], strict=False))
-    if len(numbers) % 2 or any(seconds < 1 or changes < 0 for seconds, changes in points):
-        raise ValueError("Invalid save parameters")
-    already: list[SavePoint] = [p for p in before if isinstance(p, tuple)] if isinstance(before, list) else []
-    return already + points
-
-
-def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
-    """The limits before, with those of ``normal 0 0 0 pubsub 32mb 8mb 60`` in their place. Raises ValueError."""
-    limits: dict[str, Limits] = {}
-    if isinstance(before, dict):
-        limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
-    if not words or len(words) % 4:
-        raise ValueError("Wrong number of arguments in buffer limit configuration.")
-    for i in range(0, len(words), 4):
-        name = _CLIENT_CLASSES.get(words[i].lower())
-        if name is None:
-            raise ValueError("Invalid client class specified in buffer limit configuration.")
-        try:
-            hard, soft, seconds = parse_memory(words[i + 1]), parse_memory(words[i + 2]), int(words[i + 3])
-        except ValueError:
-            hard = soft = seconds = -1
-        if hard < 0 or soft < 0 or seconds < 0:
-            raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
-        limits[name] = Limits(hard, soft, seconds)
-    return limits
-
-
-def parse_leader(words: list[str]) -> list[str]:
-    """``10.0.0.1 6379`` as [host, port]; ``no one`` and no words as []. Raises ValueError."""
-    if not words:
-        return []
-    if len(words) != 2:
-        raise ValueError("wrong number of arguments")
-    if [word.lower() for word in words] == ["no", "one"]:
-        return []
-    host, port = words
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise ValueError("Invalid master port")
-    return [host, str(int(port))]
-
-
-def _parse_rename(words: list[str], before: Value) -> dict[str, str]:
-    if len(words) != 2:
-        raise ValueError("wrong number of arguments")
-    renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
-    return {**renames, words[0].lower(): words[1]}
-
-
 def _shown_class(name: str) -> str:
     return "slave" if name == "replica" else name  # as Redis still prints it
 
@@ -242,7 +206,7 @@ def _shown_limits(limits: Limits | str) -> str:
 # fmt: off  -- to be read as a table
 _NETWORK = (
     Directive(
-        "bind", "words", "127.0.0.1 -::1",
+        "bind", "hosts", "127.0.0.1 -::1",
         "Addresses to listen on; `*` is all of IPv4, `::*` all of IPv6. With a leading dash, it is no error if the "
         "machine does not have the address. The default is the loopback interface only.", mutable=False,
     ),
@@ -367,6 +331,9 @@ _STREAMS = (
 
 _LIMITS = (
     Directive("proto-max-bulk-len", "memory", "512mb", "The longest single argument a client may send.", low=MB),
+    Directive("proto-max-command-expansion", "memory", "64mb",
+              "The most bytes by which the entries of one TMAPPEND or TSTAGE may exceed what it has sent: fields are "
+              "sent once, but stored with every entry.", low=MB),
     Directive("client-query-buffer-limit", "memory", "1gb",
               "The most bytes of commands that one client may have waiting.",
               low=MB),
@@ -375,8 +342,8 @@ _LIMITS = (
               "soft limit for this many seconds; 0: no limit. The class `replica` has no effect: a slow replica is "
               "served from the journal, and nothing waits for it in memory."),
     Directive("maxmemory", "memory", "0",
-              "If the process uses more memory than this, commands that add data fail with `-OOM`; 0: no limit. "
-              "Nothing is evicted."),
+              "If more than this is in memory (`used_memory` in INFO), commands that add data fail with `-OOM`; 0: no "
+              "limit. Nothing is evicted. The program itself is not counted: give the machine 100 MB more than this."),
     Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
               why="tidelog evicts nothing to make room: writes answer -OOM instead",
               choices=("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu",
@@ -384,18 +351,21 @@ _LIMITS = (
 )
 
 _SECURITY = (
-    Directive("requirepass", "string", "", "The password for clients (AUTH, HELLO); empty: none."),
+    Directive("requirepass", "string", "",
+              "The password of the user `default`, and so of clients that give only a password (AUTH, HELLO); empty: "
+              "none."),
     Directive("enable-debug-command", "enum", "no",
               "Whether DEBUG is allowed: for all clients (`yes`), or for clients on the loopback interface (`local`).",
               mutable=False, choices=("no", "yes", "local")),
     Directive("rename-command", "renames", "",
               "`rename-command FLUSHALL \"\"` removes a command; a new name in place of the empty text renames it.",
               mutable=False, hidden=True),
-    Directive("user", "words", "", "Not supported: there is one user, `default`.", mutable=False, fixed="refuse",
-              why="tidelog has no ACL users; to ignore this line would leave the server open: use requirepass",
-              hidden=True),
-    Directive("aclfile", "string", "", "Not supported: there is one user, `default`.", mutable=False, fixed="refuse",
-              why="tidelog has no ACL users; to ignore this line would leave the server open: use requirepass"),
+    Directive("user", "users", "",
+              "A user and its rules: `user app on >secret ~jobs:* +@stream`, see [acl.md](acl.md). CONFIG REWRITE "
+              "writes these lines, with hashes for passwords.", mutable=False, hidden=True),
+    Directive("aclfile", "string", "",
+              "A file with users, for ACL LOAD and ACL SAVE; empty: none. Excludes `user` lines.", mutable=False),
+    Directive("acllog-max-len", "integer", "128", "The number of entries that ACL LOG keeps."),
 )
 
 _OBSERVATION = (
@@ -404,6 +374,8 @@ _OBSERVATION = (
     Directive("slowlog-max-len", "integer", "128", "The number of entries that the slow log keeps."),
     Directive("latency-tracking", "yesno", "no",
               "Keep a histogram of the time that each command takes, for INFO latencystats."),
+    Directive("latency-tracking-info-percentiles", "percentiles", "50 99 99.9",
+              "The percentiles of these times that INFO latencystats has, each from 0 to 100."),
     Directive("latency-monitor-threshold", "integer", "0",
               "Events that take at least this many milliseconds are recorded for LATENCY; 0: none."),
     Directive("notify-keyspace-events", "string", "", "Keyspace notifications are not sent.", fixed="no-set",
@@ -438,7 +410,7 @@ _REPLICATION = (
               "Sentinel prefers the replica with the lowest number as the new leader; 0: never choose this "
               "one.", high=MAX_INT),
     Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients about this replica."),
-    Directive("replica-announce-ip", "string", "",
+    Directive("replica-announce-ip", "host", "",
               "The address at which others reach this replica; empty: the one that its leader sees."),
     Directive("replica-announce-port", "integer", "0",
               "The port at which others reach this replica; 0: the one it listens on.", high=65535),

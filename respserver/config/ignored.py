@@ -82,18 +82,18 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         cluster-slot-stats-enabled=no tls-cluster=no""",
     ),
     (
-        "there is one user: access is by requirepass",
-        "acl-pubsub-default=resetchannels acllog-max-len=128 enable-protected-configs=no",
+        "new users may use no channels, until they get &pattern or allchannels",
+        "acl-pubsub-default=resetchannels",
+    ),
+    (
+        "protected directives can't be set at run time",
+        "enable-protected-configs=no",
     ),
     (
         "logs go to standard output or to logfile",
         """syslog-ident=redis syslog-facility=local0 always-show-logo=no set-proc-title=yes
         proc-title-template={title}_{listen-addr}_{server-mode} crash-log-enabled=yes crash-memcheck-enabled=yes
         watchdog-period=0 use-exit-on-panic=no req-res-logfile= hide-user-data-from-log=no locale-collate=""",
-    ),
-    (
-        "INFO latencystats always has the same percentiles",
-        "latency-tracking-info-percentiles=50_99_99.9",
     ),
     (
         "the TLS library keeps its own session cache",
@@ -127,4 +127,5 @@ def reason_ignored(name: str) -> str | None:
     known = IGNORED.get(name)
     if known is not None:
         return known[1]
-    return MODULE_REASON if name.startswith(MODULE_PREFIXES) else None
+    word = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return MODULE_REASON if word and name.startswith(MODULE_PREFIXES) else None

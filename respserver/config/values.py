@@ -15,8 +15,9 @@ from typing import Self
 
 from respserver.config import conffile
 from respserver.config.conffile import ConfigError, Line
-from respserver.config.directives import ALIASES, DIRECTIVES, Directive, Limits, SavePoint, Value
+from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
+from respserver.config.kinds import Limits, SavePoint, Value
 
 OPEN_TO_ALL = "protected-mode is off and no password is set: every client that reaches this server has full access"
 
@@ -80,6 +81,7 @@ class Values:
     node_cache_size: int
     # limits
     proto_max_bulk_len: int
+    proto_max_command_expansion: int
     client_query_buffer_limit: int
     client_output_buffer_limit: dict[str, Limits]  # of normal, replica and pubsub
     maxmemory: int  # 0: none
@@ -88,12 +90,14 @@ class Values:
     requirepass: str  # "": none
     enable_debug_command: str  # no, yes, local
     rename_command: dict[str, str]  # old name in lower case -> new name; "" takes the command away
-    user: list[str]  # always []
-    aclfile: str  # always ""
+    user: dict[str, str]  # name -> rules, as ACL LIST shows them; see ``aclfile.texts``
+    aclfile: str  # "": none
+    acllog_max_len: int
     # observation
     slowlog_log_slower_than: int  # microseconds; -1 never
     slowlog_max_len: int
     latency_tracking: bool
+    latency_tracking_info_percentiles: list[str]  # numbers from 0 to 100
     latency_monitor_threshold: int  # ms; 0 off
     notify_keyspace_events: str  # always ""
     # replication
@@ -122,8 +126,9 @@ class Values:
         self.warn: Callable[[str], None] = self.warnings.append  # called with a warning; the program makes it log them
         self.ignored: dict[str, str] = {}  # ignored directives that were given: name -> value
         for directive in DIRECTIVES.values():
-            words = directive.split(directive.default) if directive.default or directive.kind == "string" else []
-            self._put(directive, {} if directive.kind == "renames" else directive.parse(words, {}))
+            text = directive.default
+            words = directive.split(text) if text or directive.kind in ("string", "host") else []
+            self._put(directive, {} if directive.kind in ("renames", "users") else directive.parse(words, {}))
         self.dir = os.path.abspath(self.dir)
 
     @property
@@ -140,21 +145,21 @@ class Values:
     def load(cls, argv: Sequence[str], read_stdin: Callable[[], str] | None = None) -> Self:
         """Load ``[conf-file] [--name value ...] [-]``, the arguments of the program. Raises ConfigError.
 
-        If the last word is ``-``, ``read_stdin`` is called for the text.
+        If the first or the last word is ``-``, ``read_stdin`` is called for the text.
         """
         config = cls()
         args = list(argv)
         lines: list[Line] = []
-        from_stdin = bool(args) and args[-1] == "-" and read_stdin is not None
+        from_stdin = read_stdin is not None and "-" in args[:1] + args[-1:]
         if from_stdin:
-            args.pop()
+            args.pop(0 if args[0] == "-" else -1)
         if args and not args[0].startswith("-"):
             path = args.pop(0)
             lines += conffile.read_file(path)
             config.file = os.path.abspath(path)
         if from_stdin and read_stdin is not None:
             lines += conffile.read_text(read_stdin(), "-")
-        lines += conffile.read_flags(args)
+        lines += conffile.read_flags(args, _may_be_empty)
         config.apply(lines)
         return config
 
@@ -175,21 +180,30 @@ class Values:
                 self.ignored[name] = " ".join(line.words[1:])
                 continue
             words = line.words[1:]
-            # as in redis-server, ``--save`` and ``--bind`` without values mean an empty list; in a file it is an error
-            if not words and (line.source or directive.kind not in ("words", "save")):
-                raise ConfigError("Bad directive or wrong number of arguments", line)
+            if not words and not _may_be_empty(name):
+                raise ConfigError("wrong number of arguments", line)
             before: Value = getattr(self, directive.attr)
             if directive.kind == "save" and name not in cleared:
                 cleared.add(name)
                 before = []
+            if not words and line.source and directive.kind == "save":
+                self.take(directive, before)  # as in redis-server it adds nothing; the flag clears the list
+                continue
+            if directive.kind == "users" and not line.source and isinstance(before, dict):  # a flag wins
+                before = {name: text for name, text in before.items() if [name] != words[:1]}  # type: ignore[assignment]
             try:
                 self.take(directive, directive.parse(words, before))
             except ValueError as exc:
                 raise ConfigError(str(exc), line) from None
         for reason, names in useless.items():
             self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
-        if not self.protected_mode and not self.requirepass and not all(map(_is_loopback, self.bind)):
+        if not self.protected_mode and self._open() and not all(map(_is_loopback, self.bind)):
             self.warnings.append(OPEN_TO_ALL)
+
+    def _open(self) -> bool:
+        """Whether clients need no password, as far as these lines tell."""
+        rules = self.user.get("default", "").split()
+        return not {"on", "nopass"} - set(rules) if rules else not self.requirepass and not self.aclfile
 
     def take(self, directive: Directive, value: Value, by_client: bool = False) -> None:
         """Set a directive. A fixed one keeps its value: a warning says why. Raises ValueError if it must be refused."""
@@ -206,6 +220,12 @@ class Values:
         if directive.name == "dir" and isinstance(value, str):
             value = os.path.abspath(value)
         setattr(self, directive.attr, value)
+
+
+def _may_be_empty(name: str) -> bool:
+    """Whether the directive without a value means an empty list, as ``save`` does."""
+    directive = DIRECTIVES.get(ALIASES.get(name, name))
+    return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save")
 
 
 def _is_loopback(address: str) -> bool:

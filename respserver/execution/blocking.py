@@ -9,7 +9,7 @@ Rule 3: a reader that is woken and gets nothing keeps its place in the queue and
 Rule 4: deadlines are in monotonic time. Messages fall due in wall-clock time, as stored.
 Rule 5: a client that waits for a stream is in a queue of its key. One that waits for replicas or the disk (WAIT,
 WAITAOF) is in ``_awaiting``. It is checked after the tick in which it began to wait, at each acknowledgement of a
-replica, and as time passes.
+replica, and as time passes. One whose answer is delayed (Delay) has a deadline only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import asyncio
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 
-from commands.context import Await, Block, Chunks, Context, ServerParts
+from commands.acl.check import denied
+from commands.context import Await, Block, Chunks, Context, Delay, ServerParts
+from commands.declare import lookup
 from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
 from respserver.clock import Clock
 from respserver.data import Data
 from respserver.execution.faults import fault_reply
+from respserver.exhaustion import Exhaustion
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
@@ -38,13 +41,17 @@ Queue = dict["Waiter", Block]  # an OrderedDict for a group, whose readers leave
 class Waiter(Wait):
     """A client that waits."""
 
-    __slots__ = ("_registry", "block", "conn", "deadline", "done", "group")
+    __slots__ = ("_registry", "argv", "block", "conn", "deadline", "done", "group")
 
-    def __init__(self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int) -> None:
+    def __init__(
+        self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int, argv: list[bytes]
+    ) -> None:  # fmt: skip
+        super().__init__(isinstance(block, Await) and block.firm)
         self._registry = registry
         self.conn = conn
         self.block = block
         self.deadline = deadline  # ms, monotonic; 0: none
+        self.argv = argv  # the call
         self.done = False
         self.group: Group | None = None  # not found by name later: another group can get the same name
 
@@ -55,10 +62,13 @@ class Waiter(Wait):
     def forget(self) -> None:
         self._registry.forget(self)
 
-    def end(self, error: bool) -> None:
+    def end(self, error: bool) -> bool:
         """CLIENT UNBLOCK."""
+        if isinstance(self.block, Delay):
+            return False
         unblocked = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"
         self._registry.release(self, unblocked if error else self.late_reply())
+        return True
 
 
 class Blocking:
@@ -66,7 +76,7 @@ class Blocking:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, ticks: Ticks, counters: Counters,
-        logger: Logger, parts: ServerParts,
+        logger: Logger, parts: ServerParts, exhaustion: Exhaustion,
     ) -> None:  # fmt: skip
         self._loop = loop
         self._clock = clock
@@ -74,6 +84,8 @@ class Blocking:
         self._ticks = ticks
         self._counters = counters
         self._logger = logger
+        self._exhaustion = exhaustion
+        self._parts = parts
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
         self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
@@ -83,14 +95,16 @@ class Blocking:
         self._due = Timers()  # when a message of a waiting group falls due, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
-    def park(self, conn: Connection, block: Block | Await, ctx: Context) -> None:
-        """Let the client wait. ``ctx``: that of its command."""
+    def park(self, conn: Connection, block: Block | Await, ctx: Context, argv: list[bytes]) -> None:
+        """Let the client wait. ``ctx``, ``argv``: those of its call."""
         deadline = self._clock.mono() + max(1, block.deadline - ctx.now) if block.deadline else 0
-        waiter = Waiter(self, conn, block, deadline)
+        waiter = Waiter(self, conn, block, deadline, argv)
         conn.wait = waiter
         conn.session.blocked = True
         self.count += 1
-        if isinstance(block, Await):
+        if isinstance(block, Delay):
+            pass  # until its deadline
+        elif isinstance(block, Await):
             self._awaiting[waiter] = block
             self._ticks.queue()
             self._loop.call_soon(self.acknowledged)  # after the tick, which may satisfy the wait
@@ -149,7 +163,9 @@ class Blocking:
             return
         waiter.done = True
         self.count -= 1
-        if isinstance(waiter.block, Await):
+        if isinstance(waiter.block, Delay):
+            pass
+        elif isinstance(waiter.block, Await):
             del self._awaiting[waiter]
         else:
             self._dequeue(waiter, waiter.block)
@@ -263,6 +279,10 @@ class Blocking:
         except CommandError as error:
             self._counters.note_error(error.text)
             return reply.error(error.text)
+        except MemoryError:
+            if name is not None:
+                self._exhaustion.end("serving the reader of a group")
+            return self._exhaustion.reply(b"a blocked read")
         except Exception as error:  # noqa: BLE001 - it must not concern the client that brought the news
             return fault_reply(b"a blocked read", error, self._counters, self._logger)
 
@@ -275,7 +295,7 @@ class Blocking:
 
     def wake(self, now: int, mono: int) -> None:
         """Called as time passes: serve due messages, and end waits at their deadline."""
-        while (item := self._due.take(now)) is not None:
+        while not self._data.frozen and (item := self._due.take(now)) is not None:
             _, key, name = item
             self._serve_queue(key, name)
         self.serve_ready()
@@ -284,7 +304,15 @@ class Blocking:
         while self._deadlines and self._deadlines[0][0] <= mono:
             waiter = heappop(self._deadlines)[2]
             if not waiter.done:
-                self.release(waiter, waiter.late_reply())
+                self._time_out(waiter)
+
+    def _time_out(self, waiter: Waiter) -> None:
+        try:
+            answer = waiter.late_reply()
+        except CommandError as error:  # of a delayed login
+            self._counters.note_error(error.text)
+            answer = reply.error(error.text)
+        self.release(waiter, answer)
 
     def next_wake(self, now: int, mono: int) -> int | None:
         """Milliseconds until wake() must be called; None if nothing is due."""
@@ -294,17 +322,36 @@ class Blocking:
         if self._deadlines:
             waits.append(self._deadlines[0][0] - mono)
         due = self._due.next()
-        if due is not None:
+        if due is not None and not self._data.frozen:
             waits.append(due - now)
         return max(0, min(waits)) if waits else None
 
-    # -- changes of role and data ----------------------------------------------------------------------------
+    def deadlines(self) -> int:
+        """The number of clients whose wait has a timeout."""
+        return sum(not entry[2].done for entry in self._deadlines)
+
+    # -- changes of users, role and data ----------------------------------------------------------------------
+    def check_again(self) -> None:
+        """Users have changed: end the waits for streams that their users may not read any more, with the error."""
+        for groups in list(self._queues.values()):
+            for queue in list(groups.values()):
+                for waiter in list(queue):
+                    session = waiter.conn.session
+                    if session.user.unrestricted:
+                        continue
+                    denial = denied(session.user, lookup(waiter.argv), waiter.argv, self._data.ks)
+                    if denial is not None:
+                        text = denial.error().text
+                        self._parts.users.note(session, denial.reason, denial.what)
+                        self._counters.note_error(text)
+                        self.release(waiter, reply.error(text))
+
     def unblock_groups(self, text: str) -> None:
         """This server is no leader any more: end the waits that only a leader can serve, with this error.
 
         These are readers of groups, and clients that wait for replicas. Plain readers stay: a replica serves them.
         """
-        ended = list(self._awaiting)
+        ended = [waiter for waiter in self._awaiting if not waiter.firm]
         for groups in self._queues.values():
             ended += [waiter for name, queue in groups.items() if name is not None for waiter in queue]
         for waiter in ended:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Final
 
-from commands.context import Await, Block, Chunks, Context, Reply, ServerParts
+from commands.acl.check import denied
+from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, Slices
 from commands.declare import TABLE, Command, find, lookup
 from commands.session import Session
 from resp import errors, reply
@@ -26,7 +27,10 @@ from respserver.config.config import Config
 from respserver.data import Data
 from respserver.execution.blocking import Blocking
 from respserver.execution.faults import fault_reply
+from respserver.execution.slices import Slicing
+from respserver.exhaustion import Exhaustion
 from respserver.gates import Gates
+from respserver.memory import Memory
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
@@ -41,7 +45,8 @@ class Dispatcher(Executor):
 
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, blocking: Blocking,
-        monitors: Monitors, counters: Counters, timings: Timings, logger: Logger, parts: ServerParts,
+        slicing: Slicing, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger, parts: ServerParts,
+        memory: Memory, exhaustion: Exhaustion,
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
@@ -49,10 +54,13 @@ class Dispatcher(Executor):
         self._gates = gates
         self._ticks = ticks
         self._blocking = blocking
+        self._slicing = slicing
         self._monitors = monitors
         self._counters = counters
         self._timings = timings
         self._logger = logger
+        self._memory = memory
+        self._exhaustion = exhaustion
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
         # of the last call that _call() made
         self._command: Command | None = None  # whose stats it counts for; None: for none
@@ -76,8 +84,11 @@ class Dispatcher(Executor):
             ended = perf_counter_ns()
             self._account(session, argv, ended - started)
             started = ended
-            if isinstance(answer, (Block, Await)):
-                self._blocking.park(conn, answer, ctx)
+            if isinstance(answer, (Block, Await, Slices)):
+                if isinstance(answer, Slices):
+                    self._slicing.begin(conn, answer, self._command, argv)
+                else:
+                    self._blocking.park(conn, answer, ctx, argv)
                 conn.hold(commands, done)
                 break
             streamed = self._deliver(conn, answer)
@@ -136,6 +147,8 @@ class Dispatcher(Executor):
                 if command.batch is not None and at + 1 < len(commands) and commands[at + 1][:2] == argv[:2]:
                     return self._call_batch(command, commands, at, raw, ends)
                 return command.handler(self._ctx, argv)
+            if command is not None and command.batch is not None and self._limited_batch(conn, command, commands, at):
+                return self._call_batch(command, commands, at, raw, ends)
             self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
         except CommandError as error:
@@ -143,7 +156,11 @@ class Dispatcher(Executor):
                 self._command.failed += 1
             self._counters.note_error(error.text)
             return reply.error(error.text)
+        except MemoryError:
+            return self._starved(argv)
         except Exception as error:  # noqa: BLE001 - logged with its trace; other clients go on
+            if self._command is not None:
+                self._command.failed += 1
             return self._fault(argv[0], error)
 
     def _call_batch(
@@ -170,6 +187,20 @@ class Dispatcher(Executor):
         self._calls = len(replies)  # the handler may have answered the first ones only
         return b"".join(replies)
 
+    def _limited_batch(self, conn: Connection, command: Command, commands: list[list[bytes]], at: int) -> bool:
+        """Whether calls of a client whose user may not do everything can be a batch: what may be done with the key of
+        the first one may be done in all."""
+        argv = commands[at]
+        return (
+            conn.session.limited
+            and not self._gates.closed
+            and command.hot_least <= len(argv) <= command.hot_most
+            and at + 1 < len(commands)
+            and commands[at + 1][:2] == argv[:2]
+            and "movablekeys" not in command.flags
+            and denied(conn.session.user, command, argv, self._ctx.ks) is None
+        )
+
     def _account(self, session: Session, argv: list[bytes], took_ns: int) -> None:
         """Add the last call to the stats. For the slow log and the histograms a batch is one call."""
         command, timings = self._command, self._timings
@@ -195,6 +226,13 @@ class Dispatcher(Executor):
             conn.answer(answer)
         return False
 
+    def _starved(self, argv: list[bytes]) -> bytes:
+        """A handler met a MemoryError. What has or may have changed something must not go on, see ``exhaustion``."""
+        command = find(argv[:2])
+        if command is not None and (command.changes(argv) or "runs_queue" in command.traits):
+            self._exhaustion.end(f"running {errors.show(argv[0])}")
+        return self._exhaustion.reply(argv[0])
+
     def _fault(self, name: bytes, error: Exception) -> bytes:
         return fault_reply(name, error, self._counters, self._logger)
 
@@ -213,16 +251,16 @@ class Dispatcher(Executor):
             if session.multi and "immediate" not in command.traits:
                 session.exec_abort = True
             raise
+        session.last_command = command.name
         if (gates.held or gates.pause_until > self._ctx.now) and self._must_wait(command, session, argv):
             conn.paused = True
             return None
-        session.last_command = command.name
         if session.multi and "immediate" not in command.traits:
             self._queue(conn, argv)
             return reply.QUEUED
         try:
             answer = command.handler(self._ctx, argv)
-        except CommandError:
+        except Exception:
             command.calls += 1
             command.failed += 1
             raise
@@ -255,8 +293,14 @@ class Dispatcher(Executor):
         gates = self._gates
         if not session.authenticated and "no_auth" not in command.flags:
             raise CommandError(errors.NOAUTH)
-        if gates.out_of_memory and "denyoom" in command.flags:
-            raise CommandError(errors.OOM)
+        denial = denied(session.user, command, argv, self._ctx.ks)
+        if denial is not None:
+            self._ctx.server.users.note(session, denial.reason, denial.what)
+            raise denial.error()
+        if gates.out_of_memory and self._memory.check():
+            self._refuse(command, session, argv, _grows, errors.OOM)
+            if session.multi and "immediate" not in command.traits:  # as in Redis: what waits takes memory, too
+                raise CommandError(errors.OOM)
         against = self._against_writes()
         if against:
             self._refuse(command, session, argv, _changes, against)
@@ -305,6 +349,7 @@ class Dispatcher(Executor):
         session = conn.session
         conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
         if conn.multi_bytes > self._config.client_query_buffer_limit:
+            self._counters.query_buffer_cuts += 1
             conn.cut("query buffer limit exceeded by what waits for EXEC")
         session.queued.append(argv)
 
@@ -326,13 +371,22 @@ class Dispatcher(Executor):
         started = perf_counter_ns()
         answer: Reply
         try:
+            denial = denied(ctx.session.user, command, argv, ctx.ks)  # the rules may have changed since it was queued
+            if denial is not None:
+                ctx.server.users.note(ctx.session, denial.reason, denial.what)
+                raise denial.error_in_exec()
             answer = command.handler(ctx, argv)
+            while isinstance(answer, Slices):
+                answer = answer.step(ctx) or answer
             if isinstance(answer, (Block, Await)):
                 raise TypeError("a handler blocks inside EXEC")
         except CommandError as error:
             answer = reply.error(error.text)
             command.failed += 1
             self._counters.note_error(error.text)
+        except MemoryError:
+            answer = self._starved(argv)
+            command.failed += 1
         except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
             answer = self._fault(argv[0], error)
             command.failed += 1
@@ -347,6 +401,10 @@ class Dispatcher(Executor):
 
 def _changes(command: Command, argv: list[bytes]) -> bool:
     return command.changes(argv)
+
+
+def _grows(command: Command, argv: list[bytes]) -> bool:
+    return command.grows(argv)
 
 
 def _lacks_stale(command: Command, _: list[bytes]) -> bool:

@@ -5,4 +5,5 @@
     slowlog       slow log, latency events, histograms
     stats         counters, and records of stats that parts fill in
     streamtotals  sums over all streams
+    traffic       bytes and chunks to and from clients
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from commands.admin.clientlist import client_bytes, transport_stats
+from commands.admin.clientlist import client_bytes, queued_bytes, transport_stats
 from commands.admin.connection import REDIS_LEVEL
 from commands.declare import Command, all_commands
 from commands.session import Session
@@ -43,13 +43,18 @@ class ServerStats:
     counters: Counters
     walk: StreamWalk
     saves: Saves = field(default_factory=Saves)
+    rewrites: Saves = field(default_factory=Saves)  # checkpoints of BGREWRITEAOF
+    rewrite_scheduled: bool = False
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> times that it took
+    denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> how many were denied
     log_offset: int = 0  # bytes of records ever logged
     write_error: str | None = None  # the error for writes that the disk causes now
     loading: bool = False
     startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
+    peak_memory: int = 0  # bytes: the most that used_memory was seen to be
     keys_loaded: int = 0  # at the start
+    deadlines: int = 0  # blocked clients whose wait has a timeout
     channels: int = 0
     patterns: int = 0
     config_file: str = ""
@@ -101,13 +106,13 @@ def _clients(s: ServerStats) -> Fields:
         if session.replica is not None:  # counted with the replicas
             continue
         connected += 1
-        blocked += session.blocked
         subscribed += bool(session.channels or session.patterns)
         watching += bool(session.watching)
         watched_keys += len(session.watching)
         transport = transport_stats(session)
         largest_in = max(largest_in, transport.query_buffered)
-        largest_out = max(largest_out, transport.output_buffered)
+        largest_out = max(largest_out, transport.output_queued + transport.output_buffered)
+        blocked += session.blocked or transport.paused
     yield "connected_clients", connected
     yield "cluster_connections", 0
     yield "maxclients", s.config("maxclients")
@@ -117,7 +122,7 @@ def _clients(s: ServerStats) -> Fields:
     yield "tracking_clients", 0
     yield "pubsub_clients", subscribed
     yield "watching_clients", watching
-    yield "clients_in_timeout_table", blocked
+    yield "clients_in_timeout_table", s.deadlines
     yield "total_watched_keys", watched_keys
     yield "total_blocking_keys", len(s.keyspace.waiting)
 
@@ -125,26 +130,27 @@ def _clients(s: ServerStats) -> Fields:
 def memory_stats(s: ServerStats) -> dict[str, int]:
     """Bytes by purpose, and the number of ``keys``, for MEMORY STATS and INFO memory."""
     process = process_memory()
-    totals = s.walk.totals(s.keyspace)
     clients = replicas = 0
     for session in s.sessions:
-        size = client_bytes(transport_stats(session))
+        size = client_bytes(transport_stats(session)) + queued_bytes(session)
         if session.replica is None:
             clients += size
         else:
             replicas += size
-    keys = len(s.keyspace.keys)
-    dataset = totals.memory + s.keyspace.string_bytes + s.keyspace.stages.bytes + 200 * keys
+    ks = s.keyspace
+    dataset, cache = ks.memory_bytes(), ks.pool.cache.bytes
+    used = dataset + cache + clients  # what respserver.memory counts
     return {
-        "used": process.anonymous,
+        "used": used,
         "resident": process.resident,
-        "peak": max(process.peak, process.anonymous),
+        "peak": max(s.peak_memory, used),
         "startup": s.startup_memory,
         "clients": clients,
         "replicas": replicas,
         "dataset": dataset,
-        "node_cache": s.keyspace.pool.cache.bytes,
-        "keys": keys,
+        "node_cache": cache,
+        "not_counted": replicas + int(s.log.get("tail_waiting_bytes", 0)),
+        "keys": len(ks.keys),
     }
 
 
@@ -172,9 +178,9 @@ def _memory(s: ServerStats) -> Fields:
     yield "maxmemory", maxmemory
     yield "maxmemory_human", human(maxmemory)
     yield "maxmemory_policy", "noeviction"
-    yield "mem_fragmentation_ratio", f"{m['resident'] / max(1, used):.2f}"
-    yield "mem_fragmentation_bytes", max(0, m["resident"] - used)
-    yield "mem_not_counted_for_evict", 0
+    yield "mem_fragmentation_ratio", f"{m['resident'] / max(1, used + m['startup']):.2f}"
+    yield "mem_fragmentation_bytes", max(0, m["resident"] - used - m["startup"])
+    yield "mem_not_counted_for_evict", m["not_counted"]
     yield "mem_clients_slaves", m["replicas"]
     yield "mem_clients_normal", m["clients"]
     yield "mem_node_cache", m["node_cache"]
@@ -182,7 +188,7 @@ def _memory(s: ServerStats) -> Fields:
 
 
 def _persistence(s: ServerStats) -> Fields:
-    saves = s.saves
+    saves, rewrites = s.saves, s.rewrites
     yield "loading", int(s.loading)
     yield "async_loading", 0
     yield "rdb_changes_since_last_save", s.keyspace.dirty_count
@@ -190,19 +196,24 @@ def _persistence(s: ServerStats) -> Fields:
     yield "rdb_last_save_time", saves.last
     yield "rdb_last_bgsave_status", "ok" if saves.last_ok else "err"
     yield "rdb_last_bgsave_time_sec", saves.last_seconds
-    yield "rdb_current_bgsave_time_sec", max(0, s.now // 1000 - saves.started) if saves.running else -1
+    yield "rdb_current_bgsave_time_sec", _running_seconds(s, saves)
     yield "rdb_saves", saves.count
     yield "rdb_last_load_keys_expired", 0
     yield "rdb_last_load_keys_loaded", s.keys_loaded
     yield "aof_enabled", 1
-    yield "aof_rewrite_in_progress", 0
-    yield "aof_rewrite_scheduled", 0
-    yield "aof_last_rewrite_time_sec", -1
-    yield "aof_current_rewrite_time_sec", -1
-    yield "aof_last_bgrewrite_status", "ok"
+    yield "aof_rewrite_in_progress", int(rewrites.running)
+    yield "aof_rewrite_scheduled", int(s.rewrite_scheduled)
+    yield "aof_last_rewrite_time_sec", rewrites.last_seconds
+    yield "aof_current_rewrite_time_sec", _running_seconds(s, rewrites)
+    yield "aof_last_bgrewrite_status", "ok" if rewrites.last_ok else "err"
+    yield "aof_rewrites", rewrites.count
     yield "aof_last_write_status", "ok" if s.write_error is None else "err"
     for name, value in s.log.items():
         yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _running_seconds(s: ServerStats, saves: Saves) -> int:
+    return max(0, s.now // 1000 - saves.started) if saves.running else -1
 
 
 def _stats(s: ServerStats) -> Fields:
@@ -210,8 +221,8 @@ def _stats(s: ServerStats) -> Fields:
     yield "total_connections_received", c.connections_received
     yield "total_commands_processed", c.commands_processed
     yield "instantaneous_ops_per_sec", round(c.ops_rate.per_second)
-    yield "total_net_input_bytes", c.net_input
-    yield "total_net_output_bytes", c.net_output
+    yield "total_net_input_bytes", c.traffic.bytes_in
+    yield "total_net_output_bytes", c.traffic.bytes_out
     yield "total_net_repl_input_bytes", s.roles.bytes_in
     yield "total_net_repl_output_bytes", s.roles.bytes_out
     yield "instantaneous_input_kbps", f"{c.input_rate.per_second / 1024:.2f}"
@@ -236,8 +247,10 @@ def _stats(s: ServerStats) -> Fields:
     yield "migrate_cached_sockets", 0
     yield "tracking_total_keys", 0
     yield "total_error_replies", c.error_replies
-    yield "total_reads_processed", c.reads
-    yield "total_writes_processed", c.writes
+    for reason, count in s.denials.items():  # Redis calls commands cmd
+        yield f"acl_access_denied_{'cmd' if reason == 'command' else reason}", count
+    yield "total_reads_processed", c.traffic.reads
+    yield "total_writes_processed", c.traffic.writes
 
 
 def _replication(s: ServerStats) -> Fields:
@@ -320,13 +333,11 @@ def _errorstats(s: ServerStats) -> Fields:
 
 
 def _latencystats(s: ServerStats) -> Fields:
+    percentiles = s.config("latency-tracking-info-percentiles").split()
     for name, histogram in sorted(s.histograms.items()):
         if histogram.calls:
-            values = ",".join(f"{label}={histogram.percentile(p):.3f}" for label, p in _PERCENTILES)
+            values = ",".join(f"p{p}={histogram.percentile(float(p)):.3f}" for p in percentiles)
             yield f"latency_percentiles_usec_{name}", values
-
-
-_PERCENTILES = (("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9))
 
 
 def _cluster(_: ServerStats) -> Fields:
@@ -349,7 +360,7 @@ def _streams(s: ServerStats) -> Fields:
     yield "stream_entries", totals.entries
     yield "stream_entries_added", totals.entries_added
     yield "stream_nodes", totals.nodes
-    yield "stream_memory", totals.memory
+    yield "stream_memory", s.keyspace.stream_bytes()
     yield "node_cache_bytes", cache.bytes
     yield "node_cache_max_bytes", cache.max_bytes
     yield "node_cache_hits", cache.hits
@@ -384,6 +395,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[ServerStats], Fields]]] = {
     "keyspace": ("Keyspace", _keyspace),
     "streams": ("Streams", _streams),
 }
+SUMS = {"all", "default", "everything", "memory", "streams"}  # words that ask for sums over all streams
 _NOT_DEFAULT = {"commandstats", "latencystats"}
 
 

@@ -52,30 +52,35 @@ class SlowLog:
         self._entries.clear()
 
 
+def shortened(argv: list[bytes]) -> list[bytes]:
+    """The first arguments, if there are more than MAX_ARGS, and how many were left out."""
+    if len(argv) <= MAX_ARGS:
+        return argv
+    return [*argv[: MAX_ARGS - 1], b"... (%d more arguments)" % (len(argv) - MAX_ARGS + 1)]
+
+
 def _cut(argv: list[bytes]) -> list[bytes]:
-    kept = argv if len(argv) <= MAX_ARGS else argv[: MAX_ARGS - 1]
-    out = [
+    return [
         arg if len(arg) <= MAX_ARG_BYTES else arg[:MAX_ARG_BYTES] + b"... (%d more bytes)" % (len(arg) - MAX_ARG_BYTES)
-        for arg in kept
+        for arg in shortened(argv)
     ]
-    if len(kept) < len(argv):
-        out.append(b"... (%d more arguments)" % (len(argv) - len(kept)))
-    return out
 
 
 class LatencyEvents:
     """Events that took at least ``threshold`` ms; 0: none. Their names are Redis's: ``command``, ``fast-command``."""
 
-    __slots__ = ("_samples", "threshold")
+    __slots__ = ("_samples", "_worst", "threshold")
 
     def __init__(self, threshold: int = 0) -> None:
         self.threshold = threshold  # ms; 0: off
         self._samples: dict[str, deque[tuple[int, int]]] = {}
+        self._worst: dict[str, int] = {}
 
     def note(self, event: str, unix_seconds: int, ms: int) -> None:
         """Add a sample if it was slow enough. Of two in the same second the slower one is kept."""
         if self.threshold <= 0 or ms < self.threshold:
             return
+        self._worst[event] = max(ms, self._worst.get(event, 0))
         samples = self._samples.setdefault(event, deque(maxlen=MAX_SAMPLES))
         if samples and samples[-1][0] == unix_seconds:
             samples[-1] = (unix_seconds, max(ms, samples[-1][1]))
@@ -86,9 +91,15 @@ class LatencyEvents:
         """Event -> [(unix seconds, ms), ...], oldest first."""
         return {event: list(samples) for event, samples in self._samples.items()}
 
+    def worst(self, event: str) -> int:
+        """The most ms of an event since it was reset, also if that sample is no longer kept; 0: there is none."""
+        return self._worst.get(event, 0)
+
     def reset(self, events: list[str]) -> int:
         """Forget the named events, or all if none is named. Returns how many there were."""
         named = events or list(self._samples)
+        for event in named:
+            self._worst.pop(event, None)
         return sum(self._samples.pop(event, None) is not None for event in named)
 
 

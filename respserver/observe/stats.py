@@ -8,6 +8,8 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 
+from respserver.observe.traffic import Traffic
+
 MAX_ERROR_CODES = 128  # the most error codes that are counted; there are fewer, unless a bug makes them up
 
 
@@ -39,6 +41,7 @@ class Counters:
         self.ops_rate = Rate()
         self.input_rate = Rate()
         self.output_rate = Rate()
+        self.traffic = Traffic()
         self.reset()
 
     def reset(self) -> None:
@@ -46,10 +49,7 @@ class Counters:
         self.connections_received = 0
         self.connections_rejected = 0  # because of maxclients or protected mode
         self.commands_processed = 0
-        self.net_input = 0  # bytes
-        self.net_output = 0  # bytes
-        self.reads = 0  # chunks received
-        self.writes = 0  # chunks sent
+        self.traffic.reset()
         self.error_replies = 0
         self.errors: dict[str, int] = {}  # error code -> replies
         self.query_buffer_cuts = 0  # clients closed because of client-query-buffer-limit
@@ -68,8 +68,8 @@ class Counters:
     def sample(self, now: int) -> None:
         """Called ``hz`` times a second: add a sample to each rate. ``now``: ms since epoch."""
         self.ops_rate.sample(now, self.commands_processed)
-        self.input_rate.sample(now, self.net_input)
-        self.output_rate.sample(now, self.net_output)
+        self.input_rate.sample(now, self.traffic.bytes_in)
+        self.output_rate.sample(now, self.traffic.bytes_out)
 
 
 @dataclass(slots=True)

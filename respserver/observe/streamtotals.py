@@ -17,7 +17,6 @@ class StreamTotals:
     entries: int = 0
     entries_added: int = 0  # ever, to the present streams
     nodes: int = 0
-    memory: int = 0  # bytes; an estimate
     groups: int = 0
     pending: int = 0
     expired: int = 0
@@ -29,36 +28,54 @@ class StreamWalk:
     """Computes the totals. A result that took long is reused for 20 times as long, so that it costs at most 5 % of the
     time."""
 
-    __slots__ = ("_cost", "_taken_at", "_totals")
+    __slots__ = ("_cost", "_cursor", "_partial", "_spent", "_taken_at", "_totals")
 
     CHEAP_SECONDS = 0.005  # a result that took at most that is never reused: it is exact
+    PAGE = 2000  # keys that are looked at together
 
     def __init__(self) -> None:
         self._totals = StreamTotals()
         self._taken_at = 0.0
         self._cost = 0.0
+        self._partial: StreamTotals | None = None  # of a walk that is under way
+        self._cursor = 0
+        self._spent = 0.0
 
     def totals(self, ks: Keyspace) -> StreamTotals:
+        """The sums; all that is left of the walk is done now."""
+        while not self.more(ks):
+            pass
+        return self._totals
+
+    def more(self, ks: Keyspace) -> bool:
+        """Walk over some more keys. True if there is a result that can be used."""
         began = perf_counter()
-        if self._cost > self.CHEAP_SECONDS and began - self._taken_at < 20 * self._cost:
-            return self._totals
-        totals = StreamTotals()
-        for value in ks.keys.values():
-            if not isinstance(value, Stream):
-                continue
-            totals.streams += 1
-            totals.entries += value.length
-            totals.entries_added += value.next_ord
-            totals.nodes += value.node_count
-            totals.memory += value.memory_bytes()
-            for group in value.groups.values():
-                totals.groups += 1
-                totals.pending += len(group.pending)
-                totals.memory += group.pending.memory_bytes()
-                totals.expired += group.expired
-                totals.deadlettered += group.deadlettered
-                totals.redelivered += group.redelivered
-        self._totals = totals
-        self._taken_at = perf_counter()
-        self._cost = self._taken_at - began
-        return totals
+        if self._partial is None:
+            if self._cost > self.CHEAP_SECONDS and began - self._taken_at < 20 * self._cost:
+                return True
+            self._partial, self._cursor, self._spent = StreamTotals(), 0, 0.0
+        self._cursor, keys = ks.index.page(self._cursor, self.PAGE)
+        for key in keys:
+            value = ks.keys[key]
+            if isinstance(value, Stream):
+                _add(self._partial, value)
+        ended = perf_counter()
+        self._spent += ended - began
+        if self._cursor:
+            return False
+        self._totals, self._partial = self._partial, None
+        self._taken_at, self._cost = ended, self._spent
+        return True
+
+
+def _add(totals: StreamTotals, stream: Stream) -> None:
+    totals.streams += 1
+    totals.entries += stream.length
+    totals.entries_added += stream.next_ord
+    totals.nodes += stream.node_count
+    for group in stream.groups.values():
+        totals.groups += 1
+        totals.pending += len(group.pending)
+        totals.expired += group.expired
+        totals.deadlettered += group.deadlettered
+        totals.redelivered += group.redelivered

@@ -3,8 +3,10 @@
 ``replication.follow`` talks to the leader. This module applies batches, copies and messages from there to the
 server's data, and says what this server has.
 
-Rule 1: a batch is applied as a whole, at the end of this server's log. If the log turns out to differ from the
-leader's, it is not repaired: a full copy replaces it.
+Rule 1: a batch is applied as a whole, at the end of this server's log. It is written there only if its entries are
+entries, all its records could be applied, and that made the very same records. If part of it was applied, the data is
+read back from disk as it was before the batch. If the log turns out to differ from the leader's, it is not repaired: a
+full copy replaces it.
 Rule 2: only what is in this server's log is acknowledged.
 """
 
@@ -22,6 +24,7 @@ from replication.follow import Follower
 from replication.frames import LinkError
 from replication.handshake import Introduction
 from replication.link import Link as Socket
+from resp.errors import CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.listen import shown
 from respserver.clients.pubsub import PubSub
@@ -34,6 +37,7 @@ from respserver.observe.stats import RoleStats
 from respserver.roles.replicas import Replicas
 from respserver.ticks import Ticks
 from storage.replay import replay
+from storage.wires import check
 
 COMPARED = 1 << 20  # bytes at the end of the log that are compared with the leader's
 ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not asked for
@@ -196,13 +200,24 @@ class LeaderLink:
     def batch(self, offset: int, batch: bytes) -> None:
         if offset != self._applied:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
+        ks = self._data.ks
+        before = len(ks.log)
         try:
-            replay(self._data.ks, batch)
+            check(batch)
+        except CorruptError as error:
+            self._distrust = True
+            raise LinkError(f"a batch that can't be applied: {error}") from error
+        try:
+            replay(ks, batch)
+            if b"".join(ks.log[before:]) != batch:
+                raise CorruptError("its records have another effect here")
         except Exception as error:  # of any kind: part of the batch may have been applied
             self._distrust = True
-            self._logger.warning(f"A batch of the leader can't be applied: {error!r}; everything is copied anew")
+            del ks.log[before:]  # what came before it is sound
+            self._ticks.settle()
             self._reload("this server's data is copied anew")
-            raise LinkError("a batch that can't be applied") from error
+            raise LinkError(f"a batch that can't be applied: {error}") from error
+        ks.log[before:] = [batch]  # the same bytes, in one part
         self._applied = offset + len(batch)
         self._ticks.queue()
         if self._ticks.stalled and self._follower is not None:
@@ -216,7 +231,7 @@ class LeaderLink:
             disk.history.follow(replid, disk.offset)
             try:
                 disk.save_history(leads=False)
-            except OSError:
+            except (OSError, ValueError):
                 disk.history.id, disk.history.previous = before
                 raise
             self._replicas.drop_all("the leader has another replication ID")

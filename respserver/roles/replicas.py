@@ -4,6 +4,8 @@ Rule 1: the journal keeps everything that a connected replica lacks. For replica
 repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one was connected.
 Rule 2: a replica may continue only if its log is the beginning of ours: the same history (persistence.history), and the
 same bytes at the end of its log, as far as we still have them. Else it gets a full copy.
+Rule 3: who says REPLCONF rdb-only, as a backup does, takes a full copy and the log after it, and is no replica: nothing
+counts it, nothing waits for it, and the journal is kept for it only while it is connected.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from commands.parse import integer
+from commands.parse import integer, is_host, positive
 from commands.session import Session
 from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from replication import frames
 from replication.feed import Feed
 from replication.handshake import VERSION
+from resp import errors
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
@@ -36,13 +39,14 @@ COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with o
 class Introduced:
     """What a client, probably a replica, has told with REPLCONF."""
 
-    __slots__ = ("history", "host", "port", "version")
+    __slots__ = ("copy_only", "history", "host", "port", "version")
 
     def __init__(self) -> None:
         self.version = 0  # of the replication protocol; 0: it is no tidelog server
         self.host = ""  # "": the address of its connection
         self.port = 0
         self.history: list[tuple[int, int]] = []  # (start offset, crc32) of the last pieces of its log
+        self.copy_only = False  # see Rule 3
 
     def note(self, option: bytes, value: bytes) -> None:
         """Take one option of REPLCONF. Raises CommandError."""
@@ -54,15 +58,20 @@ class Introduced:
         elif name == b"ip-address":
             if len(value) > 255:
                 raise CommandError("ERR REPLCONF ip-address provided by replica instance is too long")
-            self.host = value.decode("utf-8", "replace")
+            host = value.decode("utf-8", "surrogateescape")
+            if host and not is_host(host):
+                raise CommandError(errors.BAD_ANNOUNCED_HOST)
+            self.host = host
         elif name == b"tidelog":
             self.version = integer(value)
             if self.version != VERSION:
                 raise CommandError(f"ERR this server replicates by version {VERSION} of the link")
         elif name == b"history":
             start, _, crc = value.partition(b":")
-            self.history = [*self.history[-3:], (integer(start), integer(crc))]
-        elif name not in (b"capa", b"version", b"rdb-only", b"rdb-filter-only"):
+            self.history = [*self.history[-3:], (positive(start), positive(crc))]
+        elif name == b"rdb-only":
+            self.copy_only = integer(value) != 0
+        elif name not in (b"capa", b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
 
@@ -83,7 +92,8 @@ class Replicas:
         self._clients = clients
         self._logger = logger
         self._on_heard = on_heard
-        self.feeds: list[Feed] = []
+        self.feeds: list[Feed] = []  # of replicas
+        self._takers: list[Feed] = []  # of those that are none (Rule 3)
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
@@ -127,20 +137,21 @@ class Replicas:
     def psync(self, session: Session, replid: str, offset: int) -> None:
         """PSYNC: make the connection a replica's. It continues, or gets a full copy. Raises CommandError."""
         who, conn = self.introduced(session)
-        if not self._may_continue(replid, offset, who):
-            if offset > 0:
+        if who.copy_only or not self._may_continue(replid, offset, who):
+            if offset > 0 and not who.copy_only:
                 self.refused_partial += 1
                 self._logger.notice(
                     f"Replica {session.addr} can't go on from log offset {offset} of {replid}: it gets a full copy"
                 )
             offset = -1
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
-        feed = Feed(self, host, who.port, offset, self._clock.mono())
+        feed = Feed(self, host, who.port, offset, self._clock.mono(), who.copy_only)
         session.replica = feed
         self._connections[feed] = conn
-        self.feeds.append(feed)
+        (self._takers if who.copy_only else self.feeds).append(feed)
         self.moved_on()
-        self._note(True)
+        if not who.copy_only:
+            self._note(True)
         self._starting.append((feed, conn))
         self._ticks.queue_flush(conn)
         self._ticks.after(self._begin)
@@ -150,7 +161,10 @@ class Replicas:
         else:
             self.partial_syncs += 1
         kind = "full copy" if offset < 0 else f"from log offset {offset}"
-        self._logger.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
+        if who.copy_only:
+            self._logger.notice(f"{session.addr} takes a copy (REPLCONF rdb-only)")
+        else:
+            self._logger.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
 
     def _may_continue(self, replid: str, offset: int, who: Introduced) -> bool:
         disk = self.disk
@@ -179,6 +193,7 @@ class Replicas:
             if conn.transport.is_closing():
                 self.lost(feed, "it closed the connection")
             else:
+                conn.flush()  # a tick flushes many clients in parts
                 conn.hand_over()
                 feed.begin(conn.transport, self._config.repl_disable_tcp_nodelay)
 
@@ -201,26 +216,34 @@ class Replicas:
         disk = self.disk
         if self.feeds:
             self._seen = self._clock.mono()
-        needs = [feed.needs for feed in self.feeds]
+        needs = [feed.needs for feed in self._all()]
         if self.backlog_active:
             needs.append(max(0, disk.offset - self._config.repl_backlog_size))
         disk.retain = min(needs, default=NOTHING)
+
+    def _all(self) -> list[Feed]:
+        return [*self.feeds, *self._takers]
 
     def lost(self, feed: Feed, why: str) -> None:
         if feed not in self._connections:
             return
         conn = self._connections.pop(feed)
-        self.feeds.remove(feed)
-        if not self.feeds:
+        if feed.copy_only:
+            self._takers.remove(feed)
+            self.moved_on()
+        else:
+            self.feeds.remove(feed)
+            self._seen = self._clock.mono()
+        if not self._connections:
             self._ticks.on_batch = None
         self._starting = [(f, c) for f, c in self._starting if f is not feed]
-        self._seen = self._clock.mono()
         conn.session.replica = None
         conn.hand_over()
         self._clients.leave(conn.session)
         conn.session.transport = None
         conn.transport.abort()  # also where the feed had not begun
-        self._logger.notice(f"Connection with replica {feed.host}:{feed.port} lost: {why}")
+        who = f"a taker of a copy, {conn.session.addr}," if feed.copy_only else f"replica {feed.host}:{feed.port}"
+        self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()
 
     def sent_bytes(self, count: int) -> None:
@@ -238,7 +261,7 @@ class Replicas:
     # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
         """Send a batch that has become durable."""
-        for feed in self.feeds:
+        for feed in self._connections:
             if feed.live:
                 feed.live_batch(offset, batch)
 
@@ -263,11 +286,11 @@ class Replicas:
     def on_time(self, mono: int) -> None:
         """Called ``hz`` times a second: signs of life, timeouts, min-replicas-to-write, and what the journal keeps."""
         config = self._config
-        if self.feeds and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
+        if self._connections and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
             self._alive_at = mono
-            for feed in self.feeds:
+            for feed in self._connections:
                 feed.alive()
-        for feed in list(self.feeds):
+        for feed in self._all():
             if mono - feed.heard_at > config.repl_timeout * 1000:
                 feed.cut(f"nothing was heard of it for {config.repl_timeout} seconds (repl-timeout)")
         self.count()
@@ -304,8 +327,11 @@ class Replicas:
 
     # -- end -----------------------------------------------------------------------------------------------------
     def drop_all(self, why: str) -> None:
-        """Disconnect all replicas. They will reconnect and learn what has changed. ``why``: for the log lines."""
-        for feed in list(self.feeds):
+        """Disconnect all replicas, which will reconnect and learn what has changed, and who takes a copy.
+
+        ``why``: for the log lines.
+        """
+        for feed in self._all():
             feed.cut(why)
 
     async def finish(self) -> None:

@@ -13,6 +13,7 @@ import asyncio
 
 from commands.session import Session
 from replication.feed import Feed
+from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
 from respserver.clients.pauses import Pauses
@@ -27,8 +28,6 @@ from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.ticks import Ticks
-
-UNBLOCKED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 
 
 class Roles:
@@ -90,7 +89,7 @@ class Roles:
         self._config.replicaof = [host, str(port)]
         if not self._data.follower:
             self._set_follower(True)
-            self._blocking.unblock_groups(UNBLOCKED)
+            self._blocking.unblock_groups(errors.DEMOTED)
             self._note_replica()
         self._replicas.drop_all("this server follows another leader now")
         self._link.takeover = self._failover is not None

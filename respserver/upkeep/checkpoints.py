@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from commands.session import Session
 from resp import errors
@@ -25,13 +26,17 @@ DRAFTS = 32 << 20  # a checkpoint begins when drafts take this many bytes of mem
 
 
 class Checkpoints:
-    """Runs checkpoints, one at a time. ``saves``: the stats for INFO. Implements ``CheckpointsPart``."""
+    """Runs checkpoints, one at a time. Implements ``CheckpointsPart``.
+
+    For INFO, those that BGREWRITEAOF began are ``rewrites``, and all others are ``saves``.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, config: Config, clock: Clock, data: Data, ticks: Ticks, logger: Logger,
-        retain: Callable[[], None],
+        retain: Callable[[], None], ended: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``retain``: called before a checkpoint cuts the journal, to set what the journal must keep."""
+        """``retain``: called before a checkpoint cuts the journal, to set what the journal must keep. ``ended``: called
+        after one that ran in the background."""
         self._loop = loop
         self._config = config
         self._clock = clock
@@ -39,9 +44,14 @@ class Checkpoints:
         self._ticks = ticks
         self._logger = logger
         self._retain = retain
+        self._on_end = ended
+        self._outcome: list[str] = []  # of the running one: the text of its error, or empty; nothing until it ends
         self.saves = Saves(last=clock.now() // 1000)
+        self.rewrites = Saves()
+        self._current = self.saves  # of the checkpoint that is running, or was the last one
         self._task: asyncio.Future[None] | None = None
         self._wanted = False  # schedule() was called
+        self._rewrite_wanted = False  # for BGREWRITEAOF
         self._not_before = 0  # ms (monotonic); set after a failure
         self._synced = 0  # ms (monotonic) of the last sync of everysec
         self._sync: asyncio.Future[None] | None = None
@@ -51,38 +61,69 @@ class Checkpoints:
     def running(self) -> bool:
         return self._task is not None
 
-    def save(self, session: Session) -> None:
-        """SAVE. ``session``: the caller, whose writes so far are in this checkpoint. Raises CommandError."""
+    @property
+    def rewriting(self) -> bool:
+        """Whether one for BGREWRITEAOF is running."""
+        return self.rewrites.running
+
+    @property
+    def rewrite_scheduled(self) -> bool:
+        return self._rewrite_wanted
+
+    def save(self, session: Session) -> Callable[[], str | None]:
+        """SAVE: begin() one; others are served while it runs. Returns what tells how it ended, None until then."""
+        if not self.begin(session, rewrite=False):
+            raise CommandError(errors.SAVE_RUNNING)
+        outcome = self._outcome
+        return lambda: outcome[0] if outcome else None
+
+    def save_now(self, session: Session) -> None:
+        """Write one before returning. ``session`` as for begin(). Raises CommandError."""
         self._ticks.note_write(session)
         try:
             self.run_now()
         except (OSError, CorruptError) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from error
 
-    def begin(self, session: Session) -> bool:
-        """BGSAVE. Returns False if one is running. ``session`` as for save(). Raises CommandError."""
+    def begin(self, session: Session, rewrite: bool) -> bool:
+        """BGSAVE, BGREWRITEAOF. Returns False if one is running. The writes of ``session``, the caller, are in it.
+
+        Raises CommandError.
+        """
         if self._task is not None:
             return False
         self._ticks.note_write(session)
         try:
-            self._start()
+            self._start(rewrite)
         except OSError as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from error
         return True
 
-    def schedule(self) -> None:
+    def schedule(self, rewrite: bool) -> None:
         """Start one as soon as possible."""
-        self._wanted = True
+        if rewrite:
+            self._rewrite_wanted = True
+        else:
+            self._wanted = True
+
+    def make_room(self) -> None:
+        """Start one as soon as possible, unless one is running, so that nodes leave memory."""
+        if self._task is None:
+            self._wanted = True
 
     def last(self) -> int:
         """Unix seconds of the last successful one, or of the start."""
         return self.saves.last
 
     # -- one checkpoint --------------------------------------------------------------------------------------
-    def _start(self) -> None:
+    def _start(self, rewrite: bool) -> None:
         """Start one in the background while none is running. Raises OSError."""
-        self._wanted = False
-        offset = self._freeze()
+        if rewrite:
+            self._rewrite_wanted = False
+        else:
+            self._wanted = False
+        offset = self._freeze(self.rewrites if rewrite else self.saves)
+        self._outcome = []
         self._task = self._loop.create_task(self._run(self._data.ks.begin_capture(), offset))
 
     async def _run(self, capture: Capture, offset: int) -> None:
@@ -94,33 +135,38 @@ class Checkpoints:
             while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
             await self._loop.run_in_executor(None, disk.checkpoint, capture, offset)
+            capture.flushed = False  # that is done, whatever fails from here on
             disk.renew_view()  # if this fails, what was captured stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await self._loop.run_in_executor(None, give_back)
         except Exception as error:  # noqa: BLE001 - after any error the next one must store all of it
             problem = error
+        with suppress(RuntimeError):  # no thread for it: the next one gives it back
+            await self._loop.run_in_executor(None, give_back)
         self._task = None
         self._ended(capture, problem, began)
+        self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {problem}")
+        self._on_end()
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""
         if self._task is not None:
             raise CommandError(errors.SAVE_RUNNING)
-        offset = self._freeze()
+        offset = self._freeze(self.saves)
         disk, changes = self._data.disk, self._data.ks.changes
         began = self._clock.mono()
         capture = self._data.ks.begin_capture()
         try:
             changes.more(EVERYTHING)
             disk.checkpoint(capture, offset)
+            capture.flushed = False  # as in _run()
             disk.renew_view()
             changes.stored(capture, EVERYTHING)
-            give_back()
         except Exception as error:
             self._ended(capture, error, began)
             raise
         self._ended(capture, None, began)
+        give_back()
 
     async def finish(self) -> None:
         """Wait for a running checkpoint and a running sync."""
@@ -130,23 +176,24 @@ class Checkpoints:
             if task is self._sync:
                 self._sync = None
 
-    def _freeze(self) -> int:
+    def _freeze(self, stats: Saves) -> int:
         """Commit all records; returns the log offset of a capture that begins now. Raises OSError."""
         if not self._ticks.settle():
             raise OSError("the last write could not be made durable")
         self._retain()
-        self.saves.running = True
-        self.saves.started = self._clock.now() // 1000
+        self._current = stats
+        stats.running = True
+        stats.started = self._clock.now() // 1000
         return self._data.disk.offset
 
     def _ended(self, capture: Capture, error: BaseException | None, began: int) -> None:
-        saves, took = self.saves, self._clock.mono() - began
-        saves.running = False
-        saves.last_ok = error is None
-        saves.last_seconds = took // 1000
+        stats, took = self._current, self._clock.mono() - began
+        stats.running = False
+        stats.last_ok = error is None
+        stats.last_seconds = took // 1000
         if error is None:
-            saves.last = self._clock.now() // 1000
-            saves.count += 1
+            self.saves.last = self._clock.now() // 1000  # also after a rewrite: the changes before it are saved
+            stats.count += 1
             self._logger.verbose(f"Checkpoint done in {took} ms")
         else:
             self._data.ks.changes.failed(capture)
@@ -163,14 +210,14 @@ class Checkpoints:
             self._sync.add_done_callback(self._sync_ended)
         if self._task is None and mono >= self._not_before and self._due(now):
             try:
-                self._start()
+                self._start(self._rewrite_wanted)
             except OSError as error:
                 self._not_before = mono + RETRY_MS
                 self._logger.warning(f"Checkpoint put off: {error}")
 
     def _due(self, now: int) -> bool:
         ks = self._data.ks
-        if self._wanted or self._data.disk.wants_checkpoint() or ks.pool.drafted > DRAFTS:
+        if self._wanted or self._rewrite_wanted or self._data.disk.wants_checkpoint() or ks.pool.drafted > DRAFTS:
             return True
         changed, since = ks.dirty_count, now // 1000 - self.saves.last
         return bool(changed) and any(

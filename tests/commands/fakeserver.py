@@ -12,9 +12,11 @@ from resp.errors import CommandError
 from respserver.clients.clients import Clients
 from respserver.clients.monitor import Monitors
 from respserver.clients.pubsub import PubSub
+from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.gates import Gates
+from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
@@ -81,6 +83,10 @@ class FakeTransport:
         return TransportStats()
 
 
+class FakeCheckpoints(Recorder):
+    rewriting = False
+
+
 class FakeReplicas(Recorder):
     """Replicas whose log offsets are ``server.offsets``."""
 
@@ -113,6 +119,7 @@ class FakeServer(Clock):
         self.clock = self.dispatcher = self.writes = self
         self.config = Config()
         self.clients = Clients()
+        self.users = Users(self.config, self, self.clients, Logger(level="nothing"))
         self.gates = Gates()
         self.monitors = Monitors(self.gates, self)
         self.pubsub = PubSub(relay=lambda channel, message: None)
@@ -124,9 +131,9 @@ class FakeServer(Clock):
             self.calls, describe=[b"master", 42, []], follow=True,
             failover_abort=CommandError("ERR No failover in progress."),
         )  # fmt: skip
-        self.checkpoints: Any = Recorder(self.calls, begin=True, last=NOW // 1000)
-        self.stats: Any = Recorder(self.calls, info="text of INFO", memory={
-            "used": 1000, "resident": 2000, "peak": 3000, "startup": 100,
+        self.checkpoints: Any = FakeCheckpoints(self.calls, begin=True, last=NOW // 1000, save=lambda: "")
+        self.stats: Any = Recorder(self.calls, info="text of INFO", ready=True, memory={
+            "used": 1000, "resident": 2200, "peak": 3000, "startup": 100,
             "clients": 10, "replicas": 3, "dataset": 500, "node_cache": 5, "keys": 5,
         })  # fmt: skip
 
@@ -135,6 +142,7 @@ class FakeServer(Clock):
         session = Session(self.clients.next_id(), f"127.0.0.1:{port}", "127.0.0.1:6379", self.ms)
         session.proto = proto
         session.transport = FakeTransport(self, session)
+        session.user = self.users.default
         self.clients.add(session)
         return session
 

@@ -73,6 +73,8 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
         argv[first - 1] = b"%d" % (at - first)
         argv[at + 1 :] = [b"v"] * (at - first)
+    if cmd.name == "acl|setuser":
+        argv[3:] = [b"on"] * len(argv[3:])
     if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # must be the only word, which the tree can't say
         argv = [argv[0], b"ABORT"]
     return argv

@@ -68,9 +68,17 @@ class Parked:
         self._local.settle()
 
 
+def out_of_memory(local: LocalServer) -> None:
+    """There are data, and nothing may be in memory."""
+    local.server.data.ks.set_string(b"full", b"")
+    local.server.data.ks.take_batch()
+    local.server.config.set([(b"maxmemory", b"1")])
+    assert local.server.memory.check()
+
+
 CLOSE: dict[str, Callable[[LocalServer, Peer], object]] = {
     "no password": lambda local, one: setattr(one.session, "authenticated", False),
-    "memory": lambda local, one: local.server.gates.memory(True),
+    "memory": lambda local, one: out_of_memory(local),
     "replica": lambda local, one: local.server.gates.role(readonly=True, stale=False),
     "disk": lambda local, one: local.server.gates.disk("MISCONF the test says so"),
     "too few replicas": lambda local, one: local.server.gates.replicas(True),

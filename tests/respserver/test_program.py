@@ -174,6 +174,10 @@ def test_test_config(tmp_path: Path) -> None:
     code, out, err = run("--tls-port", "7002", "--test-config")
     assert (code, out) == (1, "")
     assert "tls-cert-file: TLS needs the server's certificate" in err
+    (tmp_path / "users.acl").write_text("user al +nosuch\n")
+    code, out, err = run("--aclfile", str(tmp_path / "users.acl"), "--test-config")
+    assert (code, out) == (1, "")
+    assert "users.acl:1: +nosuch: Unknown command or category name in ACL" in err
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,23 @@ def test_tappev_time_keeps_what_is_younger(c: Raw, hand: RunningServer) -> None:
     assert c("TLEN", "s") == 0
 
 
+def test_tappev_minid_keeps_what_is_not_older(c: Raw, hand: RunningServer) -> None:  # [6]
+    for i in range(3):
+        c("TMAPPEND", "s", "FIELDS", "1", "i", "VALUES", *range(4 * i, 4 * i + 4))
+        hand.advance(10)
+    assert c("TAPPEV", "s", "MINID", f"{NOW}.2") == 2
+    assert c("TAPPEV", "s", "minid", f"{NOW}.2") == 0
+    assert c("TRANGE", "s", "-", "+", "COUNT", 1) == [[ident(NOW, 2), b"i", b"2"]]
+    assert c("TAPPEV", "s", "MINID", f"{NOW + 10}-1", "i", 99) == ident(NOW + 30, 0)
+    assert c("TLEN", "s") == 8
+    assert c("TAPPEV", "s", "MINID", NOW + 20) == 3  # a number without a dot is milliseconds [2]
+    assert c("TAPPEV", "s", "MINID", NOW + 1000) == 5
+    assert c("TLEN", "s") == 0
+    assert c("TAPPEV", "s", "MINID", NOW + 1000, "i", 100) == ident(NOW + 30, 1)  # older than that itself
+    assert c("TLEN", "s") == 0
+    assert c("TAPPEV", "missing", "MINID", "5") == c("EXISTS", "missing") == 0
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -38,6 +38,36 @@ def test_a_shutdown_waits_for_a_running_checkpoint(tmp_path: Path) -> None:
         assert c("GET", "k") == b"v2"
 
 
+def test_others_are_served_while_a_client_saves(tmp_path: Path) -> None:
+    running, go_on = threading.Event(), threading.Event()
+    with start_in_thread(tmp_path) as server, Raw(server.port) as c, Raw(server.port) as other:
+        c("SET", "k", "v")
+        store = server.server.data.disk.store
+        write = store.write
+        failing = False
+
+        def slow(*args: Any) -> None:
+            running.set()
+            assert go_on.wait(10)
+            if failing:
+                raise OSError("the disk is full")
+            write(*args)
+
+        server.call(lambda: setattr(store, "write", slow))
+        c.send("SAVE")
+        assert running.wait(10)
+        assert other("SET", "k", "v2") == b"OK"
+        assert other("SAVE") == "ERR Background save already in progress"
+        assert other("CLIENT", "UNBLOCK", 1) == 0
+        assert c.nothing_yet()
+        go_on.set()
+        assert c.read() == b"OK"
+        failing = True
+        assert c("SAVE") == "ERR the checkpoint failed: the disk is full"
+        failing = False
+        assert c("SAVE") == b"OK"
+
+
 def test_a_reload_during_a_streamed_reply(hand: RunningServer, connect: Connect) -> None:
     c, slow = connect(), connect()
     for _ in range(8):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.wire.faults import until
 from tests.wire.rawclient import Raw, pack
 
 
@@ -150,6 +151,24 @@ SCRIPTS = {
         PUBLISH x
         SUBSCRIBE
     """,
+    "confirmations with replies off": """
+        CLIENT REPLY OFF
+        SUBSCRIBE a b
+        PSUBSCRIBE n*
+        PING
+        UNSUBSCRIBE a
+        PUNSUBSCRIBE
+        UNSUBSCRIBE
+        CLIENT REPLY ON
+        PING e
+        CLIENT REPLY SKIP
+        SUBSCRIBE a
+        PING f
+        RESET
+        CLIENT REPLY SKIP
+        UNSUBSCRIBE
+        PING g
+    """,
     "reset ends everything": """
         SUBSCRIBE a
         RESET
@@ -238,6 +257,11 @@ SCRIPTS = {
         CONFIG
         CONFIG GET
         CONFIG GET no-such-directive
+        CONFIG GET max[^x]emory
+        CONFIG GET max[!x]emory
+        CONFIG GET maxmem?ry
+        CONFIG GET max\\memory
+        CONFIG GET [a
         CONFIG SET
         CONFIG SET x
         CONFIG SET a b c
@@ -254,6 +278,18 @@ SCRIPTS = {
         LATENCY RESET nothing
         LATENCY HISTOGRAM nothing
         LATENCY HISTORY
+        LATENCY GRAPH
+        LATENCY GRAPH nothing
+        CONFIG SET latency-tracking-info-percentiles 101
+        CONFIG SET latency-tracking-info-percentiles -1
+        CONFIG SET latency-tracking-info-percentiles abc
+        CONFIG SET latency-tracking-info-percentiles 50,99
+        CONFIG SET latency-tracking-info-percentiles ""
+        CONFIG GET latency-tracking-info-percentiles
+        CONFIG SET latency-tracking-info-percentiles 1e1
+        CONFIG GET latency-tracking-info-percentiles
+        CONFIG SET latency-tracking-info-percentiles 99.99
+        CONFIG GET latency-tracking-info-percentiles
         MEMORY USAGE no-such-key
         MEMORY USAGE
         MEMORY USAGE k SAMPLES
@@ -287,6 +323,14 @@ SCRIPTS = {
         COMMAND GETKEYS WATCH a b c
         COMMAND GETKEYS MEMORY USAGE k
         COMMAND GETKEYS MSET a 1 b 2
+        COMMAND GETKEYSANDFLAGS SET k v
+        COMMAND GETKEYSANDFLAGS SET k v NX GET EX 5
+        COMMAND GETKEYSANDFLAGS MGET a b
+        COMMAND GETKEYSANDFLAGS DEL a b
+        COMMAND GETKEYSANDFLAGS GETEX a
+        COMMAND GETKEYSANDFLAGS INCR a
+        COMMAND GETKEYSANDFLAGS EXPIRE a 1
+        COMMAND GETKEYSANDFLAGS MEMORY USAGE a
         COMMAND NOSUCH
     """,
 }
@@ -331,6 +375,59 @@ def test_hello(server: Port, redis_server: Port, proto: int) -> None:
     both(server, redis_server, play)
 
 
+def counted(raw: Raw, *names: str) -> list[int]:
+    """Fields of INFO."""
+    text = raw("INFO", "everything").decode()
+    return [int(re.search(rf"^{name}:(\d+)", text, re.MULTILINE)[1]) for name in names]  # type: ignore[index]
+
+
+HITS = """
+    GET s | GET none | MGET s none other | STRLEN s | STRLEN none | EXISTS s none | TYPE s | TYPE none | TTL s
+    PTTL none | EXPIRETIME s | TOUCH s none | OBJECT ENCODING s | OBJECT IDLETIME none | OBJECT REFCOUNT s
+    MEMORY USAGE s | MEMORY USAGE none | RANDOMKEY | SCAN 0 | KEYS * | DBSIZE
+    SET s v | SET s v XX | SET none v XX | SET s v GET | SET s v NX | SETNX s v | GETEX s | GETEX none | GETDEL none
+    GETEX s EX 100 | PERSIST s | EXPIRE s 100 | EXPIRE none 100 | PERSIST none | INCR n | INCR n | DECRBY n 3
+    MSET n 1 m 2 | DEL m none | UNLINK none | GETDEL n | GET s | WATCH s
+"""
+
+
+def test_keyspace_hits_and_misses(server: Port, redis_server: Port) -> None:
+    def play(connect: Any) -> Any:
+        raw = connect()
+        raw("SET", "s", "text")
+        seen = []
+        for words in HITS.replace("|", "\n").strip().splitlines():
+            raw("CONFIG", "RESETSTAT")
+            raw(*words.split())
+            seen.append((words.strip(), counted(raw, "keyspace_hits", "keyspace_misses")))
+        return seen
+
+    both(server, redis_server, play)
+
+
+def test_paused_clients_are_blocked(server: Port, redis_server: Port) -> None:
+    def play(connect: Any) -> Any:
+        me, held, reader = connect(), connect(), connect()
+        held_id = held("CLIENT", "ID")
+        me("SET", "diff:e", "1", "PX", "30")
+        me("CLIENT", "PAUSE", 100_000, "WRITE")
+        held.send("SET", "diff:k", "v")
+        until(lambda: counted(me, "blocked_clients") == [1])
+        until(lambda: not me("EXISTS", "diff:e"))
+        line = fields(me("CLIENT", "LIST", "ID", held_id))
+        seen = [line["flags"], line["cmd"], counted(me, "clients_in_timeout_table", "expired_keys")]
+        seen += [reader("GET", "diff:e"), reader("TTL", "diff:e"), me("DBSIZE"), me("KEYS", "*")]
+        me("CLIENT", "UNPAUSE")
+        seen += [held.read(), counted(me, "blocked_clients")]
+        until(lambda: counted(me, "expired_keys") == [1])
+        return [*seen, me("DBSIZE")]
+
+    for each in (server, redis_server):
+        with Raw(each.port) as raw:
+            raw("CONFIG", "RESETSTAT")
+    both(server, redis_server, play)
+
+
 @pytest.mark.parametrize("proto", [2, 3])
 def test_messages(server: Port, redis_server: Port, proto: int) -> None:
     def play(connect: Any) -> Any:
@@ -344,6 +441,14 @@ def test_messages(server: Port, redis_server: Port, proto: int) -> None:
         return seen
 
     both(server, redis_server, play)
+
+
+@pytest.mark.parametrize("mode", ["ON", "SKIP", "OFF"])
+def test_messages_to_oneself(server: Port, redis_server: Port, mode: str) -> None:
+    script = [["SUBSCRIBE", "c"], ["PSUBSCRIBE", "*"], ["CLIENT", "REPLY", mode], ["PUBLISH", "c", "m"]]
+    script += [["CLIENT", "REPLY", "ON"], ["PING"]]
+    ours, real = (transcript(each.port, 3, script) for each in (server, redis_server))
+    assert ours.split(b"\r\n") == real.split(b"\r\n")
 
 
 def test_watch_across_clients(server: Port, redis_server: Port) -> None:
@@ -368,7 +473,7 @@ def test_watch_across_clients(server: Port, redis_server: Port) -> None:
 def test_expiry_of_a_watched_key(server: Port, redis_server: Port) -> None:
     def play(connect: Any) -> Any:
         a, b = connect(), connect()
-        a("SET", "diff:w", "1", "PX", "20")
+        a("SET", "diff:w", "1", "PX", "200")
         a("WATCH", "diff:w")
         while b("EXISTS", "diff:w"):
             time.sleep(0.002)  # the real server's clock is no argument

@@ -246,6 +246,30 @@ def test_keys_and_scan_return_the_same_keys(server: Any, redis_server: Any) -> N
             assert client("RANDOMKEY").decode("latin-1") in {*names, "k-stream"}
 
 
+GLOBS = st.lists(
+    st.sampled_from(["*", "?", "[", "]", "^", "-", "\\", "a", "b", "c", "[ab]", "[^a]", "[b-a]", "*?", "?*", "b*a"]),
+    max_size=24,
+).map("".join)  # fmt: skip
+
+
+# No empty name: Redis 7.0 finds it by * and not by **.
+@pytest.mark.usefixtures("redis_server")
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    patterns=st.lists(GLOBS, min_size=20, max_size=20),
+    names=st.lists(st.text("abc]-", min_size=1, max_size=8), min_size=10),
+)
+def test_any_pattern_finds_the_same_keys(
+    server: Any, redis_server: Any, patterns: list[str], names: list[str]
+) -> None:  # fmt: skip
+    with Raw(server.port) as ours, Raw(redis_server.port) as theirs:
+        for client in (ours, theirs):
+            client.pipeline(("FLUSHALL",), *[("SET", name, "v") for name in names])
+        asked = [("KEYS", pattern) for pattern in patterns]
+        for pattern, mine, wanted in zip(patterns, ours.pipeline(*asked), theirs.pipeline(*asked), strict=True):
+            assert sorted(mine) == sorted(wanted), pattern
+
+
 # -- declarations ------------------------------------------------------------------------------------------------------
 # newer than the server that we compare with
 OURS_ALONE = {"delex", "delifeq", "client|no-touch", "client|setinfo", "waitaof"}

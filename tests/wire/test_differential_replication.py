@@ -73,3 +73,25 @@ def test_same_facts_of_a_replica_that_finds_no_leader(server: Any, redis_server:
             assert ours("ROLE")[3] in (b"connect", b"connecting")
         finally:
             theirs("REPLICAOF", "NO", "ONE")
+
+
+QUEUED = ["GET k", "SET k w", "GET k;SET k w", "PING;GET k;GET none", "PUBLISH c m", "DEL none"]
+
+
+@pytest.mark.parametrize("queued", QUEUED)
+def test_transactions_of_before_a_change_of_role(server: Any, redis_server: Any, queued: str) -> None:
+    """Point [38]: what was queued on a leader is executed on a replica, unless it writes; and the other way round."""
+    said = []
+    for port in (server.port, redis_server.port):
+        with Raw(port) as raw, Raw(port) as admin:
+            answers = [admin("SET", "k", "v")]
+            try:
+                for change in (("REPLICAOF", "127.0.0.1", 1), ("REPLICAOF", "NO", "ONE")):
+                    answers.append(raw("MULTI"))
+                    answers += [raw(*line.split()) for line in queued.split(";")]
+                    answers.append(admin(*change))
+                    answers += [raw("EXEC"), raw("GET", "k")]
+            finally:
+                admin("REPLICAOF", "NO", "ONE")
+        said.append(answers)
+    assert said[0] == said[1]

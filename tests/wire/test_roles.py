@@ -344,6 +344,43 @@ def test_a_pause_does_not_hold_replicas(hand: RunningServer, c: Raw, connect: Co
     assert writer.read() == b"OK"
 
 
+NO_HOSTS = ["", "a b", "a\r\nrole:master", "a\n", "a\tb", "a\0", 'a"b', "a'b", "a\\b", b"\xff", "\u00a0", "h" * 256]
+
+
+@pytest.mark.parametrize("host", NO_HOSTS)
+def test_hosts_that_are_none(host: str | bytes, c: Raw) -> None:
+    """They would stand in ROLE and INFO, and in lines of the configuration."""
+    assert c("REPLICAOF", host, 7000) == "ERR Invalid master host"
+    assert c("SLAVEOF", host, 7000) == "ERR Invalid master host"
+    if host:
+        answer = c("REPLCONF", "ip-address", host)
+        assert answer in (
+            "ERR REPLCONF ip-address must be a host's name or address",
+            "ERR REPLCONF ip-address provided by replica instance is too long",
+        )
+        answer = c("CONFIG", "SET", "replica-announce-ip", host)
+        assert str(answer).endswith("- Invalid host name or address"), answer
+    assert c("ROLE")[0] == b"master"
+
+
+HOSTS = ["::1", "fe80::1%eth0", "10.0.0.1", "db-1.example.com", "b\u00fccher.example", "h" * 255]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_hosts(host: str, c: Raw) -> None:
+    assert c("REPLCONF", "ip-address", host) == b"OK"
+    assert c("CONFIG", "SET", "replica-announce-ip", host) == b"OK"
+    assert c("CONFIG", "SET", "replica-announce-ip", "") == b"OK"
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "x", "", " 1", "+1", "01", "1.0", "9" * 30])
+def test_ports_that_are_none(port: str, c: Raw) -> None:
+    assert c("REPLICAOF", "127.0.0.1", port) == "ERR Invalid master port"
+    if port != "0":
+        assert str(c("REPLCONF", "listening-port", port)).startswith("ERR")
+    assert c("ROLE")[0] == b"master"
+
+
 def test_a_failover_holds_what_writes(hand: RunningServer, c: Raw, connect: Connect) -> None:
     """Whatever clients say of pauses."""
     writers = [connect(), connect()]

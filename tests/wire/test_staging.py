@@ -160,6 +160,39 @@ def test_an_epoch_is_published_once(c: Raw) -> None:
     assert staging(c) == {"stages": 0, "stage_bytes": 0, "stages_expired": 0, "fences": 2}
 
 
+def test_an_epoch_comes_again_with_other_content(c: Raw) -> None:
+    stage(c, "one", "s", 1)
+    assert c("TPUBLISH", "q", 7, "check", "ten", "one") == [b"published", 1]
+    stage(c, "one", "s", 1)
+    assert c("TPUBLISH", "q", 7, "CHECK", "ten", "one") == [b"skipped", 0]
+    assert staging(c)["stages"] == 0
+    for restarted in (("DEBUG", "LOADAOF"), ("SAVE",), ("DEBUG", "RELOAD")):
+        stage(c, "one", "s", 1, 2)
+        digest = c("DEBUG", "DIGEST")
+        conflict = "CONFLICT Epoch 7 of fence 'q' was published with CHECK 'ten', not 'twenty'"
+        assert c("TPUBLISH", "q", 7, "CHECK", "twenty", "one") == conflict
+        assert c("DEBUG", "DIGEST") == digest
+        assert c("TPUBLISH", "q", 7, "one") == [b"skipped", 0]  # a caller who gives no check is not asked for it
+        assert c(*restarted) == b"OK"
+    stage(c, "one", "s", 2)
+    stage(c, "two", "s", 3)
+    assert c("TPUBLISH", "q", 8, "one") == [b"published", 1]
+    assert c("TPUBLISH", "q", 8, "CHECK", "any", "two") == [b"skipped", 0]  # nothing to compare it with
+    assert values(c, "s") == [b"1", b"2"]
+
+
+def test_a_stage_may_be_called_check_but_not_come_first(c: Raw) -> None:
+    for name in ("CHECK", "one"):
+        stage(c, name, "s", name)
+    assert c("TPUBLISH", "q", 1, "one", "CHECK") == [b"published", 2]
+    stage(c, "CHECK", "s", 1)
+    assert c("TPUBLISH", "q", 3, "CHECK", "x" * 64, "CHECK") == [b"published", 1]
+    for words in (("CHECK",), ("CHECK", "one")):
+        assert c("TPUBLISH", "q", 4, *words) == "ERR syntax error"
+    for check in ("", "x" * 65):
+        assert c("TPUBLISH", "q", 4, "CHECK", check, "one") == "ERR CHECK must be 1 to 64 bytes"
+
+
 def test_stale_and_missing_change_nothing(c: Raw) -> None:
     stage(c, "one", "s", 1)
     c("TPUBLISH", "q", 5, "one")
@@ -332,3 +365,19 @@ def test_without_memory(small: Raw) -> None:
     oom = "OOM command not allowed when used memory > 'maxmemory'."
     assert stage(small, "two", "s", 1) == oom  # type: ignore[comparison-overlap]
     assert small("TPUBLISH", "q", 1, "one") == [b"published", 1]  # it takes none
+
+
+def test_a_fence_tells_its_last_epoch(c: Raw, hand: RunningServer) -> None:
+    assert c("TFENCE", "q") is None
+    for epoch in (0, 7):
+        stage(c, "one", "s", 1)
+        c("TPUBLISH", "q", epoch, "one")
+        assert c("TFENCE", "q") == epoch
+    assert c("TFENCE", "s") is None  # a stream is no fence
+    c("DEBUG", "RELOAD")
+    assert c("TFENCE", "q") == 7
+    c("FLUSHALL")
+    assert c("TFENCE", "q") is None
+    three = Raw(hand.port, 3)
+    assert three("TFENCE", "q") is None
+    three.close()

@@ -158,6 +158,57 @@ def test_a_stuck_reader_is_killed(secured: Secured) -> None:
         c("DEL", "wide")
 
 
+LAST: dict[str, tuple[bytes, bytes]] = {
+    "a protocol error": (b"*1\r\n:1\r\n", b"-ERR Protocol error: expected '$', got ':'\r\n"),
+    "QUIT": (pack("QUIT"), b"+OK\r\n"),
+    "CLIENT KILL": (pack("CLIENT", "KILL", "SKIPME", "no", "TYPE", "normal"), b":"),
+}
+
+
+@pytest.mark.parametrize("last", LAST)
+def test_nothing_is_read_after_the_end(secured: Secured, last: str) -> None:
+    """A peer that ignores the server's close_notify and goes on sending is not listened to, as without TLS."""
+    request, reply = LAST[last]
+    with secured.raw() as sock:
+        sock.sendall(request)
+        assert sock.recv(1000).startswith(reply)
+        assert accepted(sock) < 16 << 20  # what the buffers of the sockets take
+    with secured.redis() as client:
+        assert client.ping()
+
+
+def test_nothing_is_read_from_a_client_that_is_refused(secured: Secured) -> None:
+    with Raw(secured.server.port) as c:
+        while b"connected_clients:1\r" not in c("INFO", "clients"):
+            pass
+        c("CONFIG", "SET", "maxclients", 1)
+        with secured.raw() as sock:
+            assert sock.recv(1000) == b"-ERR max number of clients reached\r\n"
+            assert accepted(sock) < 16 << 20
+        c("CONFIG", "SET", "maxclients", 1000)
+
+
+def accepted(sock: ssl.SSLSocket) -> int:
+    """Bytes that can be sent until the connection is gone."""
+    sent, chunk = 0, b"x" * 65536
+    with pytest.raises(OSError):  # noqa: PT012 - the loop is the subject
+        while sent < 64 << 20:
+            sent += sock.send(chunk)
+    return sent
+
+
+@pytest.mark.parametrize("last", ["a protocol error", "QUIT"])
+def test_a_peer_that_reads_late_gets_the_last_reply(secured: Secured, last: str) -> None:
+    """And the server's close_notify: without it, this client raises."""
+    request, reply = LAST[last]
+    with secured.raw() as sock:
+        sock.sendall(pack("ECHO", b"x" * 4_000_000) + request + b"more" * 1000)
+        got = b""
+        while piece := sock.recv(1 << 16):
+            got += piece
+    assert got.endswith(b"x\r\n" + reply)
+
+
 # -- unix socket -------------------------------------------------------------------------------------------------
 def test_unix_socket(secured: Secured) -> None:
     assert stat.S_IMODE(Path(secured.socket).stat().st_mode) == 0o700

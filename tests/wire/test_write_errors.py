@@ -47,6 +47,56 @@ def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize("size", [200_000, 5_000_000])
+def test_replies_that_wait_for_the_disk_are_limited(
+    hand: RunningServer, connect: Connect, disk: Fault, size: int
+) -> None:
+    """A client whose replies are held goes on asking: its commands wait beyond 1 MB, its output limit holds."""
+    c, writer, other = connect(), connect(), connect()
+    c("SET", "large", b"x" * size)
+    c("CONFIG", "SET", "client-output-buffer-limit", "normal 4mb 0 0")
+    disk.breaks()
+    writer.send("SET", "k", "v")
+    until(lambda: hand.server.ticks.stalled)
+    for _ in range(50):
+        try:
+            writer.send("GET", "large")
+        except OSError:
+            assert size > 4 << 20
+            break
+        other("PING")
+        held = max(int(line.split(b"omem=")[1].split()[0]) for line in other("CLIENT", "LIST").splitlines())
+        assert held <= 1_300_000
+    disk.heals()
+    hand.advance(100)
+    if size > 4 << 20:
+        with pytest.raises((EOFError, ConnectionError)):
+            writer.read()
+        assert b"client_output_buffer_limit_disconnections:1\r" in other("INFO", "stats")
+    else:
+        assert writer.read() == b"OK"
+        for _ in range(50):
+            assert writer.read() == b"x" * size
+
+
+@pytest.mark.interpreted
+def test_a_reply_that_waits_for_the_disk_may_be_too_large_itself(
+    hand: RunningServer, connect: Connect, disk: Fault
+) -> None:
+    """It belongs to the tick whose batch is not durable."""
+    c, writer = connect(), connect()
+    c("SET", "large", b"x" * 5_000_000)
+    c("CONFIG", "SET", "client-output-buffer-limit", "normal 4mb 0 0")
+    disk.breaks()
+    writer.sock.sendall(pack("SET", "k", "v") + pack("GET", "large"))
+    with pytest.raises((EOFError, ConnectionError)):
+        writer.read()
+    assert b"connected_clients:1\r" in c("INFO", "clients")
+    disk.heals()
+    hand.advance(100)
+
+
+@pytest.mark.interpreted
 def test_a_checkpoint_that_meets_the_error_does_not_release_replies(
     hand: RunningServer, connect: Connect, disk: Fault
 ) -> None:

@@ -28,7 +28,9 @@ def lines(raw: bytes) -> list[dict[str, str]]:
 
 class Busy(FakeTransport):
     def stats(self) -> TransportStats:
-        return TransportStats(fd=9, query_buffered=5, output_buffered=70, output_pieces=1, writing=True)
+        return TransportStats(
+            fd=9, query_buffered=5, output_queued=3, output_buffered=70, output_pieces=1, writing=True, paused=True
+        )
 
 
 def test_a_line_has_the_fields_of_redis_in_their_order(server: FakeServer) -> None:
@@ -40,8 +42,9 @@ def test_a_line_has_the_fields_of_redis_in_their_order(server: FakeServer) -> No
     [line] = lines(server.run(me, "CLIENT", "INFO"))
     assert list(line) == FIELDS
     expected = {
-        "id": str(me.id), "addr": me.addr, "fd": "9", "name": "w", "age": "5", "idle": "1", "flags": "N", "multi": "-1",
-        "qbuf": "5", "obl": "70", "oll": "1", "events": "rw", "cmd": "client|info", "resp": "2", "user": "default",
+        "id": str(me.id), "addr": me.addr, "fd": "9", "name": "w", "age": "5", "idle": "1", "flags": "b", "multi": "-1",
+        "qbuf": "5", "argv-mem": "10", "obl": "3", "oll": "1", "omem": "70",
+        "tot-mem": str(4096 + 5 + 10 + 3 + 70), "events": "rw", "cmd": "client|info", "resp": "2", "user": "default",
         "tot-cmds": "12", "redir": "-1",
     }
     assert {name: line[name] for name in expected} == expected

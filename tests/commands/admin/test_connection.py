@@ -17,6 +17,7 @@ def server() -> FakeServer:
 def locked() -> FakeServer:
     server = FakeServer()
     server.config.requirepass = "open sesame"
+    server.users.configure()
     return server
 
 

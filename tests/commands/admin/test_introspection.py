@@ -33,7 +33,9 @@ def ask(server: FakeServer, session: Session, *words: str) -> Any:
 
 
 def test_count_list_and_info_agree(server: FakeServer, me: Session) -> None:
-    names = ask(server, me, "COMMAND", "LIST")
+    listed = ask(server, me, "COMMAND", "LIST")
+    assert listed == [each.called for each in all_commands()]
+    names = [name for name in listed if "|" not in name]
     assert ask(server, me, "COMMAND", "COUNT") == len(names) == len(set(names))
     assert [row[0] for row in ask(server, me, "COMMAND")] == names
     assert [row[0] for row in ask(server, me, "COMMAND", "INFO")] == names
@@ -98,6 +100,8 @@ def test_getkeys(server: FakeServer, me: Session) -> None:
     assert keys("PING", "x") == "ERR The command has no key arguments"
     assert keys("TAPPEND", "s") == "ERR Invalid number of arguments specified for command"
     assert ask(server, me, "COMMAND", "GETKEYSANDFLAGS", "MEMORY", "USAGE", "k") == [["k", ["RO"]]]
+    for options, flags in (([], ["OW", "update"]), (["NX", "get"], ["RW", "access", "update"])):
+        assert ask(server, me, "COMMAND", "GETKEYSANDFLAGS", "SET", "GET", "v", *options) == [["GET", flags]]
 
 
 def test_every_command_has_the_documentation_that_hints_need() -> None:

@@ -22,9 +22,9 @@ def me(server: FakeServer) -> Session:
 @pytest.mark.parametrize("name", ["REPLICAOF", "SLAVEOF"])
 def test_replicaof_and_slaveof(server: FakeServer, me: Session, name: str) -> None:
     assert server.run(me, name, "leader.example", "7000") == b"+OK\r\n"
-    assert server.run(me, name, "::1", "0", in_exec=True) == b"+OK\r\n"
+    assert server.run(me, name, "::1", "1", in_exec=True) == b"+OK\r\n"
     assert server.run(me, name, "no", "ONE") == b"+OK\r\n"
-    assert server.calls == [("follow", "leader.example", 7000), ("follow", "::1", 0), ("lead",)]
+    assert server.calls == [("follow", "leader.example", 7000), ("follow", "::1", 1), ("lead",)]
     server.roles.answer("follow", False)
     assert server.run(me, name, "leader.example", "7000") == b"+OK Already connected to specified master\r\n"
 
@@ -145,13 +145,13 @@ def test_wait_and_waitaof_fail_on_a_replica(server: FakeServer, me: Session) -> 
 def test_replconf_and_psync(server: FakeServer, me: Session) -> None:
     assert server.run(me, "REPLCONF", "listening-port", "7000") == b"+OK\r\n"
     assert server.run(me, "REPLCONF", "ACK", "5", "FACK", "4") == b""
-    assert server.run(me, "PSYNC", "?", "-1") == server.run(me, "PSYNC", "a", "1", "FAILOVER") == b""
+    assert server.run(me, "PSYNC", "?", "-1") == server.run(me, "PSYNC", "a" * 40, "1", "FAILOVER") == b""
     assert server.run(me, "SYNC").startswith(b"-ERR SYNC is not supported")
     assert server.calls == [
         ("replconf", me.id, b"listening-port", b"7000"),
         ("replconf", me.id, b"ACK", b"5", b"FACK", b"4"),
         ("psync", me.id, "?", -1, False),
-        ("psync", me.id, "a", 1, True),
+        ("psync", me.id, "a" * 40, 1, True),
     ]
 
 

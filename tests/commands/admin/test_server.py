@@ -25,7 +25,8 @@ def test_info_passes_section_names_in_lower_case(server: FakeServer, me: Session
     assert server.run(me, "INFO", "Server", "STREAMS") == b"$12\r\ntext of INFO\r\n"
     me.proto = 3
     assert server.run(me, "INFO", "cpu") == b"=16\r\ntxt:text of INFO\r\n"
-    assert server.calls == [("info", []), ("info", ["server", "streams"]), ("info", ["cpu"])]
+    infos = [call for call in server.calls if call[0] == "info"]
+    assert infos == [("info", []), ("info", ["server", "streams"]), ("info", ["cpu"])]
 
 
 def test_info_with_a_path_that_is_not_utf8(server: FakeServer, me: Session) -> None:
@@ -53,22 +54,34 @@ def test_dbsize_and_flush(server: FakeServer, me: Session) -> None:
 
 
 def test_saving(server: FakeServer, me: Session) -> None:
-    assert server.run(me, "SAVE") == b"+OK\r\n"
+    assert server.wait(me, "SAVE").check() == b"+OK\r\n"
     assert server.run(me, "BGSAVE") == b"+Background saving started\r\n"
     assert server.run(me, "BGREWRITEAOF") == b"+Background append only file rewriting started\r\n"
     assert server.run(me, "LASTSAVE") == b":1700000000\r\n"
-    assert server.calls == [("save", me.id), ("begin", me.id), ("begin", me.id), ("last",)]
+    assert server.calls == [("save", me.id), ("begin", me.id, False), ("begin", me.id, True), ("last",)]
+    for outcome, text in ((None, None), ("ERR the checkpoint failed: why", b"-ERR the checkpoint failed: why\r\n")):
+        server.checkpoints.answer("save", lambda outcome=outcome: outcome)
+        assert server.wait(me, "SAVE").check() == text
+        del server.calls[-1]
     server.checkpoints.answer("begin", False)
     assert server.run(me, "BGSAVE") == b"-ERR Background save already in progress\r\n"
     assert server.run(me, "BGSAVE", "SCHEDULE") == b"+Background saving scheduled\r\n"
-    assert server.run(me, "BGREWRITEAOF").startswith(b"-ERR Background append only file rewriting already")
+    assert server.run(me, "BGREWRITEAOF") == b"+Background append only file rewriting scheduled\r\n"
     assert server.run(me, "BGSAVE", "NOW") == b"-ERR syntax error\r\n"
-    assert server.calls[4:] == [("begin", me.id), ("begin", me.id), ("schedule",), ("begin", me.id)]
+    assert server.calls[4:] == [
+        ("begin", me.id, False), ("begin", me.id, False), ("schedule", False), ("begin", me.id, True),
+        ("schedule", True),
+    ]  # fmt: skip
+    server.checkpoints.rewriting = True
+    assert server.run(me, "BGREWRITEAOF").startswith(b"-ERR Background append only file rewriting already")
+    assert server.run(me, "BGSAVE").startswith(b"-ERR Another child process is active (AOF?): can't BGSAVE right now.")
 
 
 def test_no_checkpoint_begins_inside_a_transaction(server: FakeServer, me: Session) -> None:
     assert server.run(me, "BGSAVE", in_exec=True) == b"+Background saving scheduled\r\n"
-    assert server.calls == [("schedule",)]
+    assert server.calls == [("schedule", False)]
+    assert server.run(me, "BGREWRITEAOF", in_exec=True).endswith(b"rewriting scheduled\r\n")
+    assert server.calls[1:] == [("schedule", True)]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +123,9 @@ def test_config(server: FakeServer, me: Session) -> None:
 def test_config_with_bytes_that_are_not_utf8(server: FakeServer, me: Session) -> None:
     assert server.run(me, "CONFIG", "SET", "requirepass", b"\xff") == b"+OK\r\n"
     assert server.run(me, "CONFIG", "GET", "requirepass") == b"*2\r\n$11\r\nrequirepass\r\n$1\r\n\xff\r\n"
-    assert server.run(me, "CONFIG", "SET", b"search-\xff", "x") == b"+OK\r\n"
-    assert b"$8\r\nsearch-\xff\r\n" in server.run(me, "CONFIG", "GET", "*")
+    assert server.run(me, "CONFIG", "SET", b"search-\xff", "x").startswith(b"-ERR Unknown option")
+    assert server.run(me, "CONFIG", "SET", "search-x", b"\xff") == b"+OK\r\n"
+    assert b"$8\r\nsearch-x\r\n$1\r\n\xff\r\n" in server.run(me, "CONFIG", "GET", "*")
 
 
 def test_slowlog(server: FakeServer, me: Session) -> None:

@@ -39,18 +39,31 @@ def test_an_incomplete_command_counts_as_activity(local: LocalServer, one: Peer)
     assert one.conn.stats().query_buffered == len(b"*2\r\n$3\r\nGET")
 
 
-@pytest.mark.xfail(reason="nothing counts received bytes, chunks, or clients that exceed the query buffer limit")
 def test_received_and_sent_bytes_are_counted(local: LocalServer, one: Peer) -> None:
-    one.ask("PING")
-    counters = local.server.counters
-    assert (counters.net_output, one.session.total_out) == (len(PONG), len(PONG))
-    assert counters.net_input == len(pack("PING"))
-    assert (counters.reads, counters.writes) == (1, 1)
+    one.pipeline(("PING",), ("PING",))
+    local.settle()
+    traffic = local.server.counters.traffic
+    assert traffic.bytes_out == one.session.total_out == 2 * len(PONG)
+    assert traffic.bytes_in == one.session.total_in == 2 * len(pack("PING"))
+    assert (traffic.reads, traffic.writes) == (1, 1)
+    local.server.counters.reset()
+    assert (traffic.bytes_in, traffic.bytes_out, traffic.reads, traffic.writes) == (0, 0, 0, 0)
 
 
-def test_sent_bytes_are_counted(local: LocalServer, one: Peer) -> None:
-    one.ask("PING")
-    assert local.server.counters.net_output == one.session.total_out == len(PONG)
+def test_clients_that_exceed_the_query_buffer_limit_are_counted(local: LocalServer, one: Peer) -> None:
+    local.server.config.client_query_buffer_limit = 1 << 20
+    local.server._configure()
+    one.conn.data_received(b"*2\r\n$3\r\nGET\r\n$%d\r\n" % (1 << 20))
+    local.settle()
+    assert one.taken() == b"-ERR Protocol error: query buffer limit exceeded\r\n"
+    assert local.server.counters.query_buffer_cuts == 1
+    queues = local.connect()
+    queues.send("MULTI")
+    for _ in range(5):
+        queues.send("ECHO", "x" * (1 << 18))
+    local.settle()
+    assert queues.wire.aborted
+    assert local.server.counters.query_buffer_cuts == 2
 
 
 # -- protocol errors ----------------------------------------------------------------------------------------------
@@ -86,6 +99,7 @@ def test_nothing_is_read_after_a_protocol_error(local: LocalServer, one: Peer) -
 def stranger(local: LocalServer) -> Peer:
     """A client of a server with a password, before it logs in."""
     local.server.config.requirepass = "pw"
+    local.server.users.configure()
     return local.connect()
 
 

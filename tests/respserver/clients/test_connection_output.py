@@ -8,7 +8,7 @@ import pytest
 
 from respserver.clients.connection import connection_of
 from respserver.clients.flow import OUTPUT_AT_ONCE
-from respserver.config.directives import Limits
+from respserver.config.kinds import Limits
 from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import (
     OK,
@@ -31,7 +31,7 @@ def test_a_streamed_reply_follows_the_socket(local: LocalServer, one: Peer) -> N
     one.send("STREAM", 4, OUTPUT_AT_ONCE // 2 + 1)
     local.settle()
     assert stream.events == [0, 1], "one piece more than the buffer takes"
-    assert (one.conn.streaming, one.conn.streams, one.conn.stats().output_pieces) == (True, 1, 1)
+    assert (one.conn.streaming, one.conn.streams, one.conn.stats().output_pieces) == (True, 1, 2)
     one.wire.drain()
     local.settle()
     assert stream.events == [0, 1, 2, 3, "closed"]

@@ -119,11 +119,11 @@ def test_unbalanced_quotes_name_the_line() -> None:
 
 
 def test_flags() -> None:
-    lines = conffile.read_flags(["--port", "1", "--save", "900", "1", "--x", "a b", "-1", "--y"])
+    lines = conffile.read_flags(["--port", "1", "--save", "900", "1", "--x", "a b", "-1", "--y"], lambda _: False)
     assert [line.words for line in lines] == [["port", "1"], ["save", "900", "1"], ["x", "a b", "-1"], ["y"]]
     assert [line.text for line in lines][2] == '--x "a b" -1'
     with pytest.raises(ConfigError, match="written --name value"):
-        conffile.read_flags(["port", "1"])
+        conffile.read_flags(["port", "1"], lambda _: False)
 
 
 def test_nearest_known_word() -> None:

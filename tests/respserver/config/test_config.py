@@ -33,6 +33,9 @@ def test_get() -> None:
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"
     )
     assert [name for name, _ in config.get([b"appendf*"])] == ["appendfsync", "appendfilename"]
+    assert [name for name, _ in config.get([b"APPENDF[^A-R]*", b"\\port"])] == ["appendfsync"]
+    with pytest.raises(CommandError, match="the pattern has 4097 bytes; at most 4096 are allowed"):
+        config.get([b"*" * 4097])
     assert config.get([b"bind", b"slaveof"]) == [("bind", "127.0.0.1 -::1"), ("slaveof", "")]
 
 

@@ -22,7 +22,7 @@ def loaded(path: Path, text: str, *flags: str) -> Config:
     [
         ("replicaof 10.0.0.1 6379", ["10.0.0.1", "6379"]),
         ("slaveof leader.example 07000", ["leader.example", "7000"]),
-        ("REPLICAOF ::1 0", ["::1", "0"]),
+        ("REPLICAOF ::1 1", ["::1", "1"]),
         ("replicaof no one", []),
         ("replicaof NO ONE", []),
         ("replicaof h 1\nreplicaof no one", []),
@@ -39,7 +39,7 @@ def test_valid_lines(tmp_path: Path, line: str, value: list[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("replicaof", "Bad directive or wrong number of arguments"),
+        ("replicaof", "wrong number of arguments"),
         ("replicaof h", "wrong number of arguments"),
         ('replicaof ""', "wrong number of arguments"),
         ("replicaof h 1 2", "wrong number of arguments"),
@@ -47,6 +47,11 @@ def test_valid_lines(tmp_path: Path, line: str, value: list[str]) -> None:
         ("replicaof h -1", "Invalid master port"),
         ("replicaof h 65536", "Invalid master port"),
         ("replicaof no two", "Invalid master port"),
+        ('replicaof "a b" 1', "Invalid host name or address"),
+        ('replicaof "" 1', "Invalid host name or address"),
+        ('replicaof "h\\nport 1" 1', "Invalid host name or address"),
+        ('replica-announce-ip "a b"', "Invalid host name or address"),
+        ('bind 127.0.0.1 "-a\\nb"', "Invalid host name or address"),
         ("repl-timeout 0", "argument must be between 1 and 2147483647 inclusive"),
         ("replica-announce-port 65536", "argument must be between 0 and 65535 inclusive"),
         ("repl-backlog-size 0", "argument must be between 1 and 9223372036854775807 inclusive"),
@@ -90,6 +95,19 @@ def test_config_set_refuses(name: str, value: str, why: str) -> None:
         Config().set([(name.encode(), value.encode())])
 
 
+@pytest.mark.parametrize("host", ["a b", "a\nb", "a,b", "a\0", 'a"', "\udcff", "x" * 256])
+@pytest.mark.parametrize("name", ["replica-announce-ip", "slave-announce-ip"])
+def test_config_set_of_what_can_be_no_host(name: str, host: str) -> None:
+    config = Config()
+    with pytest.raises(CommandError) as caught:
+        config.set([(name.encode(), host.encode("utf-8", "surrogateescape"))])
+    where = f"CONFIG SET failed (possibly related to argument '{name}')"
+    assert caught.value.text == f"ERR {where} - Invalid host name or address"
+    assert config.replica_announce_ip == ""
+    config.set([(name.encode(), b"fe80::1%eth0")])
+    config.set([(name.encode(), b"")])
+
+
 # -- CONFIG REWRITE, which Sentinel sends after a change of role ----------------------------------------------------
 def rewritten(path: Path, config: Config) -> str:
     config.rewrite()
@@ -122,3 +140,13 @@ def test_rewrite_of_a_leader_whose_included_file_makes_it_a_replica(tmp_path: Pa
     config = loaded(path, f"include {tmp_path}/b.conf\n")
     config.replicaof = []
     assert rewritten(path, config).endswith("\nreplicaof no one\n")
+
+
+def test_rewrite_to_a_file_that_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.conf"
+    config = loaded(path, "port 7000\n")
+    config.replicaof = ["h\nrequirepass x", "1"]
+    with pytest.raises(CommandError) as caught:
+        config.rewrite()
+    assert caught.value.text == "ERR Rewriting config file: Invalid host name or address"
+    assert path.read_text() == "port 7000\n"

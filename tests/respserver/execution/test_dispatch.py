@@ -24,6 +24,7 @@ from tests.respserver.probes import (
     OOM,
     READONLY,
     SUBSCRIBED,
+    out_of_memory,
     say_ok,
 )
 
@@ -40,14 +41,14 @@ def test_checks_come_in_the_order_of_redis(local: LocalServer, one: Peer) -> Non
     session.authenticated = False
     session.channels.add(b"c")
     session.multi = True
-    gates.memory(True)
+    out_of_memory(local)
     gates.role(readonly=True, stale=True)
     gates.disk("MISCONF the test says so")
     gates.replicas(True)
     gates.load(True)
     steps: list[tuple[bytes, Callable[[], object]]] = [
         (NOAUTH, lambda: setattr(session, "authenticated", True)),
-        (OOM, lambda: gates.memory(False)),
+        (OOM, lambda: local.server.config.set([(b"maxmemory", b"0")])),
         (READONLY, lambda: gates.role(readonly=False, stale=True)),
         (MISCONF, lambda: gates.disk("")),
         (NOREPLICAS, lambda: gates.replicas(False)),

@@ -8,6 +8,7 @@ from commands.context import Context, Reply
 from commands.declare import Command
 from respserver.execution.dispatch import BATCH_AT_ONCE
 from tests.respserver.local import LocalServer, Peer, pack
+from tests.respserver.probes import out_of_memory
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_batch_handler_that_declines(local: LocalServer, one: Peer) -> None:
 def test_no_batches_in_a_transaction_nor_while_a_gate_is_closed(local: LocalServer, one: Peer) -> None:
     probe = Probe(local)
     one.pipeline(("MULTI",), ("PROBE", "k", 1), ("PROBE", "k", 2), ("EXEC",))
-    local.server.gates.memory(True)
+    out_of_memory(local)
     one.pipeline(("PROBE", "k", 3), ("PROBE", "k", 4))
     local.settle()
     assert probe.calls == [(b"1",), (b"2",), (b"3",), (b"4",)]

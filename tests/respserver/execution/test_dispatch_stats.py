@@ -8,8 +8,10 @@ from commands.context import Context, Reply
 from commands.declare import TABLE, Command
 from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import (
+    BUG,
     OK,
     fail,
+    out_of_memory,
     say_ok,
 )
 
@@ -51,7 +53,7 @@ def test_stats_of_calls_that_pass_all_checks(local: LocalServer, one: Peer) -> N
     good, wrong = local.declare("GOOD", say_ok), local.declare("WRONG", fail)
     local.declare("WRITE", say_ok, "write")
     local.server.gates.role(readonly=True, stale=False)
-    local.server.gates.memory(True)
+    out_of_memory(local)
     local.server.gates.hold(True)
     for words in (("GOOD",), ("GOOD",), ("WRONG",), ("WRITE",)):
         one.ask(*words)
@@ -59,6 +61,24 @@ def test_stats_of_calls_that_pass_all_checks(local: LocalServer, one: Peer) -> N
     assert stats(TABLE[b"write"]) == (0, 1, 0)
     assert good.usec > 0
     assert local.server.counters.errors == {"WRONG": 1, "READONLY": 1}
+
+
+def crash(ctx: Context, argv: list[bytes]) -> Reply:
+    raise RuntimeError("the test says so")
+
+
+@pytest.mark.usefixtures("reset_stats")
+def test_a_handler_that_crashes_has_failed(local: LocalServer, one: Peer) -> None:
+    broken = local.declare("CRASH", crash)
+    assert one.ask("CRASH") == BUG
+    assert stats(broken) == (1, 0, 1)
+    watcher = local.connect()
+    watcher.ask("MONITOR")  # closes a gate: the way with all checks
+    assert one.ask("CRASH") == BUG
+    assert stats(broken) == (2, 0, 2)
+    one.pipeline(("MULTI",), ("CRASH",), ("EXEC",))
+    assert stats(broken) == (3, 0, 3)
+    assert local.server.counters.errors == {"ERR": 3}
 
 
 @pytest.mark.usefixtures("reset_stats")

@@ -84,8 +84,7 @@ def test_exec_with_wrong_arity_ends_the_transaction(local: LocalServer, one: Pee
     ("condition", "error"),
     [
         ("replica", READONLY), ("disk", MISCONF), ("too few replicas", NOREPLICAS), ("stale", READONLY),
-        ("loading", LOADING),
-        pytest.param("memory", OOM, marks=pytest.mark.xfail(reason="EXEC is not checked for commands that add data")),
+        ("loading", LOADING), ("memory", OOM),
     ],
 )  # fmt: skip
 def test_exec_is_refused_for_the_commands_that_it_would_run(
@@ -101,7 +100,7 @@ def test_exec_is_refused_for_the_commands_that_it_would_run(
     assert one.ask("GET", "k") == b"$-1\r\n"
 
 
-@pytest.mark.parametrize("condition", ["replica", "disk", "too few replicas"])
+@pytest.mark.parametrize("condition", ["replica", "disk", "too few replicas", "memory"])
 def test_exec_of_reads_passes_where_writes_are_refused(local: LocalServer, one: Peer, condition: str) -> None:
     one.ask("MULTI")
     one.ask("GET", "k")

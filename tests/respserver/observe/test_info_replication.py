@@ -125,4 +125,4 @@ def test_replicas_are_not_counted_as_clients(lines: Lines, config: Config) -> No
     assert "connected_clients:1\r\n" in info.render(stats, ["clients"])
     memory = info.memory_stats(stats)
     assert memory["replicas"] == 2 * memory["clients"] > 0
-    assert [client_line(one, NOW).split("flags=")[1].split(" ")[0] for one in sessions] == ["N", "S", "M"]
+    assert [client_line(one, NOW, []).split("flags=")[1].split(" ")[0] for one in sessions] == ["N", "S", "M"]

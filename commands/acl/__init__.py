@@ -1,0 +1,8 @@
+"""Users and what they may do, in the style of Redis's ACL; ``docs/acl.md`` is for those who run a server.
+
+    check     whether a user may make a call
+    denials   ACL LOG: the latest calls and logins that were denied
+    rules     the words of ACL SETUSER, ``user`` lines and ACL files; and a user described by such words
+    throttle  logins wait after failures from their address
+    user      one user: flags, passwords, commands, keys and channels
+"""

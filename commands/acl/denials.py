@@ -1,0 +1,70 @@
+"""ACL LOG: the latest calls and logins that were denied, newest first.
+
+Rule 1: no clock is read here. Rule 2: memory is bounded by the number of entries, and what clients name is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SAME_MS: Final = 60_000  # a denial like one of the latest is counted there, if that one is no older
+LOOKED_AT: Final = 10  # how many of the latest are compared
+LONGEST: Final = 1024  # bytes of a user's name, a key, a channel or a client's line that an entry keeps
+
+
+@dataclass(slots=True)
+class Entry:
+    """A denial, and how often it was repeated."""
+
+    number: int  # 0, 1, ...
+    reason: str  # auth, command, key, channel
+    context: str  # toplevel, multi
+    what: bytes  # the command, for a login as it was sent; the key or the channel
+    user: bytes
+    client: str  # line of CLIENT LIST, of the latest one
+    created: int  # ms since epoch
+    updated: int  # ms since epoch
+    count: int = 1
+
+
+class Denials:
+    """The log. ``longest``: the most entries that it keeps (acllog-max-len)."""
+
+    def __init__(self, longest: int = 128) -> None:
+        self._entries: list[Entry] = []
+        self._next = 0
+        self._longest = longest
+        self.counts: dict[str, int] = {}  # since the start, or CONFIG RESETSTAT
+        self.reset_counts()
+
+    def reset_counts(self) -> None:
+        self.counts = {"auth": 0, "command": 0, "key": 0, "channel": 0}
+
+    def resize(self, longest: int) -> None:
+        self._longest = longest
+        del self._entries[longest:]
+
+    def note(self, reason: str, context: str, what: bytes, user: bytes, client: str, now: int) -> None:
+        """Add a denial. ``now``: ms since epoch."""
+        self.counts[reason] += 1
+        what, user, client = what[:LONGEST], user[:LONGEST], client[:LONGEST]
+        for at, old in enumerate(self._entries[:LOOKED_AT]):
+            if (old.reason, old.context, old.what, old.user) == (reason, context, what, user) and (
+                now - old.updated <= SAME_MS
+            ):
+                old.client, old.updated = client, now
+                old.count += 1
+                self._entries.insert(0, self._entries.pop(at))
+                return
+        self._entries.insert(0, Entry(self._next, reason, context, what, user, client, now, now))
+        self._next += 1
+        del self._entries[self._longest :]
+
+    def entries(self) -> list[Entry]:
+        """Newest first."""
+        return list(self._entries)
+
+    def reset(self) -> None:
+        """Remove all entries. Numbers go on."""
+        self._entries.clear()

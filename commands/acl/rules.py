@@ -1,0 +1,269 @@
+"""The words of ACL SETUSER, ``user`` lines and ACL files; and a user described by such words.
+
+Words, meaning and error texts are those of Redis. Two things of Redis are refused: selectors, and the first argument of
+a command that has no subcommands (``+select|0``).
+
+The commands of a user follow from the words in their order. ``User.rules`` keeps those that still matter, as Redis 7.2
+does: a word about a command replaces the earlier one about it and those about its subcommands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from commands.acl.user import KeyPattern, User, hashed
+from commands.declare import DECLARED
+from commands.keys.glob import Glob
+
+# Redis's, also those without a command here, so that rules for a Redis can be used.
+CATEGORIES: Final = (
+    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo", "stream",
+    "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting",
+)  # fmt: skip
+
+UNKNOWN_COMMAND: Final = "Unknown command or category name in ACL"
+SYNTAX: Final = "Syntax error"
+KEYS_TAKEN: Final = (
+    "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. "
+    "Try 'resetkeys' to start with an empty list of patterns"
+)
+CHANNELS_TAKEN: Final = (
+    "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any effect. "
+    "Try 'resetchannels' to start with an empty list of channels"
+)
+NO_SUCH_PASSWORD: Final = "The password you are trying to remove from the user does not exist"
+BAD_HASH: Final = "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
+BAD_NAME: Final = "Usernames can't contain spaces or null characters"
+DUPLICATE: Final = "Duplicate user found. A user can only be defined once in config files"
+NO_SELECTORS: Final = "Selectors are not supported: give the rules to the user itself, or make another user"
+FIRST_ARG_OF_SUB: Final = "Allowing first-arg of a subcommand is not supported"
+NO_FIRST_ARGS: Final = "Allowing the first argument of a command is not supported, except for subcommands"
+
+_SPACE: Final = frozenset(b" \t\n\v\f\r\0")
+_HEX: Final = frozenset(b"0123456789abcdef")
+
+
+class RuleError(ValueError):
+    """A word that is no rule, or can't be applied. The text is Redis's reason; ``word`` is the word."""
+
+    def __init__(self, reason: str, word: bytes) -> None:
+        super().__init__(reason)
+        self.word = word
+
+
+def check_name(name: bytes) -> None:
+    """Raises RuleError if a user can't have this name."""
+    if not _SPACE.isdisjoint(name):
+        raise RuleError(BAD_NAME, name)
+
+
+def make(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> User:
+    """A user with these rules, applied to a new one or to a copy of ``base``. Raises RuleError."""
+    check_name(name)
+    user = User(name)
+    if base is not None:
+        user.adopt(base)
+    for word in words:
+        _apply(user, word)
+    user.refresh()
+    return user
+
+
+def open_default() -> User:
+    """The user ``default`` of a server on which nothing is configured: it may do everything."""
+    return make(b"default", (b"on", b"nopass", b"~*", b"&*", b"+@all"))
+
+
+def describe(user: User) -> list[bytes]:
+    """Words that make a new user with this name the same: the line of ACL LIST after the name."""
+    words = [b"on" if user.enabled else b"off"]
+    if user.nopass:
+        words.append(b"nopass")
+    words += [b"#" + each for each in user.passwords]
+    words += key_words(user)
+    if user.all_channels:
+        words.append(b"&*")
+    else:
+        words += [b"resetchannels", *channel_words(user)]
+    return [*words, *command_words(user)]
+
+
+def key_words(user: User) -> list[bytes]:
+    return [b"~*"] if user.all_keys else [pattern.word() for pattern in user.keys]
+
+
+def channel_words(user: User) -> list[bytes]:
+    return [b"&*"] if user.all_channels else [b"&" + glob.pattern for glob in user.channels]
+
+
+def command_words(user: User) -> list[bytes]:
+    return [b"+@all" if user.widens else b"-@all", *[rule.encode() for rule in user.rules]]
+
+
+# -- one word ----------------------------------------------------------------------------------------------------
+def _apply(user: User, word: bytes) -> None:
+    plain = _WORDS.get(word.lower())
+    if plain is not None:
+        plain(user)
+        return
+    prefixed = _PREFIXES.get(word[:1])
+    if prefixed is None:
+        raise RuleError(NO_SELECTORS if word[:1] == b"(" else SYNTAX, word)
+    prefixed(user, word)
+
+
+def _on(user: User) -> None:
+    user.enabled = True
+
+
+def _off(user: User) -> None:
+    user.enabled = False
+
+
+def _nopass(user: User) -> None:
+    user.nopass = True
+    user.passwords = []
+
+
+def _resetpass(user: User) -> None:
+    user.nopass = False
+    user.passwords = []
+
+
+def _allkeys(user: User) -> None:
+    user.all_keys = True
+    user.keys = []
+
+
+def _resetkeys(user: User) -> None:
+    user.all_keys = False
+    user.keys = []
+
+
+def _allchannels(user: User) -> None:
+    user.all_channels = True
+    user.channels = []
+
+
+def _resetchannels(user: User) -> None:
+    user.all_channels = False
+    user.channels = []
+
+
+def _allcommands(user: User) -> None:
+    user.widens = user.all_commands = True
+    user.rules = []
+    user.commands = frozenset(DECLARED)
+
+
+def _nocommands(user: User) -> None:
+    user.widens = user.all_commands = False
+    user.rules = []
+    user.commands = frozenset()
+
+
+def _reset(user: User) -> None:
+    for each in (_resetpass, _resetkeys, _resetchannels, _nocommands, _off):
+        each(user)
+
+
+def _nothing(_: User) -> None:
+    """For words about what tidelog does not have: RESTORE, and selectors to clear."""
+
+
+_WORDS: Final[dict[bytes, Callable[[User], None]]] = {
+    b"on": _on, b"off": _off, b"nopass": _nopass, b"resetpass": _resetpass, b"reset": _reset,
+    b"allkeys": _allkeys, b"~*": _allkeys, b"%rw~*": _allkeys, b"resetkeys": _resetkeys,
+    b"allchannels": _allchannels, b"&*": _allchannels, b"resetchannels": _resetchannels,
+    b"allcommands": _allcommands, b"+@all": _allcommands, b"nocommands": _nocommands, b"-@all": _nocommands,
+    b"sanitize-payload": _nothing, b"skip-sanitize-payload": _nothing, b"clearselectors": _nothing,
+}  # fmt: skip
+
+
+# -- words with a prefix -----------------------------------------------------------------------------------------
+def _add_password(user: User, word: bytes) -> None:
+    given = hashed(word[1:]) if word[:1] == b">" else _hash(word)
+    if given not in user.passwords:
+        user.passwords = [*user.passwords, given]
+    user.nopass = False
+
+
+def _remove_password(user: User, word: bytes) -> None:
+    given = hashed(word[1:]) if word[:1] == b"<" else _hash(word)
+    if given not in user.passwords:
+        raise RuleError(NO_SUCH_PASSWORD, word)
+    user.passwords = [each for each in user.passwords if each != given]
+
+
+def _hash(word: bytes) -> bytes:
+    if len(word) != 65 or not _HEX.issuperset(word[1:]):
+        raise RuleError(BAD_HASH, word)
+    return word[1:]
+
+
+def _add_keys(user: User, word: bytes) -> None:
+    if user.all_keys:
+        raise RuleError(KEYS_TAKEN, word)
+    access, tilde, pattern = word.partition(b"~")
+    letters = access[1:].upper() if access else b"RW"
+    if not tilde or not letters or sorted(letters) not in (sorted(b"R"), sorted(b"W"), sorted(b"RW")):
+        raise RuleError(SYNTAX, word)
+    if not _SPACE.isdisjoint(pattern):
+        raise RuleError(SYNTAX, word)
+    read, write = b"R" in letters, b"W" in letters
+    for at, old in enumerate(user.keys):
+        if old.glob.pattern == pattern:
+            user.keys[at] = KeyPattern(pattern, read or old.read, write or old.write)
+            return
+    user.keys = [*user.keys, KeyPattern(pattern, read, write)]
+
+
+def _add_channels(user: User, word: bytes) -> None:
+    if user.all_channels:
+        raise RuleError(CHANNELS_TAKEN, word)
+    pattern = word[1:]
+    if not _SPACE.isdisjoint(pattern):
+        raise RuleError(SYNTAX, word)
+    if all(glob.pattern != pattern for glob in user.channels):
+        user.channels = [*user.channels, Glob(pattern)]
+
+
+def _change_commands(user: User, word: bytes) -> None:
+    allow = word[:1] == b"+"
+    name = word[1:].decode("utf-8", "replace").lower()
+    named = _members(name, word)
+    user.commands = user.commands | named if allow else user.commands - named
+    user.all_commands = len(user.commands) == len(DECLARED)
+    kept = [rule for rule in user.rules if rule[1:] != name and not rule[1:].startswith(name + "|")]
+    user.rules = [*kept, ("+" if allow else "-") + name]
+
+
+def _members(name: str, word: bytes) -> frozenset[str]:
+    """The commands of a category, or a command and its subcommands. Raises RuleError."""
+    if name.startswith("@"):
+        if name[1:] not in CATEGORIES:
+            raise RuleError(UNKNOWN_COMMAND, word)
+        return members(name[1:])
+    found = DECLARED.get(name)
+    if found is None:
+        raise RuleError(_why_unknown(name) if word[:1] == b"+" else UNKNOWN_COMMAND, word)
+    return frozenset((name, *[sub.name for sub in found.subcommands.values()]))
+
+
+def _why_unknown(name: str) -> str:
+    if name.rpartition("|")[0].count("|") and name.rpartition("|")[0] in DECLARED:
+        return FIRST_ARG_OF_SUB
+    top = DECLARED.get(name.partition("|")[0])
+    return NO_FIRST_ARGS if top is not None and "|" in name and not top.subcommands else UNKNOWN_COMMAND
+
+
+def members(category: str) -> frozenset[str]:
+    """The names of the commands and subcommands in a category."""
+    return frozenset(name for name, command in DECLARED.items() if category in command.acl_categories)
+
+
+_PREFIXES: Final[dict[bytes, Callable[[User, bytes], None]]] = {
+    b">": _add_password, b"#": _add_password, b"<": _remove_password, b"!": _remove_password,
+    b"~": _add_keys, b"%": _add_keys, b"&": _add_channels, b"+": _change_commands, b"-": _change_commands,
+}  # fmt: skip

@@ -1,0 +1,117 @@
+"""One user: flags, passwords, commands, keys and channels.
+
+Rule 1: ``rules`` changes users. Here is what a user may do.
+Rule 2: passwords are kept as hashes only. Every comparison takes the same time, whether it succeeds or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from hmac import compare_digest
+
+from commands.keys.glob import Glob
+
+
+class KeyPattern:
+    """``~pattern``, ``%R~pattern`` or ``%W~pattern``. Never changed."""
+
+    __slots__ = ("glob", "read", "write")
+
+    def __init__(self, pattern: bytes, read: bool, write: bool) -> None:
+        self.glob = Glob(pattern)
+        self.read = read  # what the keys hold may be read
+        self.write = write  # and changed
+
+    def word(self) -> bytes:
+        """As in ACL LIST."""
+        access = b"~" if self.read and self.write else b"%R~" if self.read else b"%W~"
+        return access + self.glob.pattern
+
+
+class User:
+    """A user. A new one is off, has no password, and may do nothing."""
+
+    __slots__ = (
+        "all_channels", "all_commands", "all_keys", "channels", "commands", "enabled", "keys", "name", "nopass",
+        "passwords", "rules", "unrestricted", "widens",
+    )  # fmt: skip
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.enabled = False  # may log in
+        self.nopass = False  # any password is right
+        self.passwords: list[bytes] = []  # SHA-256 in lower-case hex, in the order in which they were added
+        self.commands: frozenset[str] = frozenset()  # names of allowed commands and subcommands, as declared
+        self.all_commands = False
+        # how ``commands`` came to be, for ACL LIST: all (True) or none (False), then the words in ``rules``
+        self.widens = False
+        self.rules: list[str] = []
+        self.all_keys = False
+        self.keys: list[KeyPattern] = []
+        self.all_channels = False
+        self.channels: list[Glob] = []
+        self.unrestricted = False  # may do everything: nothing needs to be checked
+
+    def adopt(self, other: User) -> None:
+        """Become like ``other``, except for the name. Clients that have logged in keep this object."""
+        for field in self.__slots__:
+            if field != "name":
+                setattr(self, field, getattr(other, field))
+        self.passwords, self.rules = list(other.passwords), list(other.rules)
+        self.keys, self.channels = list(other.keys), list(other.channels)
+
+    def refresh(self) -> None:
+        """Recompute ``unrestricted``."""
+        self.unrestricted = self.all_commands and self.all_keys and self.all_channels
+
+    # -- passwords -------------------------------------------------------------------------------------------
+    def opens(self, password: bytes) -> bool:
+        """Whether the user may log in with it."""
+        right = fits(password, self.passwords)
+        return self.enabled and (right or self.nopass)
+
+    @property
+    def open(self) -> bool:
+        """Whether the user may log in without knowing a password."""
+        return self.enabled and self.nopass
+
+    # -- keys and channels -----------------------------------------------------------------------------------
+    def may_touch(self, key: bytes, reads: bool, writes: bool) -> bool:
+        """Whether one of the patterns gives all of this access to the key. Without access: whether one matches it."""
+        if self.all_keys:
+            return True
+        for pattern in self.keys:
+            if (pattern.read or not reads) and (pattern.write or not writes) and pattern.glob.matches(key):
+                return True
+        return False
+
+    def may_hear(self, channel: bytes, pattern: bool) -> bool:
+        """Whether the channel may be used. ``pattern``: of PSUBSCRIBE, which must be one of the user's, literally."""
+        if self.all_channels:
+            return True
+        if pattern:
+            return any(allowed.pattern == channel for allowed in self.channels)
+        return any(allowed.matches(channel) for allowed in self.channels)
+
+
+def hashed(password: bytes) -> bytes:
+    """SHA-256 in lower-case hex, which is how Redis keeps passwords."""
+    return sha256(password).hexdigest().encode()
+
+
+def fits(password: bytes, hashes: Iterable[bytes]) -> bool:
+    """Whether the password has one of the hashes; all of them are compared."""
+    given = hashed(password)
+    found = False
+    for each in hashes:
+        found = compare_digest(given, each) | found
+    return found
+
+
+def superuser() -> User:
+    """A user who may do everything, and belongs to no registry: this server's link to its leader."""
+    user = User(b"(superuser)")
+    user.enabled = user.nopass = user.all_commands = user.widens = user.all_keys = user.all_channels = True
+    user.refresh()
+    return user

@@ -1,0 +1,172 @@
+"""ACL: users and what they may do. Semantics [45] to [48]; the rules are in ``commands.acl``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.acl import rules
+from commands.acl.check import denied
+from commands.acl.denials import Entry
+from commands.acl.user import User
+from commands.context import Context, Reply
+from commands.declare import DECLARED, arg, command, find, oneof, opt, token
+from commands.help import help_reply
+from commands.parse import integer
+from resp import errors, reply
+from resp.errors import CommandError
+
+_own = partial(command, flags="noscript loading stale", group="server", since="0.1.0")
+_all = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+
+MOST_BITS = 4096  # of a generated password
+
+
+# -- the caller, and words -----------------------------------------------------------------------------------------
+@_own("ACL|WHOAMI", complexity="O(1)")
+def acl_whoami(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the name of the caller's user."""
+    return reply.bulk(ctx.session.user.name)
+
+
+@_own("ACL|CAT", opt(arg("category")), complexity="O(N): N commands.")
+def acl_cat(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the categories, or the commands in a category."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    if len(argv) == 2:
+        return reply.bulk_array([name.encode() for name in rules.CATEGORIES])
+    category = argv[2].decode("latin-1").lower()
+    if category not in rules.CATEGORIES:
+        raise errors.unknown_category(argv[2])
+    return reply.bulk_array([DECLARED[name].called.encode() for name in sorted(rules.members(category))])
+
+
+@_own("ACL|GENPASS", opt(arg("bits", "integer")), complexity="O(1)")
+def acl_genpass(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a random password in hex, of 256 bits or as many as are asked for."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    bits = integer(argv[2]) if len(argv) == 3 else 256
+    if not 1 <= bits <= MOST_BITS:
+        raise CommandError(errors.BAD_GENPASS)
+    digits = (bits + 3) // 4
+    return reply.bulk(ctx.server.users.secret((digits + 1) // 2).hex()[:digits].encode())
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+@_all("ACL|USERS", complexity="O(N): N users.")
+def acl_users(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the names of all users."""
+    return reply.bulk_array([user.name for user in ctx.server.users.all()])
+
+
+@_all("ACL|LIST", complexity="O(N): N users.")
+def acl_list(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return all users with their rules, as lines of an ACL file."""
+    return reply.bulk_array([_line(user) for user in ctx.server.users.all()])
+
+
+def _line(user: User) -> bytes:
+    return b" ".join([b"user", user.name, *rules.describe(user)])
+
+
+@_all("ACL|GETUSER", arg("username"), complexity="O(N): N rules of the user.")
+def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the rules of a user, by kind."""
+    proto, user = ctx.session.proto, ctx.server.users.get(argv[2])
+    if user is None:
+        return reply.null(proto)
+    flags = [b"on" if user.enabled else b"off", *([b"nopass"] if user.nopass else [])]
+    return reply.map_reply(
+        proto,
+        [
+            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
+            (reply.bulk(b"passwords"), reply.bulk_array(user.passwords)),
+            (reply.bulk(b"commands"), reply.bulk(b" ".join(rules.command_words(user)))),
+            (reply.bulk(b"keys"), reply.bulk(b" ".join(rules.key_words(user)))),
+            (reply.bulk(b"channels"), reply.bulk(b" ".join(rules.channel_words(user)))),
+            (reply.bulk(b"selectors"), reply.EMPTY_ARRAY),
+        ],
+    )
+
+
+@_all("ACL|SETUSER", arg("username"), opt(arg("rule", multiple=True)), complexity="O(N + M): N rules, M clients.")
+def acl_setuser(ctx: Context, argv: list[bytes]) -> Reply:
+    """Apply rules to a user, who is made if there is none; if one of them is wrong, none is applied."""
+    ctx.server.users.change(ctx.session, argv[2], argv[3:])
+    return reply.OK
+
+
+@_all("ACL|DELUSER", arg("username", multiple=True), complexity="O(N + M): N users, M clients.")
+def acl_deluser(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove users and close their connections; return how many there were."""
+    return reply.integer(ctx.server.users.delete(ctx.session, argv[2:]))
+
+
+@_all("ACL|DRYRUN", arg("username"), arg("command"), opt(arg("arg", multiple=True)), complexity="O(1)")
+def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return whether a user may make a call, without making it."""
+    user, called = ctx.server.users.get(argv[2]), argv[3:]
+    if user is None:
+        raise errors.user_not_found(argv[2])
+    found = find(called[:2])
+    if found is None:
+        raise errors.command_not_found(argv[3])
+    if not found.takes(len(called)):
+        raise errors.arity(found.called)
+    denial = denied(user, found, called, ctx.ks)
+    return reply.OK if denial is None else reply.bulk(denial.told())
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+@_all("ACL|LOAD", complexity="O(N + M): N users, M clients.")
+def acl_load(ctx: Context, argv: list[bytes]) -> Reply:
+    """Read the users from the ACL file again; if a line is wrong, nothing changes."""
+    ctx.server.users.load(ctx.session)
+    return reply.OK
+
+
+@_all("ACL|SAVE", complexity="O(N): N users.")
+def acl_save(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write the users into the ACL file."""
+    ctx.server.users.save()
+    return reply.OK
+
+
+# -- what was denied -------------------------------------------------------------------------------------------------
+@_all("ACL|LOG", opt(oneof("operation", arg("count", "integer"), token("RESET"))), complexity="O(N): N entries.")
+def acl_log(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the latest calls and logins that were denied, or remove them."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    denials = ctx.server.users.denials
+    count = 10
+    if len(argv) == 3:
+        if argv[2].upper() == b"RESET":
+            denials.reset()
+            return reply.OK
+        count = max(0, integer(argv[2]))
+    return reply.array([_entry(ctx, each) for each in denials.entries()[:count]])
+
+
+def _entry(ctx: Context, entry: Entry) -> bytes:
+    proto = ctx.session.proto
+    fields: list[tuple[bytes, object]] = [
+        (b"count", entry.count),
+        (b"reason", entry.reason),
+        (b"context", entry.context),
+        (b"object", entry.what),
+        (b"username", entry.user),
+        (b"age-seconds", max(0, ctx.now - entry.updated) / 1000),
+        (b"client-info", entry.client.encode("latin-1", "replace")),
+        (b"entry-id", entry.number),
+        (b"timestamp-created", entry.created),
+        (b"timestamp-last-updated", entry.updated),
+    ]
+    return reply.map_reply(proto, [(reply.bulk(name), reply.encode(proto, value)) for name, value in fields])
+
+
+@command("ACL|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+def acl_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the subcommands with their summaries."""
+    return help_reply("ACL")

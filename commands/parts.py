@@ -1,0 +1,105 @@
+"""Long commands whose arguments are handled some at a time (``context.Slices``), and long arrays as replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from commands.context import Chunks, Context, Slices
+from commands.parse import raw_ids
+from resp import reply
+
+AT_ONCE: Final = 1000  # arguments in a slice: some milliseconds; a command with no more than these has no slices
+LONG_NAME: Final = 4096  # bytes; names that each slice would log again
+PIECE_BYTES: Final = 64 * 1024  # of a streamed array
+
+Handle = Callable[[Context, list[bytes]], int]  # of some arguments; returns how many of them count
+
+
+class Parts:
+    """Names that are handled independently, from the last one on, so that each slice frees its own. The reply is how
+    many of them count."""
+
+    __slots__ = ("_count", "_handle", "_names")
+
+    def __init__(self, names: list[bytes], handle: Handle) -> None:
+        self._names = names  # is emptied
+        self._handle = handle
+        self._count = 0
+
+    def step(self, ctx: Context) -> bytes | None:
+        names = self._names
+        part = names[-AT_ONCE:]
+        del names[-AT_ONCE:]
+        self._count += self._handle(ctx, part)
+        return None if names else reply.integer(self._count)
+
+
+class IdParts:
+    """IDs: all are parsed before the first is handled, so a malformed one changes nothing. One given twice counts once.
+    """
+
+    __slots__ = ("_parts", "_raws", "_seen", "_texts")
+
+    def __init__(self, texts: list[bytes], handle: Handle) -> None:
+        self._texts = texts  # is emptied
+        self._raws: list[bytes] = []
+        self._seen: set[bytes] = set()
+        self._parts = Parts(self._raws, handle)
+
+    def step(self, ctx: Context) -> bytes | None:
+        texts, seen = self._texts, self._seen
+        if not texts:
+            return self._parts.step(ctx)
+        part = [raw for raw in raw_ids(texts[-AT_ONCE:]) if raw not in seen]
+        del texts[-AT_ONCE:]
+        self._raws += part
+        seen.update(part)
+        return None
+
+
+def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
+    """The reply to a command for these names: at once if they are few."""
+    if len(names) <= AT_ONCE:
+        return reply.integer(handle(ctx, names))
+    return Slices(Parts(names, handle).step, True)
+
+
+def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
+    """The reply to a command for a group's messages: the IDs in argv from ``start`` on; argv[1] and argv[2] name it."""
+    if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
+        return reply.integer(handle(ctx, raw_ids(argv[start:])))
+    return Slices(IdParts(argv[start:], handle).step, True)
+
+
+def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:
+    """An array of bulk strings, ``null`` for None, after ``head``: streamed if it is long.
+
+    Until it is sent, it takes 8 bytes an item: the same value may be in it many times.
+    """
+    top = head + reply.array_header(len(items))
+    if len(items) <= AT_ONCE:
+        size = 0
+        for item in items:
+            if item is not None:
+                size += len(item)
+        if size <= PIECE_BYTES:
+            return top + b"".join([null if item is None else reply.bulk(item) for item in items])
+    return Chunks(_pieces(top, items, null), _nothing)
+
+
+def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator[bytes]:
+    parts, size = [head], 0
+    for item in items:
+        bulk = null if item is None else reply.bulk(item)
+        parts.append(bulk)
+        size += len(bulk)
+        if size > PIECE_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _nothing() -> None:
+    """Nothing is held that has to be released."""

@@ -1,0 +1,195 @@
+"""The users of a server: logging in, changes, and what a change means for connected clients.
+
+Rule 1: a ``User`` object belongs to a name as long as the name exists. Sessions refer to it, so a change of its rules
+concerns their next call.
+Rule 2: after a change, clients that may not stay are closed at once: those whose user was deleted or disabled, who are
+subscribed to a channel, monitor, or replicate without being allowed to any more. Blocked calls are checked again
+(``on_change``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Callable
+
+from commands.acl import rules
+from commands.acl.denials import Denials
+from commands.acl.rules import RuleError
+from commands.acl.throttle import FREE, Throttle
+from commands.acl.user import User, fits, hashed
+from commands.admin.clientlist import client_line
+from commands.session import Session
+from resp import errors
+from resp.errors import CommandError
+from respserver.clients.clients import Clients
+from respserver.clients.listen import is_loopback
+from respserver.clock import Clock
+from respserver.config import aclfile
+from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
+from respserver.observe.logs import Logger
+
+_NOBODY = [hashed(b"")]  # compared with the password for a user that does not exist
+
+
+class Users:
+    """Implements ``UsersPart``. The constructor raises ConfigError."""
+
+    def __init__(self, config: Config, clock: Clock, clients: Clients, logger: Logger) -> None:
+        self._config = config
+        self._clock = clock
+        self._clients = clients
+        self._logger = logger
+        self._by_name = aclfile.configured(config)
+        self._throttle = Throttle()
+        self.default = self._by_name[b"default"]
+        self.denials = Denials(config.acllog_max_len)
+        self.on_change: Callable[[], None] = lambda: None  # called after users have changed
+        self._requirepass = config.requirepass
+
+    def get(self, name: bytes) -> User | None:
+        return self._by_name.get(name)
+
+    def all(self) -> list[User]:
+        return [user for _, user in sorted(self._by_name.items())]
+
+    def configure(self) -> None:
+        """Apply directives that have changed."""
+        self.denials.resize(self._config.acllog_max_len)
+        if self._config.requirepass != self._requirepass:
+            self._requirepass = self._config.requirepass
+            self._adopt({b"default": rules.make(b"default", aclfile.password_words(self._config), self.default)}, None)
+
+    # -- logging in ------------------------------------------------------------------------------------------
+    def greet(self, session: Session) -> None:
+        session.user = self.default
+        session.authenticated = self.default.open
+        session.refresh()
+
+    def wait(self, session: Session) -> int:
+        place, local = _place(session)
+        return self._throttle.wait(place, local, self._clock.mono())
+
+    def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
+        user = self._by_name.get(name)
+        if user is None:
+            fits(password, _NOBODY)  # takes as long as for a user
+        elif user.opens(password):
+            session.user = user
+            session.authenticated = True
+            session.refresh()
+            return
+        place, _ = _place(session)
+        if self._throttle.failed(place, self._clock.mono()) == FREE:
+            self._logger.warning(f"{FREE} logins from {place} failed: from now on all logins from there have to wait")
+        self._note(session, "auth", command, name)
+        raise CommandError(errors.BAD_CREDENTIALS)
+
+    def note(self, session: Session, reason: str, what: bytes) -> None:
+        self._note(session, reason, what, session.user.name)
+
+    def _note(self, session: Session, reason: str, what: bytes, user: bytes) -> None:
+        context = "multi" if session.multi else "toplevel"
+        now = self._clock.now()
+        self.denials.note(reason, context, what, user, client_line(session, now, []), now)
+
+    def secret(self, count: int) -> bytes:
+        return secrets.token_bytes(count)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+    def change(self, caller: Session, name: bytes, words: list[bytes]) -> None:
+        try:
+            rules.check_name(name)
+        except RuleError as exc:
+            raise CommandError(f"ERR {exc}") from None
+        try:
+            user = rules.make(name, words, self._by_name.get(name))
+        except RuleError as exc:
+            raise errors.bad_rule(exc.word, str(exc)) from None
+        self._adopt({name: user}, caller)
+
+    def delete(self, caller: Session, names: list[bytes]) -> int:
+        if b"default" in names:
+            raise CommandError(errors.DEFAULT_USER_STAYS)
+        gone = [self._by_name.pop(name) for name in dict.fromkeys(names) if name in self._by_name]
+        for user in gone:
+            user.adopt(User(user.name))  # may do nothing, also in what is left of a transaction
+        self._changed(set(gone), caller)
+        return len(gone)
+
+    def load(self, caller: Session) -> None:
+        if not self._config.aclfile:
+            raise CommandError(errors.NO_ACL_FILE)
+        try:
+            users = aclfile.read(self._config)
+        except ConfigError as exc:
+            raise CommandError(f"ERR {exc.text}") from None
+        gone = [self._by_name.pop(name) for name in set(self._by_name) - set(users)]
+        for user in gone:
+            user.adopt(User(user.name))
+        self._adopt(users, caller, *gone)
+
+    def save(self) -> None:
+        if not self._config.aclfile:
+            raise CommandError(errors.NO_ACL_FILE)
+        try:
+            aclfile.write(self._by_name, self._config.aclfile)
+        except OSError as exc:
+            self._logger.warning(f"The ACL file {self._config.aclfile} can't be written: {exc.strerror}")
+            raise CommandError(errors.ACL_NOT_SAVED) from None
+
+    def _adopt(self, users: aclfile.Users, caller: Session | None, *others: User) -> None:
+        """Make the named users like these. ``others`` have changed already."""
+        changed = set(others)
+        for name, new in users.items():
+            user = self._by_name.setdefault(name, new)
+            if user is not new:
+                user.adopt(new)
+            changed.add(user)
+        self._changed(changed, caller)
+
+    def _changed(self, users: set[User], caller: Session | None) -> None:
+        """Close clients that may not stay. ``caller`` gets its reply first."""
+        if not self._config.aclfile:
+            self._config.user = aclfile.texts(self._by_name, self._config)  # for CONFIG REWRITE
+        for session in self._clients.all():
+            if session.user not in users:
+                continue
+            if not session.authenticated:
+                session.authenticated = self.default.open
+            elif self._by_name.get(session.user.name) is not session.user or _exceeds(session):  # deleted, or limited
+                if session is caller:
+                    session.close_after_reply = True
+                elif session.transport is not None:
+                    session.transport.kill()
+            session.refresh()
+        self.on_change()
+
+
+def _exceeds(session: Session) -> bool:
+    """Whether the client does something all the time that its user may not do."""
+    user = session.user
+    if user.unrestricted:
+        return False
+    return (
+        not all(user.may_hear(channel, pattern=False) for channel in session.channels)
+        or not all(user.may_hear(pattern, pattern=True) for pattern in session.patterns)
+        or (session.monitoring and "monitor" not in user.commands)
+        or (session.replica is not None and "psync" not in user.commands)
+    )
+
+
+def _place(session: Session) -> tuple[str, bool]:
+    """For whose failures a client waits, and whether that is on this machine. Of IPv6 the network: a client often has
+    all addresses of it."""
+    if session.unix:
+        return "the unix socket", True
+    host = session.addr.rpartition(":")[0]
+    if host.startswith("["):
+        address = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+        if address.ipv4_mapped is not None:
+            host = str(address.ipv4_mapped)
+        elif not address.is_loopback:
+            host = str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return host, is_loopback(session.addr)

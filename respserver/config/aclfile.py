@@ -1,0 +1,112 @@
+"""Users in files: the ACL file (``aclfile``), and those that the configuration gives.
+
+An ACL file is Redis's: a line for each user, as ACL LIST shows it. There are no quotes in it, because no rule has a
+space in it. Blank lines are skipped::
+
+    user default off
+    user app on #f64551fc... ~jobs:* &* -@all +@stream +@connection
+"""
+
+from __future__ import annotations
+
+import os
+
+from commands import registry  # noqa: F401  (rules name commands)
+from commands.acl import rules
+from commands.acl.rules import RuleError
+from commands.acl.user import User
+from respserver.config.conffile import ConfigError
+from respserver.config.rewrite import replace
+from respserver.config.values import Values
+
+TWO_PLACES = (
+    "aclfile: users are defined in the configuration and in an ACL file as well: define them in one place, either by "
+    "user lines or in the ACL file"
+)
+NOTHING_CHANGED = "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+
+Users = dict[bytes, User]
+
+
+def configured(config: Values) -> Users:
+    """The users at the start; ``default`` is always there. Raises ConfigError."""
+    if config.aclfile:
+        if config.user:
+            raise ConfigError(TWO_PLACES)
+        return read(config)
+    users = {user.name: user for user in (_from_text(name, text) for name, text in config.user.items())}
+    return {b"default": default(config), **users}
+
+
+def default(config: Values) -> User:
+    """The user ``default`` as ``requirepass`` makes it, without other rules."""
+    user = rules.open_default()
+    return rules.make(user.name, password_words(config), user)
+
+
+def password_words(config: Values) -> list[bytes]:
+    """The rules that set the password of ``requirepass``, or none."""
+    return [b"resetpass", b">" + config.password() if config.requirepass else b"nopass"]
+
+
+def _from_text(name: str, text: str) -> User:
+    words = text.encode("utf-8", "surrogateescape").split(b" ")
+    return rules.make(name.encode("utf-8", "surrogateescape"), words)
+
+
+def texts(users: Users, config: Values) -> dict[str, str]:
+    """The users as a value of ``user``. ``default`` is left out if it is as ``requirepass`` makes it."""
+    found: dict[str, str] = {}
+    for name, user in sorted(users.items()):
+        words = rules.describe(user)
+        if name == b"default" and "default" not in config.user and words == rules.describe(default(config)):
+            continue
+        found[name.decode("utf-8", "surrogateescape")] = b" ".join(words).decode("utf-8", "surrogateescape")
+    return found
+
+
+# -- the ACL file ------------------------------------------------------------------------------------------------
+def read(config: Values) -> Users:
+    """The users of the ACL file, and ``default`` in any case. Raises ConfigError, which names all wrong lines."""
+    try:
+        with open(config.aclfile, "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"Error loading ACLs, opening file '{config.aclfile}': {exc.strerror}") from None
+    users: Users = {}
+    wrong: list[str] = []
+    for number, line in enumerate(lines, 1):
+        words = [word for word in line.strip().split(b" ") if word]
+        if not words:
+            continue
+        try:
+            _take(users, words)
+        except RuleError as exc:
+            wrong.append(f"{config.aclfile}:{number}: {exc}. ")
+    if wrong:
+        raise ConfigError("".join(wrong) + NOTHING_CHANGED)
+    return {b"default": default(config), **users}
+
+
+def _take(users: Users, words: list[bytes]) -> None:
+    if words[0] != b"user" or len(words) == 1:
+        raise RuleError("should start with user keyword followed by the username", words[0])
+    name = words[1]
+    if name in users:
+        raise RuleError(rules.DUPLICATE, name)
+    try:
+        users[name] = rules.make(name, words[2:])
+    except RuleError as exc:
+        raise RuleError(f"{_shown(exc.word)}: {exc}", exc.word) from None
+
+
+def _shown(word: bytes) -> str:
+    return word.decode("utf-8", "backslashreplace")
+
+
+def write(users: Users, path: str) -> None:
+    """Replace the ACL file, in one step. Raises OSError."""
+    lines = [b" ".join([b"user", name, *rules.describe(user)]) + b"\n" for name, user in sorted(users.items())]
+    if not os.path.exists(path):  # somebody has removed it: only the server's own user needs to read it
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    replace(path, b"".join(lines).decode("utf-8", "surrogateescape"))

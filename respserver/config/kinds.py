@@ -1,0 +1,135 @@
+"""The kinds of values that need more than one word or a check of their own, and how their words are parsed.
+
+The error texts are Redis's, but for hosts, which Redis does not check.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import NamedTuple
+
+from commands.parse import is_host
+from respserver.config.conffile import parse_memory
+
+LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader"))  # kinds of several words
+_CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
+
+
+class Limits(NamedTuple):
+    """Limits for the replies that wait for a slow client; 0 means no limit."""
+
+    hard: int  # bytes
+    soft: int  # bytes, exceeded for more than ``seconds``
+    seconds: int
+
+
+SavePoint = tuple[int, int]  # seconds, changes
+Value = bool | int | str | list[str] | list[SavePoint] | dict[str, Limits] | dict[str, str]
+
+
+def parse_save(words: list[str], before: Value) -> list[SavePoint]:
+    """``900 1 300 10`` as pairs, added to those before; no words clear the list. Raises ValueError."""
+    if not words:
+        return []
+    numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
+    points = list(zip(numbers[::2], numbers[1::2], strict=False))
+    if len(numbers) % 2 or any(seconds < 1 or changes < 0 for seconds, changes in points):
+        raise ValueError("Invalid save parameters")
+    already: list[SavePoint] = [p for p in before if isinstance(p, tuple)] if isinstance(before, list) else []
+    return already + points
+
+
+def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
+    """The limits before, with those of ``normal 0 0 0 pubsub 32mb 8mb 60`` in their place. Raises ValueError."""
+    limits: dict[str, Limits] = {}
+    if isinstance(before, dict):
+        limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    for i in range(0, len(words), 4):
+        name = _CLIENT_CLASSES.get(words[i].lower())
+        if name is None:
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        last = words[i + 3]
+        try:
+            hard, soft = parse_memory(words[i + 1]), parse_memory(words[i + 2])
+        except ValueError:
+            hard = soft = -1
+        seconds = int(last) if last.isascii() and last.isdigit() else -1
+        if hard < 0 or soft < 0 or seconds < 0:
+            raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
+        limits[name] = Limits(hard, soft, seconds)
+    return limits
+
+
+def parse_host(text: str) -> str:
+    """The text, if it can be a host name or an address: printable, without blanks, quotes and commas.
+
+    Raises ValueError. It is written into the configuration file and into lines of INFO, which others parse.
+    """
+    if not is_host(text):
+        raise ValueError("Invalid host name or address")
+    return text
+
+
+def parse_percentiles(name: str, words: list[str]) -> list[str]:
+    """``50 99.9`` as they are shown, without needless digits. Raises ValueError."""
+    shown = []
+    for word in words:
+        try:
+            number = float(word)
+        except ValueError:
+            number = nan
+        if number != number or "_" in word:
+            raise ValueError(f"Invalid {name} parameters")
+        if not 0.0 <= number <= 100.0:
+            raise ValueError(f"{name} parameters should sit between [0.0,100.0]")
+        shown.append(repr(abs(number)).removesuffix(".0"))
+    return shown
+
+
+def parse_leader(words: list[str]) -> list[str]:
+    """``10.0.0.1 6379`` as [host, port]; ``no one`` and no words as []. Raises ValueError."""
+    if not words:
+        return []
+    if len(words) != 2:
+        raise ValueError("wrong number of arguments")
+    if [word.lower() for word in words] == ["no", "one"]:
+        return []
+    host, port = words
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError("Invalid master port")
+    return [parse_host(host), str(int(port))]
+
+
+def parse_rename(words: list[str], before: Value) -> dict[str, str]:
+    """The renames before, with ``old new`` added. Raises ValueError."""
+    if len(words) != 2:
+        raise ValueError("wrong number of arguments")
+    renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
+    return {**renames, words[0].lower(): words[1]}
+
+
+def parse_user(words: list[str], before: Value) -> dict[str, str]:
+    """The users before (name -> rules) and one more, its rules as ACL LIST shows them. Raises ValueError."""
+    # rules name commands: imported here, because most servers have no such line, and the table would delay their start
+    from commands import registry  # noqa: F401
+    from commands.acl import rules
+
+    if not words:
+        raise ValueError("wrong number of arguments")
+    users = {name: text for name, text in before.items() if isinstance(text, str)} if isinstance(before, dict) else {}
+    if words[0] in users:
+        raise ValueError(rules.DUPLICATE)
+    try:
+        user = rules.make(*_user_words(words))
+    except rules.RuleError as exc:
+        word = exc.word.decode("utf-8", "surrogateescape")
+        raise ValueError(f"Error in user declaration '{word}': {exc}") from None
+    users[words[0]] = b" ".join(rules.describe(user)).decode("utf-8", "surrogateescape")
+    return users
+
+
+def _user_words(words: list[str]) -> tuple[bytes, list[bytes]]:
+    name, *others = [word.encode("utf-8", "surrogateescape") for word in words]
+    return name, others

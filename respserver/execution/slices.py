@@ -1,0 +1,169 @@
+"""Long commands, done in slices with other clients' commands in between (``commands.context.Slices``).
+
+Rule 1: no turn takes longer than TURN_NS and a step. Commands in progress take turns.
+Rule 2: what a slice has logged is committed with its tick, like a command. The reply comes with the last slice.
+Rule 3: a command that has begun is finished, even if its client is gone; before the server ends, too.
+Rule 4: one that writes stands still while writes are held back (CLIENT PAUSE, FAILOVER) or the disk takes none. It ends
+with an error when this server becomes a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter_ns
+from typing import Final
+
+from commands.context import Chunks, Context, ServerParts, Slices
+from commands.declare import Command
+from commands.session import Session
+from resp import errors, reply
+from resp.errors import CommandError
+from respserver.clients.connection import Connection, Wait
+from respserver.clients.monitor import redacted
+from respserver.clock import Clock
+from respserver.data import Data
+from respserver.execution.faults import fault_reply
+from respserver.exhaustion import Exhaustion
+from respserver.gates import Gates
+from respserver.observe.logs import Logger
+from respserver.observe.slowlog import Timings, shortened
+from respserver.observe.stats import Counters
+from respserver.ticks import Ticks
+
+TURN_NS: Final = 5_000_000  # of work, before others have their turn
+HELD_SECONDS: Final = 0.05  # from one look to the next while writes are held back
+
+
+class Work(Wait):
+    """A command in progress."""
+
+    __slots__ = ("argv", "command", "conn", "session", "slices", "took_ns")
+
+    def __init__(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
+        super().__init__(firm=True)
+        self.conn: Connection | None = conn  # None once the client is gone
+        self.session: Session = conn.session
+        self.slices = slices
+        self.command = command
+        self.argv = shortened(argv)  # of a million, slices free the others as they go on
+        self.took_ns = 0  # in slices, so far
+
+    def forget(self) -> None:
+        if self.conn is not None:
+            self.conn.wait = None
+            self.conn = None
+
+    def end(self, error: bool) -> bool:  # noqa: ARG002
+        return False
+
+
+class Slicing:
+    """The commands in progress."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, gates: Gates, ticks: Ticks, counters: Counters,
+        timings: Timings, logger: Logger, parts: ServerParts, exhaustion: Exhaustion,
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._clock = clock
+        self._data = data
+        self._gates = gates
+        self._ticks = ticks
+        self._counters = counters
+        self._timings = timings
+        self._logger = logger
+        self._exhaustion = exhaustion
+        self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each turn
+        self._works: deque[Work] = deque()
+
+    def begin(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
+        """Let the client wait until the command is finished."""
+        work = Work(conn, slices, command, argv)
+        conn.wait = work
+        self._works.append(work)
+        self._ticks.queue()
+        if len(self._works) == 1:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Do some slices of the first command that may go on."""
+        for _ in range(len(self._works)):
+            work = self._works.popleft()
+            if self._held(work):
+                self._works.append(work)
+                continue
+            answer = self._steps(work, TURN_NS)
+            if answer is None:
+                self._works.append(work)
+            else:
+                self._finish(work, answer)
+            self._ticks.queue()
+            if self._works:
+                self._loop.call_soon(self._turn)  # after the tick, and after what has arrived meanwhile
+            return
+        if self._works:
+            self._loop.call_later(HELD_SECONDS, self._turn)
+
+    def _held(self, work: Work) -> bool:
+        """Whether it must wait because it writes."""
+        gates = self._gates
+        return work.slices.writes and not self._data.ks.follower and (
+            gates.held or bool(gates.unwritable) or gates.pause_until > self._clock.now()
+        )
+
+    def _steps(self, work: Work, limit_ns: int) -> bytes | Chunks | None:
+        """Do slices for about so long; the reply if one was the last, else None."""
+        ctx = self._ctx
+        ctx.ks, ctx.session, ctx.now = self._data.ks, work.session, self._clock.now()
+        ctx.ks.no_touch = work.session.no_touch
+        began = perf_counter_ns()
+        try:
+            if work.slices.writes and ctx.ks.follower:
+                raise CommandError(errors.DEMOTED)
+            answer = work.slices.step(ctx)
+            while answer is None and perf_counter_ns() - began < limit_ns:
+                answer = work.slices.step(ctx)
+        except CommandError as error:
+            self._counters.note_error(error.text)
+            if work.command is not None:
+                work.command.failed += 1
+            answer = reply.error(error.text)
+        except MemoryError:
+            if work.slices.writes:
+                self._exhaustion.end(f"running {errors.show(work.argv[0])}")
+            answer = self._exhaustion.reply(work.argv[0])
+        except Exception as error:  # noqa: BLE001 - logged with its trace; other clients go on
+            answer = fault_reply(work.argv[0], error, self._counters, self._logger)
+        work.took_ns += perf_counter_ns() - began
+        self._ticks.note_write(work.session)
+        return answer
+
+    def _finish(self, work: Work, answer: bytes | Chunks) -> None:
+        command, timings = work.command, self._timings
+        if command is not None:
+            command.usec += work.took_ns
+            if timings.tracking:
+                timings.note(command.name, work.took_ns)
+            if work.took_ns > timings.slow_ns:
+                timings.slow(
+                    work.session, command, redacted(work.argv, command.name), work.took_ns, self._clock.now()
+                )
+        conn = work.conn
+        if conn is None:
+            if isinstance(answer, Chunks):
+                answer.close()
+            return
+        work.forget()
+        conn.answer(answer)
+        self._ticks.queue_flush(conn)
+        self._ticks.queue_resume(conn)
+
+    def finish_all(self) -> None:
+        """Finish all commands in progress: the server is about to end."""
+        while self._works:
+            work = self._works.popleft()
+            answer = None
+            while answer is None:
+                answer = self._steps(work, TURN_NS)
+            self._finish(work, answer)

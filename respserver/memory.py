@@ -1,0 +1,65 @@
+"""What the server holds in memory, and the gate that ``maxmemory`` closes.
+
+Counted are the data (keys, strings, what of streams is in memory, groups, stages, fences), the cache of nodes, and what
+waits for clients and from them. Not counted, as in Redis: what waits for replicas and for the journal; nor the program
+itself. The figure is an estimate, the same for the same data; the clients' part is at most a second old.
+
+Rule 1: it is a sum of counters, kept where things are added and dropped. So it is computed when it is asked for: at the
+end of each tick while there is a limit, and for each command that was about to be refused.
+Rule 2: what can leave memory does so before anything is refused: nodes leave the cache at once, and a checkpoint begins
+if nodes wait to be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from respserver.clients.clients import Clients
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.gates import Gates
+
+
+class Memory:
+    """Compares used() with ``maxmemory``. ``make_room``: starts a checkpoint unless one is running."""
+
+    def __init__(
+        self, config: Config, data: Data, gates: Gates, clients: Clients, make_room: Callable[[], None]
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._data = data
+        self._gates = gates
+        self._clients = clients
+        self._make_room = make_room
+        self._peak = 0
+
+    def used(self) -> int:
+        """Bytes in memory."""
+        ks = self._data.ks
+        used = ks.memory_bytes() + ks.pool.cache.bytes + self._clients.bytes
+        self._peak = max(self._peak, used)
+        return used
+
+    def peak(self) -> int:
+        """The most bytes that were ever seen."""
+        return max(self._peak, self.used())
+
+    def check(self) -> bool:
+        """Set the gate; returns whether memory is full, so that commands that add data are refused."""
+        limit = self._config.maxmemory
+        full = bool(limit) and self._above(limit) and not self._data.follower
+        if full != self._gates.out_of_memory:
+            self._gates.memory(full)
+        return full
+
+    def _above(self, limit: int) -> bool:
+        """Whether more than ``limit`` bytes are in use, after what can leave memory at once has left it."""
+        pool = self._data.ks.pool
+        used = self.used()
+        over = used - limit
+        if over > 0 and pool.cache.bytes:
+            pool.cache.shrink(over)
+            over = self.used() - limit
+        if pool.unstored and (pool.unstored >= over > 0 or (over > -(limit >> 2) and pool.unstored >= limit >> 3)):
+            self._make_room()
+        return over > 0

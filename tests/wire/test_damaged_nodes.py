@@ -1,0 +1,70 @@
+"""A damaged node in the store of a running server: an error where one can be said, the end of the connection where the
+reply has begun, one line in the log, and no harm to anybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import shake_256
+from pathlib import Path
+
+import pytest
+
+from tests.persistence.lmdbdamage import LmdbFile
+from tests.wire.rawclient import Raw
+from tidelog.testing import Server, running_server
+
+COUNT = 400  # entries, in nodes of ten
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server over a stream in which the given nodes, by their numbers, are damaged."""
+    place = tmp_path / "data"
+    with running_server(place, stream_node_max_entries=10, node_cache_size=0) as server, Raw(server.port) as raw:
+        for number in range(COUNT):
+            raw("TAPPEND", "s", "n", number, "body", noise(number))
+        raw("TAPPEND", "other", "f", "v")
+        server.stop()
+        file = LmdbFile(place / "store" / "data.mdb")
+        for node in request.param:
+            at = bytes(file.raw).index(noise(node * 10 + 5)[:64])
+            file.flip(at + 32)
+        file.write()
+        server.start()
+        yield server
+
+
+def noise(number: int) -> bytes:
+    """What does not compress, so that a node's pages hold it as it is; and so much that the range is streamed."""
+    return shake_256(b"%d" % number).digest(3000)
+
+
+def log_of(server: Server) -> list[str]:
+    """What the server said of the damage, after its end: until then, lines may still be on their way."""
+    server.stop()
+    return [line for line in server.output if "damaged" in line or "Traceback" in line]
+
+
+@pytest.mark.parametrize("damaged", [[0, 39]], indirect=True)
+@pytest.mark.parametrize("words", [("TRANGE", "s", "-", "+"), ("TREVRANGE", "s", "+", "-")])
+def test_where_the_reply_has_not_begun_it_is_an_error(damaged: Server, words: tuple[str, ...]) -> None:
+    with Raw(damaged.port) as raw:
+        found = raw.pipeline(words, ("PING",), ("TLEN", "s"), ("TRANGE", "other", "-", "+"))
+        assert found[0].startswith("ERR damaged data: the store is damaged at stream")
+        assert found[1:3] == [b"PONG", COUNT]
+        assert len(found[3]) == 1
+    lines = log_of(damaged)
+    assert len(lines) == 1, damaged.output
+    assert "met damaged data" in lines[0]
+
+
+@pytest.mark.parametrize("damaged", [[20]], indirect=True)
+@pytest.mark.parametrize("words", [("TRANGE", "s", "-", "+"), ("TREVRANGE", "s", "+", "-")])
+def test_where_the_reply_has_begun_the_connection_ends(damaged: Server, words: tuple[str, ...]) -> None:
+    with Raw(damaged.port) as raw, Raw(damaged.port) as other:
+        with pytest.raises((EOFError, ConnectionError)):
+            raw(*words)
+        assert other("PING") == b"PONG"
+    lines = log_of(damaged)
+    assert len(lines) == 1, damaged.output
+    assert "closed: its reply met damaged data: the store is damaged at stream" in lines[0]
