@@ -89,7 +89,7 @@ def mixed_retries(table: PendingTable, n: int, rng: random.Random) -> None:
 def redelivered(table: PendingTable, n: int, rng: random.Random) -> None:
     mixed_retries(table, n, rng)
     for _ in range(n // 2):
-        table.set_due([entry_id(rng.randrange(n))], NOW + rng.randrange(HOUR))
+        table.set_due([entry_id(rng.randrange(n)).to_bytes(16, "big")], NOW + rng.randrange(HOUR))
 
 
 CASES: dict[str, Callable[[PendingTable, int, random.Random], None]] = {
@@ -145,7 +145,7 @@ def timings(n: int) -> None:
     def redeliver() -> None:
         for step in range(some // 100):
             for i in table.due(NOW + HOUR // 2, 100):
-                table.redeliver([i], NOW + HOUR // 2 + 30_000 + step)
+                table.redeliver([i.to_bytes(16, "big")], NOW + HOUR // 2 + 30_000 + step)
 
     clocked("due 100, redeliver each", some, redeliver)
     table = PendingTable()

@@ -2,8 +2,12 @@
 
     pip install 'tidelog[spark]'
     tidelog-server --port 6379 &
-    tidelog load sf_temps sf-temps.csv             # fields: temp, date (2010/01/01 00:00:00)
     python examples/spark_windows.py redis://localhost:6379 /tmp/checkpoints
+
+What it reads it makes where it isn't there: a year of temperatures for ``sf_temps``, some seconds of this machine's
+load for ``machine``. With data of your own, before that:
+
+    tidelog load sf_temps sf-temps.csv             # fields: temp, date (2010/01/01 00:00:00)
 
 The time of a row in ``sf_temps`` is a field, as text; in ``machine`` (fields: cpu, memory) it is the time in the ID of
 the entry. Append more and run it again: each job continues where it was, and writes the result of each window once.
@@ -11,12 +15,17 @@ the entry. Append more and run it again: each job continues where it was, and wr
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from tidelog import Client
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -89,7 +98,25 @@ def into(frame: DataFrame, url: str, key: str, checkpoints: str, until_read: boo
     return (writer.trigger(availableNow=True) if until_read else writer.trigger(processingTime="1 second")).start()
 
 
+def fill(url: str) -> None:
+    """Make the streams that are not there."""
+    with Client(url) as client:
+        if not client.tlen("sf_temps"):
+            rows = []
+            for hour in range(365 * 24):
+                at = datetime(2010, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+                temp = 55 - 6 * math.cos(hour / 8760 * math.tau) - 5 * math.cos(hour / 24 * math.tau)
+                rows.append((f"{temp:.1f}", f"{at:%Y/%m/%d %H:%M:%S}"))
+            client.tmappend("sf_temps", ["temp", "date"], rows)
+        if not client.tlen("machine"):
+            print("measuring this machine's load for 8 s")  # noqa: T201 - a program for the terminal
+            for _ in range(80):
+                client.tappend("machine", {"cpu": round(os.getloadavg()[0] * 100 / (os.cpu_count() or 1)), "memory": 0})
+                time.sleep(0.1)
+
+
 def main(url: str, checkpoints: str) -> None:
+    fill(url)
     spark = session()
     for query in (
         into(weeks(spark, url), url, "sf_temps:weeks", checkpoints, until_read=True),
@@ -100,4 +127,6 @@ def main(url: str, checkpoints: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -100,11 +100,12 @@ def machine(spark: SparkSession, server: Server, client: Client, checkpoints: st
     while client.tlen("machine:seconds") < 2 and time.monotonic() < began + LATEST:
         time.sleep(0.2)
     say(f"first windows after {time.monotonic() - began:.0f} s; kill -9 of the server, and it starts again")
+    spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of what fails and of tasks that are cancelled
     server.kill()
     server.start()
     time.sleep(4)
+    promise(query.isActive, f"the job is still there{f': {error}' if (error := query.exception()) else ''}")
     say("the job ends in the middle of its work, and is started again from its checkpoint")
-    spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of tasks that are cancelled
     query.stop()
     query = start()
     had = client.tlen("machine:seconds")

@@ -98,6 +98,18 @@ def test_windows(tmp_path: Path) -> None:
         check_seconds(client)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # a JVM that begins cold
+def test_windows_of_data_that_it_makes(tmp_path: Path) -> None:
+    require_spark()
+    with running_server() as server, server.client() as client:
+        run(server, str(EXAMPLES / "spark_windows.py"), server.url, str(tmp_path / "checkpoints"))
+        rows = [entry.text() for entry in client.trange("sf_temps")]
+        at = [datetime.strptime(row["date"], "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC) for row in rows]
+        check_weeks(client, dict(zip(at, [float(row["temp"]) for row in rows], strict=True)))
+        check_seconds(client)
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text()
     assert all(f'"{path.name}"' in text for path in EXAMPLES.iterdir() if path.suffix)

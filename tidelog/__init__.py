@@ -3,14 +3,18 @@
 ``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return.
 
     client   the clients, and what the other parts build on
+    topics   streams in parts, with records of one type
+    codecs   records as entries: plain fields, JSON, MessagePack
     spark    streams as a source and a sink of PySpark
-    cli      the ``tidelog`` program: load, tail, dump, info
+    backup   backups of a running server, and what is restored from them
+    beside   the tidelog-server installed beside this package
+    cli      the ``tidelog`` program
     testing  a server for your tests: ``running_server`` and pytest fixtures
 """
 
 from tidelog.client import calls
 from tidelog.client.aio import AsyncClient
-from tidelog.client.client import Client, NoGroupError, NoStageError, StaleEpochError
+from tidelog.client.client import Client, ConflictError, NoGroupError, NoStageError, StaleEpochError
 from tidelog.client.entries import (
     MISSING,
     Batch,
@@ -44,6 +48,7 @@ __all__ = [
     "NoGroupError",
     "NoStageError",
     "StaleEpochError",
+    "ConflictError",
     "calls",
     "__version__",
 ]

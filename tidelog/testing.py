@@ -21,12 +21,10 @@ Without that line there are no fixtures: the package does not register itself wi
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -34,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import tidelog
+from tidelog.beside import server_command, server_environment
 from tidelog.client.client import Client
 
 READY = "Ready to accept connections"
@@ -57,7 +55,7 @@ class Server:
         self.host = "127.0.0.1"
         self.port = free_port()
         self.output: list[str] = []  # lines of the current process, standard error included
-        self._command = list(command or [sys.executable, "-P", "-m", "_tidelog_server"])
+        self._command = list(command or server_command())
         self._process: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()  # follows the process's output
         self._ready = threading.Event()  # set by the line READY, or by the end of the output
@@ -96,7 +94,7 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_environment(),
+            env=server_environment(),
         )
         lines = self._process.stdout
         self._reader = threading.Thread(target=self._follow, args=(lines, self.output), daemon=True)
@@ -153,13 +151,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the folder that holds this package first in PYTHONPATH: the server installed beside it is started."""
-    here = str(Path(tidelog.__file__).parent.parent)
-    path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here, "PYTHONUNBUFFERED": "1"}
 
 
 def _start_somewhere(server: Server) -> None:

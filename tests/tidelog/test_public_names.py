@@ -21,11 +21,13 @@ ROOT = Path(__file__).parents[2]
 #: By module: what README.md, docs/ and docstrings name.
 NAMES = {
     "tidelog": [
-        "AsyncClient", "Batch", "Client", "Entry", "GroupInfo", "Info", "MISSING", "Missing", "NoGroupError",
-        "NoStageError", "Pending", "PendingSummary", "Published", "Span", "StaleEpochError", "StreamId", "__version__",
-        "calls",
+        "AsyncClient", "Batch", "Client", "ConflictError", "Entry", "GroupInfo", "Info", "MISSING", "Missing",
+        "NoGroupError", "NoStageError", "Pending", "PendingSummary", "Published", "Span", "StaleEpochError", "StreamId",
+        "__version__", "calls",
     ],
-    "tidelog.client": ["Client", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError"],
+    "tidelog.client": [
+        "Client", "ConflictError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError",
+    ],
     "tidelog.spark": ["native", "register"],
 }  # fmt: skip
 TESTING = ["Server", "ServerError", "free_port", "running_server", "tidelog_process", "tidelog_server"]

@@ -1,0 +1,92 @@
+"""The packed form: the record is one field, ``data``, in JSON or MessagePack, compressed with zstd if wanted.
+
+It takes what the plain form can't: nested records, lists, unions. A record type that is all of these is read by
+msgspec, or by pydantic if it is a pydantic model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import zstandard
+
+from tidelog.client.calls import Value
+from tidelog.client.entries import Entry
+from tidelog.codecs.shapes import CodecError, Shape, UndecodableError
+
+R = TypeVar("R")
+FIELD: Final = "data"
+LARGEST: Final = 512 << 20  # bytes of a record after decompression: what one bulk string may hold
+_FIELDS: Final = (FIELD,)
+
+
+class _Zstd(threading.local):
+    """A pair for each thread: neither can be used by two at a time."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor()
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+class Packed(Generic[R]):
+    """A packed codec. ``form`` is ``json`` or ``msgpack``."""
+
+    def __init__(self, shape: Shape, form: str, compressed: bool) -> None:
+        self.shape = shape
+        self.name = f"{form}+zstd" if compressed else form
+        self._write, self._parse = _pydantic(shape.type, form) if shape.pydantic else _msgspec(shape.type, form)
+        self._zstd = _Zstd() if compressed else None
+
+    def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
+        """Name and value of the entry. CodecError for a record that is not of this type."""
+        self.shape.check(record)
+        try:
+            data = self._write(record)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CodecError(f"{self.shape.title}: a record can't be written as {self.name}: {error}") from None
+        return _FIELDS, (data if self._zstd is None else self._zstd.compressor.compress(data),)
+
+    def decode(self, entry: Entry, key: bytes) -> R:
+        """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
+        data = entry.get(FIELD)
+        if data is None:
+            raise UndecodableError(key, entry, f"no field {FIELD!r}, so it was not written with the codec {self.name}")
+        try:
+            if self._zstd is not None:
+                data = self._zstd.decompressor.decompress(data, max_output_size=min(LARGEST, _size(data)))
+            made: R = self._parse(data)
+        except zstandard.ZstdError as error:
+            raise UndecodableError(key, entry, f"not compressed with zstd: {error}") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UndecodableError(key, entry, f"not a {self.shape.title} in {self.name}: {error}") from None
+        return made
+
+
+def _size(data: bytes) -> int:
+    """The size that a zstd frame gives for its content. ZstdError if it gives none, or more than LARGEST."""
+    size = zstandard.frame_content_size(data)
+    if not 0 <= size <= LARGEST:
+        raise zstandard.ZstdError(f"the frame says {size} bytes, at most {LARGEST} are taken")
+    return size
+
+
+def _msgspec(record_type: Any, form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    if form == "json":
+        return msgspec.json.Encoder().encode, msgspec.json.Decoder(record_type).decode
+    return msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(record_type).decode
+
+
+def _pydantic(model: Any, form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    if form == "json":
+        return (
+            lambda record: record.model_dump_json(by_alias=False).encode(),
+            lambda data: model.model_validate_json(data, strict=False, by_name=True, by_alias=False),
+        )
+    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+    return (
+        lambda record: encode(record.model_dump(mode="json", by_alias=False)),
+        lambda data: model.model_validate(decode(data), strict=False, by_name=True, by_alias=False),
+    )

@@ -1,0 +1,159 @@
+"""The plain form: every field of a record is a field of the entry, its value as text.
+
+    str    UTF-8            bool                   true, false
+    bytes  as they are      datetime, date, time   ISO 8601
+    int    decimal          timedelta              ISO 8601 (PT5S)
+    float  as repr()        UUID, Decimal, Enum    their text, or value
+    None   the field is left out
+
+Rule 1: records with the same types of values share a plan, so types are checked once for each combination, not for
+        each record.
+Rule 2: fields that the type does not have are skipped when an entry is read: a newer program may have added them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from tidelog.client.calls import Value
+from tidelog.client.entries import Entry
+from tidelog.codecs.shapes import CodecError, Field, Shape, UndecodableError, shown
+
+R = TypeVar("R")
+_PLANS: Final = 1000  # combinations of types that are remembered
+_SENT_AS_THEY_ARE: Final = (str, bytes, int, float)
+
+
+class _Plan(NamedTuple):
+    """How records with certain types of values are written."""
+
+    fields: tuple[str, ...]
+    steps: tuple[tuple[int, Callable[[Any], Value] | None], ...] | None  # None: the values are sent as they are
+
+
+class Plain(Generic[R]):
+    """The plain codec of a record type. CodecError if the type has no plain form."""
+
+    name = "plain"
+
+    def __init__(self, shape: Shape) -> None:
+        if shape.why_not_flat:
+            raise CodecError(f"{shape.title} has no plain form: {shape.why_not_flat}. codec='json' takes any record")
+        self.shape = shape
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._get = shape.getter() if shape.fields and not shape.mapping else None
+        self._named = {field.name: field for field in shape.fields}
+        self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it stays bytes
+            field.name.encode(): (field.name, field.kind == "bytes")
+            for field in shape.fields
+        }
+        #: Fields that are None where an entry lacks them, though the type has no default.
+        self._nulls = [field.name for field in shape.fields if field.required and field.nullable]
+
+    def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
+        """Names and values of the entry. CodecError for a record that is not of this type."""
+        self.shape.check(record)
+        kinds: tuple[Any, ...]
+        if self._get is not None:
+            names: tuple[str, ...] = ()
+            values = self._get(record)
+            kinds = tuple(map(type, values))
+        else:
+            held: dict[str, Any] = record  # type: ignore[assignment]  # checked
+            names = tuple(held)
+            values = tuple(held.values())
+            kinds = (names, *map(type, values))
+        plan = self._plans.get(kinds)
+        if plan is None:
+            plan = self._planned(names, values)
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            self._plans[kinds] = plan
+        if plan.steps is None:
+            return plan.fields, values
+        return plan.fields, tuple([values[at] if text is None else text(values[at]) for at, text in plan.steps])
+
+    def decode(self, entry: Entry, key: bytes) -> R:
+        """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
+        flat = entry.flat
+        try:
+            made: R = self.shape.made(self._values(flat[::2], flat[1::2]))
+        except UnicodeDecodeError as error:
+            raise UndecodableError(key, entry, f"{error.object!r} is not UTF-8") from None
+        except (ValueError, TypeError) as error:  # msgspec's and pydantic's ValidationErrors are ValueErrors
+            raise UndecodableError(key, entry, f"not a {self.shape.title}: {error}") from None
+        return made
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def _values(self, names: Iterable[bytes], values: Iterable[bytes]) -> dict[str, Any]:
+        value_field = self.shape.value
+        if value_field is not None:
+            raw = value_field.kind == "bytes"
+            pairs = zip(names, values, strict=True)
+            return {name.decode(): value if raw else value.decode() for name, value in pairs}
+        found: dict[str, Any] = dict.fromkeys(self._nulls)
+        read = self._read
+        for name, value in zip(names, values, strict=True):
+            known = read.get(name)
+            if known is not None:
+                found[known[0]] = value if known[1] else value.decode()
+        return found
+
+    # -- writing ---------------------------------------------------------------------------------------------
+    def _planned(self, names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:
+        """Check the types of one record's values, and say how such records are written."""
+        fields = list(self.shape.fields) if self._get is not None else [self._field(name) for name in names]
+        if self.shape.mapping:
+            missing = [field.name for field in self.shape.fields if field.required and field.name not in names]
+            if missing:
+                raise CodecError(f"{self.shape.title}: no field {missing[0]!r}")
+        kept = []
+        for at, (field, value) in enumerate(zip(fields, values, strict=True)):
+            if value is None and field.nullable:
+                continue
+            if not isinstance(value, field.accepts) or (isinstance(value, bool) and bool not in field.accepts):
+                raise CodecError(
+                    f"{self.shape.title}: the field {(names[at] if names else field.name)!r} is {field.kind},"
+                    f" not {shown(value)}"
+                )
+            kept.append((at, _writer(type(value))))
+        if not kept:
+            raise CodecError(f"{self.shape.title}: a record without a value, and an entry has at least one field")
+        written = names or tuple(field.name for field in fields)
+        direct = len(kept) == len(values) and all(text is None for _, text in kept)
+        return _Plan(tuple(written[at] for at, _ in kept), None if direct else tuple(kept))
+
+    def _field(self, name: str) -> Field:
+        if not isinstance(name, str):
+            raise CodecError(f"{self.shape.title}: a name must be str, not {shown(name)}")
+        field = self.shape.value or self._named.get(name)
+        if field is None:
+            raise CodecError(f"{self.shape.title} has no field {name!r}")
+        return field
+
+
+def _writer(kind: type) -> Callable[[Any], Value] | None:
+    """From a value of this type to what is sent; None: it is sent as it is."""
+    if kind in _SENT_AS_THEY_ARE:
+        return None
+    if kind is bool:
+        return lambda value: b"true" if value else b"false"
+    if kind in (bytearray, memoryview):
+        return bytes
+    if issubclass(kind, Enum):
+        return lambda value: _text(value.value)
+    for base in _SENT_AS_THEY_ARE:
+        if issubclass(kind, base):
+            return base.__str__ if base is str else base
+    return _text
+
+
+def _text(value: Any) -> Value:
+    plain = msgspec.to_builtins(value)
+    if isinstance(plain, bool):
+        return b"true" if plain else b"false"
+    return plain if isinstance(plain, int | float) else str(plain)

@@ -1,0 +1,174 @@
+"""What an administrator does with topics: list, show, grow, alter, trim, delete. Blocking; the program's commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.client import Client, NoGroupError
+from tidelog.client.entries import PendingSummary, StreamId
+from tidelog.topics import steps
+from tidelog.topics.facts import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
+from tidelog.topics.steps import Steps, good
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """One partition as it is now."""
+
+    key: str
+    length: int  # entries
+    first: StreamId | None
+    last: StreamId | None  # the newest ID ever given; None: nothing was ever sent
+    groups: int
+    unfinished: int  # entries that the slowest group has not finished; 0 without groups
+
+
+def names(client: Client) -> Iterator[str]:
+    """The names of all topics, in no order."""
+    for key in client.redis.scan_iter(match=f"{PREFIX}*", count=1000, _type="string"):
+        yield (key.decode() if isinstance(key, bytes) else key)[len(PREFIX) :]
+
+
+def facts_of(client: Client, name: str) -> Facts:
+    """The facts of a topic. TopicError if there is none of this name."""
+    return _read(client, name)[0]
+
+
+def partitions(client: Client, name: str, facts: Facts) -> Iterator[PartitionState]:
+    """The state of each partition, in order."""
+    for at in range(facts.partitions or 0):
+        yield steps.run(client, _state(f"{name}:{at}"))
+
+
+def lengths(name: str, facts: Facts) -> list[Call[int]]:
+    """The calls that return how many entries each partition has."""
+    return [calls.tlen(f"{name}:{at}") for at in range(facts.partitions or 0)]
+
+
+def alter(client: Client, name: str, retention: Retention) -> Facts:
+    """Replace the retention of a topic. Programs that declare another one are refused when they start."""
+    return _swap(client, name, lambda facts: replace(facts, retention=retention))
+
+
+def grow(client: Client, name: str, count: int, force: bool = False) -> Facts:
+    """Give a topic ``count`` partitions, a multiple of what it has.
+
+    A key then belongs to its old partition or to a new one. Entries stay where they are, so a key's old entries may be
+    read after its new ones: TopicError while a group has unfinished entries, unless ``force``.
+    """
+    facts = facts_of(client, name)
+    now = facts.partitions or 0
+    if not now < count <= MOST or count % now:
+        raise TopicError(f"topic {name!r} has {now} partitions: it can grow to a multiple of that, not to {count}")
+    if not force:
+        for state in partitions(client, name, facts):
+            if state.unfinished:
+                raise TopicError(
+                    f"topic {name!r} is not idle: {state.unfinished:,} entries of {state.key} are not finished. Stop"
+                    " what sends, let the processors finish, then grow; or accept that keys lose their order (--force)"
+                )
+    return _swap(client, name, lambda known: replace(known, partitions=count), expected=facts)
+
+
+def trim(client: Client, name: str) -> int:
+    """Evict what the retention gives up; returns how many entries.
+
+    With ``protect``, nothing that a group has not finished, and nothing of a partition without groups.
+    """
+    facts = facts_of(client, name)
+    return sum(steps.run(client, _trim(client, f"{name}:{at}", facts)) for at in range(facts.partitions or 0))
+
+
+def delete(client: Client, name: str) -> int:
+    """Delete a topic with all its entries and groups; returns how many partitions had any."""
+    facts, text = _read(client, name)
+    removed = 0
+    for at in range(facts.partitions or 0):
+        removed += client.redis.delete(f"{name}:{at}")
+    if not client.redis.execute_command("DELEX", key_of(name), "IFEQ", text):
+        raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: delete it again")
+    return removed
+
+
+# -- facts ---------------------------------------------------------------------------------------------------
+def _read(client: Client, name: str) -> tuple[Facts, bytes]:
+    text = client.run(Call(("GET", key_of(name)), lambda reply: reply))
+    if text is None:
+        raise TopicError(f"there is no topic {name!r}")
+    return read_facts(name, text), text
+
+
+def _swap(client: Client, name: str, change: Any, expected: Facts | None = None) -> Facts:
+    while True:
+        facts, text = _read(client, name)
+        if expected is not None and facts != expected:
+            raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: look again")
+        changed: Facts = change(facts)
+        if client.run(Call(("SET", key_of(name), changed.written(), "IFEQ", text), lambda reply: reply)) is not None:
+            return changed
+
+
+# -- one partition -------------------------------------------------------------------------------------------
+def _state(key: str) -> Steps[PartitionState]:
+    span, length, groups = good(
+        (yield [calls.tread(key, "0", 0, with_info=True), calls.tlen(key), calls.tgroup_list(key)])
+    )
+    info = span.info
+    last = info.last if info is not None and info.last != StreamId(0) else None
+    safe = yield from _finished(key, groups)
+    unfinished = 0
+    if safe is not None:
+        (unfinished,) = good((yield [calls.tcount(key, f"({safe}")]))
+    return PartitionState(key, length, info.first if info else None, last, len(groups), unfinished)
+
+
+def _finished(key: str, groups: list[Any]) -> Steps[StreamId | None]:
+    """Every group has finished all entries up to this ID. None without groups."""
+    if not groups:
+        return None
+    try:
+        pending: list[PendingSummary] = good((yield [calls.tpending(key, group.name) for group in groups]))
+    except NoGroupError:  # one ended meanwhile: ask again
+        (again,) = good((yield [calls.tgroup_list(key)]))
+        safe: StreamId | None = yield from _finished(key, again)
+        return safe
+    ends: list[StreamId] = [group.offset for group in groups]
+    ends += [_before(summary.lowest) for summary in pending if summary.lowest is not None]
+    return min(ends)
+
+
+def _before(id: StreamId) -> StreamId:  # noqa: A002 - its name everywhere else
+    return StreamId(id.ms, id.seq - 1) if id.seq else StreamId(max(0, id.ms - 1), 2**64 - 1)
+
+
+def _after(id: StreamId) -> StreamId:  # noqa: A002
+    return StreamId(id.ms, id.seq + 1) if id.seq < 2**64 - 1 else StreamId(id.ms + 1, 0)
+
+
+def _trim(client: Client, key: str, facts: Facts) -> Steps[int]:
+    kept = facts.retention
+    if kept.drops:
+        made = []
+        if kept.partition_size is not None:
+            made.append(calls.ttrim(key, count=kept.partition_size))
+        if kept.max_age_ms is not None:
+            made.append(calls.ttrim(key, ms=kept.max_age_ms))
+        return sum(good((yield made)))
+    length, groups = good((yield [calls.tlen(key), calls.tgroup_list(key)]))
+    safe = yield from _finished(key, groups)
+    if safe is None:
+        return 0
+    border = StreamId(0)  # entries below it go
+    if kept.partition_size is not None and length > kept.partition_size:
+        (first_kept,) = good((yield [calls.tseek(key, "0", length - kept.partition_size + 1)]))
+        border = max(border, first_kept or border)
+    if kept.max_age_ms is not None:
+        seconds, micros = client.redis.time()
+        border = max(border, StreamId(max(0, seconds * 1000 + micros // 1000 - kept.max_age_ms)))
+    border = min(border, _after(safe))
+    (evicted,) = good((yield [calls.ttrim(key, before=border)])) if border > StreamId(0) else (0,)
+    return int(evicted)
