@@ -12,6 +12,7 @@ and ``space``. ``long``, ``replication``, ``spark``, ``report`` and ``pending_me
     load            redis-benchmark, and requests over a raw socket whose replies are counted
     long            ``scripts/bench --long``
     measured        which tidelog is measured: an installed one, or the checkout
+    peers           worker libraries over Redis, measured beside ours
     pending_memory  memory and time of pending messages, without a server
     plot            ``--plot``: ratios on a log axis
     polling         clients that ask again and again; streams that are kept short
