@@ -7,7 +7,7 @@ running server through its parts: ``ctx.server.clients``, ``ctx.server.config`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from commands.acl.denials import Denials
@@ -20,44 +20,48 @@ class Chunks:
     """A streamed reply: ``pieces`` yields encoded bytes; ``close()`` releases what they need.
 
     The connection takes the next piece when the socket's buffer has room. So memory is bounded: a piece has about
-    ``stream-node-max-bytes`` at most.
+    ``stream-node-max-bytes`` at most. ``held``: bytes of memory that it takes until it is sent, roughly.
     """
 
-    __slots__ = ("close", "pieces")
+    __slots__ = ("close", "held", "pieces")
 
-    def __init__(self, pieces: Iterator[bytes], close: Callable[[], None]) -> None:
+    def __init__(self, pieces: Iterator[bytes], close: Callable[[], None], held: int = 0) -> None:
         self.pieces = pieces
         self.close = close
+        self.held = held
 
 
 class Block:
-    """Returned if the client must wait until ``key`` has news. Subclasses make the reply.
+    """Returned if the client must wait until one of ``keys`` has news. Subclasses make the reply.
 
-    ``group`` is None for a plain reader, else the group whose queue it joins. ``timeout_reply`` is sent at
-    ``deadline`` (ms since epoch; 0: never).
+    ``keys``: at least one, none twice. ``group``: which group of each of these streams the client waits for, None for
+    none. ``in_turn``: it takes what it is served from the others of its group, so that they are served one after
+    another, in the order in which they blocked; else everyone is served. ``timeout_reply`` is sent at ``deadline`` (ms
+    since epoch; 0: never).
     """
 
-    __slots__ = ("deadline", "group", "key", "timeout_reply")
+    __slots__ = ("deadline", "group", "in_turn", "keys", "timeout_reply")
 
-    def __init__(self, key: bytes, group: bytes | None, deadline: int, timeout_reply: bytes) -> None:
-        self.key = key
+    def __init__(
+        self, keys: Sequence[bytes], group: bytes | None, in_turn: bool, deadline: int, timeout_reply: bytes
+    ) -> None:  # fmt: skip
+        self.keys = keys
         self.group = group
+        self.in_turn = in_turn
         self.deadline = deadline
         self.timeout_reply = timeout_reply
 
-    def serve(self, ctx: Context) -> bytes | Chunks | None:
-        """The reply, or None to go on waiting. Called when the key is signalled, and at wake_at().
+    def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
+        """The reply, or None to go on waiting. Called when ``key`` is signalled, and when a message of its group falls
+        due. Where it returns None it has looked at no other key.
 
         Raises CommandError, which ends the wait.
         """
         raise NotImplementedError
 
-    def wake_at(self, ctx: Context) -> int | None:  # noqa: ARG002
-        """When the next message of the group falls due, in ms since epoch; None if none does."""
-        return None
-
     def same(self, other: Block) -> bool:  # noqa: ARG002
-        """Whether serve() of both returns the same now. ``other``: of a plain reader with the same key and protocol."""
+        """Whether serve() of both returns the same now. ``other``: also waits for one key without a group, the same
+        one, with the same protocol."""
         return False
 
 
@@ -96,22 +100,29 @@ def _never() -> bytes | None:
     return None
 
 
+def _nothing() -> None:
+    """Nothing is held that has to be released."""
+
+
 class Slices:
     """Returned if a command has more to do than other clients should wait for: their commands run between its slices.
 
     ``step(ctx)`` does the next slice, of some milliseconds at most. It returns the reply with the last one, else None,
     and raises CommandError to end. A command that has begun is finished, even if its client is gone. Until then no
-    other command of the client runs. ``writes``: whether slices change data, which only a leader may. Inside EXEC all
-    slices are done at once.
+    other command of the client runs. ``writes``: whether slices change data, which only a leader may. ``close()``
+    releases what it holds if it ends without a reply. Inside EXEC all slices are done at once.
 
     For the data, such a command is a row of shorter ones: others see what the slices so far have done.
     """
 
-    __slots__ = ("step", "writes")
+    __slots__ = ("close", "step", "writes")
 
-    def __init__(self, step: Callable[[Context], bytes | Chunks | None], writes: bool) -> None:
+    def __init__(
+        self, step: Callable[[Context], bytes | Chunks | None], writes: bool, close: Callable[[], None] = _nothing
+    ) -> None:
         self.step = step
         self.writes = writes
+        self.close = close
 
 
 Reply = bytes | Chunks | Block | Await | Slices
@@ -327,7 +338,7 @@ class StatsPart(Protocol):
 
     def info(self, sections: list[str]) -> str: ...
     def ready(self, sections: list[str]) -> bool:
-        """Prepare info() for these sections, for some milliseconds. True once it costs little."""
+        """Prepare info() for these sections, and memory(), for some milliseconds. True once they cost little."""
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
     def memory(self) -> dict[str, int]:

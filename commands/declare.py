@@ -51,6 +51,8 @@ BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[byt
 # The position of the key after a token, where a search for the word could be misled by arguments that look like it; 0
 # if there is none.
 KeyAfterToken = Callable[[Sequence[bytes]], int]
+# The number of the key spec that holds for a call, where each form of a command has keys in other places.
+KeySpecOf = Callable[[Sequence[bytes]], int]
 # Keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
@@ -91,8 +93,9 @@ class Command:
 
     __slots__ = (
         "acl_categories", "adds", "args", "arity", "batch", "called", "calls", "channels", "complexity", "failed",
-        "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_specs", "last", "name",
-        "reaches", "reads", "rejected", "since", "step", "subcommands", "traits", "usec", "write", "writes",
+        "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_spec_of",
+        "key_specs", "last", "name", "reaches", "reads", "rejected", "since", "step", "subcommands", "traits", "usec",
+        "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +132,7 @@ class Command:
         self.adds: Callable[[list[bytes]], bool] | None = None  # whether a denyoom call adds data; None: all do
         self.reads: Callable[[list[bytes]], bool] | None = None  # whether a call reads what its keys hold; None: all do
         self.key_after_token: KeyAfterToken | None = None
+        self.key_spec_of: KeySpecOf | None = None  # None: all hold
         self.reaches: Reaches | None = None
         self.channels = ""  # which arguments are channels: first, all, or all as patterns; "": none
         self.traits = traits
@@ -163,7 +167,8 @@ class Command:
     def keys(self, argv: Sequence[bytes]) -> list[tuple[int, KeySpec]]:
         """Where the keys are in argv, each with its spec."""
         found: list[tuple[int, KeySpec]] = []
-        for spec in self.key_specs:
+        specs = self.key_specs if self.key_spec_of is None else (self.key_specs[self.key_spec_of(argv)],)
+        for spec in specs:
             if spec.keyword and self.key_after_token is not None:
                 at = self.key_after_token(argv)
                 if at:
@@ -211,15 +216,17 @@ def command(
     arity: int | None = None, acl: str = "", traits: str = "", writes: Callable[[list[bytes]], bool] | None = None,
     reads: Callable[[list[bytes]], bool] | None = None, key_after_token: KeyAfterToken | None = None,
     reaches: Reaches | None = None, channels: str = "", adds: Callable[[list[bytes]], bool] | None = None,
+    key_spec_of: KeySpecOf | None = None,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
     """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand, which makes its container, too.
 
     ``flags``, ``traits`` and ``acl`` (categories that follow neither from the flags nor from the group) are
     space-separated. ``arity`` overrides that of the argument tree. ``writes(argv)``: whether a call of a write command
     changes data; without it, all calls do. ``reads(argv)``: whether a call of a command whose keys have the flag ACCESS
-    reads what they hold; without it, all calls do. ``key_after_token``, ``reaches``: see these types. ``channels``:
-    which arguments name channels of pub/sub, ``first``, ``all``, or ``patterns`` for patterns only. ``adds(argv)``:
-    whether a call of a denyoom command adds data; without it, all calls do. The first docstring line is the summary.
+    reads what they hold; without it, all calls do. ``key_after_token``, ``key_spec_of``, ``reaches``: see these types.
+    ``channels``: which arguments name channels of pub/sub, ``first``, ``all``, or ``patterns`` for patterns only.
+    ``adds(argv)``: whether a call of a denyoom command adds data; without it, all calls do. The first docstring line is
+    the summary.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -231,6 +238,7 @@ def command(
         )  # fmt: skip
         declared.reads, declared.adds = reads, adds
         declared.key_after_token, declared.reaches, declared.channels = key_after_token, reaches, channels
+        declared.key_spec_of = key_spec_of
         _register(declared)
         return handler
 

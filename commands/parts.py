@@ -37,6 +37,8 @@ class Parts:
 
 class IdParts:
     """IDs: all are parsed before the first is handled, so a malformed one changes nothing. One given twice counts once.
+
+    What was seen is in many small sets: a large one takes long to grow and to free.
     """
 
     __slots__ = ("_parts", "_raws", "_seen", "_texts")
@@ -44,17 +46,22 @@ class IdParts:
     def __init__(self, texts: list[bytes], handle: Handle) -> None:
         self._texts = texts  # is emptied
         self._raws: list[bytes] = []
-        self._seen: set[bytes] = set()
+        self._seen: list[set[bytes]] = [set() for _ in range(max(1, len(texts) // AT_ONCE))]
         self._parts = Parts(self._raws, handle)
 
     def step(self, ctx: Context) -> bytes | None:
         texts, seen = self._texts, self._seen
         if not texts:
+            if seen:
+                seen.pop()
             return self._parts.step(ctx)
-        part = [raw for raw in raw_ids(texts[-AT_ONCE:]) if raw not in seen]
+        sets, add = len(seen), self._raws.append
+        for raw in raw_ids(texts[-AT_ONCE:]):
+            found = seen[hash(raw) % sets]
+            if raw not in found:
+                found.add(raw)
+                add(raw)
         del texts[-AT_ONCE:]
-        self._raws += part
-        seen.update(part)
         return None
 
 
@@ -85,7 +92,7 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
                 size += len(item)
         if size <= PIECE_BYTES:
             return top + b"".join([null if item is None else reply.bulk(item) for item in items])
-    return Chunks(_pieces(top, items, null), _nothing)
+    return Chunks(_pieces(top, items, null), _nothing, 8 * len(items))
 
 
 def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Final
 from commands.declare import TABLE, all_commands
 
 _MODULES: Final = (
-    "streams.append", "streams.groups", "streams.range", "streams.read", "streams.staging",
+    "streams.append", "streams.groups", "streams.range", "streams.read", "streams.staging", "streams.wait",
     "keys.expiry", "keys.keys", "keys.strings", "keys.transactions",
     "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
     "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server",

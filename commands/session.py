@@ -24,6 +24,7 @@ class TransportStats:
     reading: bool = True
     writing: bool = False  # the socket's buffer is full
     paused: bool = False  # a command is held back by CLIENT PAUSE or a FAILOVER
+    wait: int = 0  # bytes that its wait for many streams takes
 
 
 class Transport(Protocol):

@@ -173,6 +173,10 @@ def no_group(key: bytes, group: bytes) -> CommandError:
     return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
 
 
+def too_many_keys(command: str, keys: int, most: int) -> CommandError:
+    return CommandError(f"ERR {command} takes at most {most} keys in one call, not {keys}")
+
+
 def no_stage(name: bytes) -> CommandError:
     return CommandError(f"NOSTAGE No such stage '{show(name)}'")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Final
 
 from commands.declare import all_commands
 from respserver.clients.clients import Clients
@@ -25,6 +26,8 @@ from respserver.observe.stats import Counters
 from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
 from respserver.upkeep.checkpoints import Checkpoints
+
+RECOUNTED: Final = 2000  # groups that are looked at together: some milliseconds
 
 
 class Reporting:
@@ -57,7 +60,10 @@ class Reporting:
         return info.render(self._stats(), sections)
 
     def ready(self, sections: list[str]) -> bool:
-        """Look at some of the streams, if INFO with these sections sums them up. True once info() costs little."""
+        """Look at some of the groups that changed, and at some of the streams if INFO with these sections sums them up.
+        True once info() costs little."""
+        if not self._data.ks.recount(RECOUNTED):
+            return False
         if sections and info.SUMS.isdisjoint(sections):
             return True
         return self._walk.more(self._data.ks)

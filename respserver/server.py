@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -70,6 +71,7 @@ class Server:
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
         self._cron: asyncio.TimerHandle | None = None
         self._waker: asyncio.TimerHandle | None = None
+        self._expirer: asyncio.TimerHandle | None = None
         self._wake_at = 0  # mono ms
 
         self.counters = Counters()
@@ -213,20 +215,38 @@ class Server:
     # -- time ------------------------------------------------------------------------------------------------
     def _on_cron(self) -> None:
         self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
+        self._guarded(self.on_time)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            self.on_time()
+            work()
         except MemoryError:
             self.exhaustion.end("doing the periodic work")
-        except Exception as error:  # noqa: BLE001 - logged; the server goes on
+        except Exception as error:  # noqa: BLE001 - logged with its trace; the server goes on
             self.logger.trace("Bug in the periodic work", error)
+
+    def _expire(self) -> None:
+        """End what is over. While there is more, go on after a pause as long as the work took: at most half of the time
+        goes into it, a few milliseconds at a time."""
+        self._expirer = None
+        more = True
+        while more and not self.gates.loading and self.ticks.writable and not (self.data.follower or self.data.frozen):
+            began = time.perf_counter()
+            more = expiry.run(self.data.ks, self.clock.now()) >= expiry.AT_ONCE
+            if more and not self._by_hand:
+                pause = time.perf_counter() - began
+                self._expirer = self._loop.call_later(pause, self._guarded, self._expire)
+                break
+        if self.data.ks.log or self.data.ks.ready:
+            self.ticks.queue()
 
     def on_time(self) -> None:
         """The periodic work, ``hz`` times a second."""
         now, mono = self.clock.now(), self.clock.mono()
         if self.gates.loading:
             return
-        if self.ticks.writable and not self.data.follower and not self.data.frozen:
-            expiry.run(self.data.ks, now)
+        if self._expirer is None:
+            self._expire()
         self.blocking.wake(now, mono)
         self.ticks.on_time()
         self.pauses.on_time(now)
@@ -302,7 +322,7 @@ class Server:
         self.slicing.finish_all()
         if not now:
             await self.roles.let_catch_up()
-        for timer in (self._cron, self._waker):
+        for timer in (self._cron, self._waker, self._expirer):
             if timer is not None:
                 timer.cancel()
         self.tick()

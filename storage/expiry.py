@@ -16,11 +16,14 @@ from storage.keyspace import Keyspace
 from storage.stages import publish
 from storage.stream import Stream
 
-AT_ONCE: Final = 2000  # timers per run
+AT_ONCE: Final = 1000  # timers per run: some milliseconds
 
 
 def run(ks: Keyspace, now: int) -> int:
-    """End what is over at ``now`` (ms since epoch); returns the work done, in timers and messages."""
+    """End what is over at ``now`` (ms since epoch); returns the work done, in timers and messages.
+
+    If that is at least AT_ONCE, there may be more.
+    """
     seen = 0
     while seen < AT_ONCE:
         item = ks.timers.take(now)

@@ -434,12 +434,18 @@ class Keyspace:
     # -- stats -----------------------------------------------------------------------------------------------
     def stream_bytes(self) -> int:
         """Bytes of memory that streams and groups take, by estimate. O(groups that changed since the last call)."""
-        for group in self._recount:
+        self.recount(len(self._recount))
+        return self.pool.bytes + self._stream_keys + self._group_bytes
+
+    def recount(self, limit: int) -> bool:
+        """Look at the memory of so many groups that changed since the last look; True if no others are left."""
+        changed = self._recount
+        for _ in range(min(limit, len(changed))):
+            group, _ = changed.popitem()
             size = group.memory_bytes()
             self._group_bytes += size - group.counted
             group.counted, group.recount = size, False
-        self._recount.clear()
-        return self.pool.bytes + self._stream_keys + self._group_bytes
+        return not changed
 
     def memory_bytes(self) -> int:
         """Bytes of memory that the whole content takes, without the cache of nodes; see stream_bytes()."""

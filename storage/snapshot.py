@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodeStore
+
+SNAPSHOT_BYTES: Final = 1000  # of the objects
 
 
 class Snapshot:
@@ -41,6 +44,26 @@ class Snapshot:
         if self._view is not None:
             self._view.release()
             self._view = None
+
+    @property
+    def end(self) -> int:
+        """The ordinal after the last entry."""
+        return self._hi
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, roughly, without the nodes that it shares with the stream."""
+        return SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._tail is None else self._tail.size)
+
+    def end_at(self, hi: int) -> None:
+        """Leave out the entries from ordinal ``hi`` on. At least one must be left."""
+        tail, borders = self._tail, self._borders
+        if tail is not None and hi < self._hi:
+            left = len(tail) - (self._hi - hi)
+            self._tail = tail.part(0, left) if left > 0 else None
+        while len(borders) > 1 and borders[-2] >= hi:
+            borders.pop()
+        self._hi = hi
 
     def forward(self) -> Iterator[bytes]:
         """The range's wire, oldest entry first."""

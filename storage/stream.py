@@ -369,16 +369,16 @@ class Stream:
 
         The second value frees what the snapshot pins; so does reading the first one to the end.
         """
-        snapshot = self._snapshot(lo, hi)
+        snapshot = self.snapshot(lo, hi)
         return snapshot.forward(), snapshot.close
 
     def pieces_reverse(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
         """The same, newest entry first."""
-        snapshot = self._snapshot(lo, hi)
+        snapshot = self.snapshot(lo, hi)
         return snapshot.backward(), snapshot.close
 
-    def _snapshot(self, lo: int, hi: int) -> Snapshot:
-        """Copies arrays of O(nodes in the range); everything else is O(nodes not yet stored)."""
+    def snapshot(self, lo: int, hi: int) -> Snapshot:
+        """The caller closes it. Copies arrays of O(nodes in the range); everything else is O(nodes not yet stored)."""
         index, first = self._index, self._tail_ord
         at = stop = 0  # positions of the sealed nodes of the range
         if lo < min(hi, first):
@@ -390,7 +390,7 @@ class Stream:
             borders.append(self._end(stop - 1))
         tail = None
         if self._tail is not None and hi > max(lo, first):
-            tail = self._tail.freeze(max(lo - first, 0), hi - first)
+            tail = self._tail.part(max(lo - first, 0), hi - first)
         ids = index.ms[at:stop], index.seq[at:stop]
         return Snapshot(self.sid, lo, hi, self.pool.cache, self.pool.store.pin(), borders, ids, blobs, tail)
 

@@ -33,7 +33,7 @@ def transport_stats(session: Session) -> TransportStats:
 
 def client_bytes(stats: TransportStats) -> int:
     """An estimate of a client's memory in bytes, without the commands that wait for EXEC."""
-    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_queued + stats.output_buffered
+    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_queued + stats.output_buffered + stats.wait
 
 
 def queued_bytes(session: Session) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from commands.context import Context, Reply
+from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
@@ -39,6 +40,19 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
 @_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")
 def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
     """Return stats of the server's memory, in bytes unless the name says otherwise."""
+    return _when_ready(ctx, _stats)
+
+
+def _when_ready(ctx: Context, answer: Callable[[Context], bytes]) -> Reply:
+    """The reply; many groups that changed since the last one are looked at in slices."""
+
+    def step(ctx: Context) -> bytes | None:
+        return answer(ctx) if ctx.server.stats.ready(["memory"]) else None
+
+    return step(ctx) or Slices(step, False)
+
+
+def _stats(ctx: Context) -> bytes:
     m = ctx.server.stats.memory()
     used, keys = m["used"], m["keys"]
     rows: list[tuple[str, int | float]] = [
@@ -65,6 +79,10 @@ def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
 @_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")
 def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     """Describe in words what the memory is used for."""
+    return _when_ready(ctx, _words)
+
+
+def _words(ctx: Context) -> bytes:
     m = ctx.server.stats.memory()
     text = (
         f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "

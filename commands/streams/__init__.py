@@ -9,4 +9,5 @@
     replies    ranges of entries as replies, built or streamed
     rows       FIELDS and VALUES: many entries in one command
     staging    TSTAGE, TPUBLISH, TDROP
+    wait       TWAIT
 """

@@ -10,17 +10,22 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.streams.readargs import Position, ReadOptions
-from commands.streams.replies import entries_reply, info_element
+from commands.streams.replies import entries_reply, info_element, joined
 from resp import errors
 from resp import reply as encode
+from storage import records
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.overdue import drop_overdue
 from storage.keyspace import Keyspace
+from storage.place import Place
+from storage.snapshot import Snapshot
 from storage.stream import Stream
 from storage.timers import NEVER
 
-DUE_AT_ONCE: Final = 1000  # due messages in a slice; a reader that waited gets at most so many
+# A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds.
+DUE_AT_ONCE: Final = 1000  # due messages
+NEW_AT_ONCE: Final = 5000  # new entries with RETRY
 
 
 class GroupRead(Block):
@@ -29,21 +34,16 @@ class GroupRead(Block):
     __slots__ = ("name", "options")
 
     def __init__(self, key: bytes, deadline: int, null: bytes, options: ReadOptions) -> None:
-        super().__init__(key, options.group, deadline, null)
+        super().__init__((key,), options.group, True, deadline, null)
         self.name = options.group
         self.options = options
 
-    def serve(self, ctx: Context) -> bytes | Chunks | None:
-        stream = ctx.ks.stream(self.key, ctx.now)
+    def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
+        stream = ctx.ks.stream(key, ctx.now)
         group = stream.groups.get(self.name) if stream is not None else None
         if stream is None or group is None:
-            raise errors.no_group(self.key, self.name)
-        return _serve_group(ctx, self.key, self.options, stream, group, False, ctx.now, [])
-
-    def wake_at(self, ctx: Context) -> int | None:
-        stream = ctx.ks.keys.get(self.key)
-        group = stream.groups.get(self.name) if isinstance(stream, Stream) else None
-        return group.pending.next_due() if group is not None else None
+            raise errors.no_group(key, self.name)
+        return _serve_group(ctx, key, self.options, stream, group, False)
 
 
 def read_group(ctx: Context, key: bytes, position: Position, options: ReadOptions) -> Reply:
@@ -68,51 +68,118 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
         effects.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
     else:
         group.touch(now)
-    if options.count > DUE_AT_ONCE and group.pending.due_at(now) >= DUE_AT_ONCE:
-        return Slices(DueSlices(key, options, group, now).step, True)
-    reply = _serve_group(ctx, key, options, stream, group, options.block < 0, now, [])
+    if options.count > DUE_AT_ONCE and _is_long(stream, group, options, now):
+        read = ReadSlices(key, options, group, now)
+        return Slices(read.step, True, read.close)
+    reply = _serve_group(ctx, key, options, stream, group, options.block < 0)
     if reply is not None:
         return reply
     null = encode.null_array(ctx.session.proto)
     return null if ctx.in_exec else GroupRead(key, options.deadline(now), null, options)
 
 
-class DueSlices:
-    """A read of many due messages: they are delivered in slices, and the reply comes with the last one."""
+def _is_long(stream: Stream, group: Group, options: ReadOptions, now: int) -> bool:
+    """Whether others shall have their turn while the messages of a large count are delivered."""
+    if group.pending.due_at(now) >= DUE_AT_ONCE:
+        return True
+    new = min(options.count, stream.next_ord - effects.cursor(stream, group))
+    return new > _at_once(new, options)
 
-    __slots__ = ("_group", "_key", "_moment", "_options", "_sent")
+
+def _at_once(count: int, options: ReadOptions) -> int:
+    """How many of ``count`` new entries are delivered in one step: without RETRY the number doesn't matter."""
+    return NEW_AT_ONCE if count > NEW_AT_ONCE and options.flags & records.HAS_RETRY else count
+
+
+class ReadSlices:
+    """A read of many messages: they are delivered in slices, and the reply comes with the last one.
+
+    First those that were due when the command ran, then the new entries that were there when it came to these. If
+    something else moves the group's offset meanwhile, another reader or TGROUP SETID, the read ends there. The reply's
+    entries are those that were delivered, even if they are evicted before it is sent.
+    """
+
+    __slots__ = ("_begun", "_elements", "_group", "_key", "_moment", "_new", "_next", "_options", "_parts", "_snapshot")
 
     def __init__(self, key: bytes, options: ReadOptions, group: Group, moment: int) -> None:
         self._key = key
         self._options = options
         self._group = group
         self._moment = moment  # of the command: what falls due later, maybe once more, is left for the next one
-        self._sent: list[bytes] = []
+        self._parts: list[bytes] = []  # of the reply: the due messages delivered so far
+        self._elements = 0  # in these parts
+        self._begun = False  # with new entries
+        self._new = 0  # new entries delivered so far
+        self._next = 0  # ordinal of the next one
+        self._snapshot: Snapshot | None = None  # of new entries
 
-    def step(self, ctx: Context) -> bytes | Chunks | None:
+    def close(self) -> None:
+        """There will be no reply."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+
+    def step(self, ctx: Context) -> Chunks | None:
         key, options, group = self._key, self._options, self._group
         stream = ctx.ks.stream(key, ctx.now)
         if stream is None or stream.groups.get(options.group) is not group:
             raise errors.no_group(key, options.group)
-        left = options.count - len(self._sent)
-        due, gone, wires = _due(ctx.ks, key, min(left, DUE_AT_ONCE), stream, group, self._moment)
-        if not due:
-            return _serve_group(ctx, key, options, stream, group, True, self._moment, self._sent)
         group.touch(ctx.now)
+        if not self._begun and self._redeliver(ctx, stream):
+            return None
+        return None if self._deliver(ctx, stream) else self._reply(ctx, stream)
+
+    def _redeliver(self, ctx: Context, stream: Stream) -> bool:
+        """Deliver some due messages; False if there are no more."""
+        key, options, group = self._key, self._options, self._group
+        most = min(options.count - self._elements, DUE_AT_ONCE)
+        due, gone, wires = _due(ctx.ks, key, most, stream, group, self._moment)
+        if not due:
+            return False
+        self._elements += len(due)
         null = encode.null_array(ctx.session.proto)
-        self._sent += [null if wire is None else wire for wire in wires]
+        self._parts.append(b"".join([null if wire is None else wire for wire in wires]))
         _deliver(ctx, key, options, stream, group, group.offset, [], due, gone)
-        return None
+        return True
+
+    def _deliver(self, ctx: Context, stream: Stream) -> bool:
+        """Deliver some new entries; False if there are no more."""
+        group = self._group
+        lo = effects.cursor(stream, group)
+        if not self._begun:
+            self._begun, self._next = True, lo
+            end = min(lo + self._options.count - self._elements, stream.next_ord)
+            if lo < end:
+                self._snapshot = stream.snapshot(lo, end)
+            if group.offset < stream.evicted_to:  # [17] (a)
+                self._parts.insert(0, encode.null_array(ctx.session.proto))
+                self._elements += 1
+                if lo >= end:
+                    _deliver(ctx, self._key, self._options, stream, group, stream.evicted_to, [], [], {})
+        if self._snapshot is None or lo != self._next:
+            return False
+        end = self._snapshot.end
+        hi = lo + _at_once(end - lo, self._options)
+        _deliver_new(ctx, self._key, self._options, stream, group, stream.place(lo), hi, [], {})
+        self._new += hi - lo
+        self._next = hi
+        return hi < end
+
+    def _reply(self, ctx: Context, stream: Stream) -> Chunks:
+        parts, snapshot = self._parts, self._snapshot
+        if self._options.with_info:
+            parts.insert(0, info_element(stream, ctx.session.proto))
+            self._elements += 1
+        if snapshot is not None:
+            snapshot.end_at(self._next)
+        return joined(self._elements + self._new, parts, snapshot)
 
 
 def _serve_group(
-    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool, moment: int,
-    sent: list[bytes],
+    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool
 ) -> bytes | Chunks | None:  # fmt: skip
     """The reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
 
-    What is delivered moves the group's offset and is added to its pending list. ``moment``: messages that are due then
-    are delivered; ``sent``: those that slices before this one have delivered.
+    What is delivered moves the group's offset and is added to its pending list.
     """
     ks, now, proto = ctx.ks, ctx.now, ctx.session.proto
     group.touch(now)
@@ -120,34 +187,47 @@ def _serve_group(
         if options.with_info:
             return b"*1\r\n" + info_element(stream, proto)
         return encode.EMPTY_ARRAY
-    count = options.count - len(sent)
+    count = options.count
     most = min(count, DUE_AT_ONCE)
-    due, gone, old = _due(ks, key, most, stream, group, moment)
+    due, gone, old = _due(ks, key, most, stream, group, now)
     lo = effects.cursor(stream, group)
     hi = min(lo + count - len(due), stream.next_ord)
+    if hi - lo > NEW_AT_ONCE:
+        hi = lo + _at_once(hi - lo, options)
     if len(due) == most < count:  # there may be more: new entries come after all of them
         hi = lo
     if lo >= hi and not due and not anyway:
         return None
     overtaken = group.offset < stream.evicted_to  # [17] (a)
     place = stream.place(lo) if lo < hi else None
-    new = stream.raw_ids(place, hi) if place is not None else []
-    offset = int.from_bytes(new[-1], "big") if new else max(group.offset, stream.evicted_to)
     parts: list[bytes] = []
     if options.with_info:
         parts.append(info_element(stream, proto))
     null = encode.null_array(proto)
     if overtaken:
         parts.append(null)
-    parts += sent
     if old:
         parts += [null if wire is None else wire for wire in old]
-    reply = entries_reply(len(parts) + len(new), b"".join(parts), stream, place, hi)
-    if due or new or overtaken:
-        _deliver(ctx, key, options, stream, group, offset, new, due, gone)
-        if new:
-            group.cursor, group.cursor_of = hi, offset
+    reply = entries_reply(len(parts) + max(hi - lo, 0), b"".join(parts), stream, place, hi)
+    if place is not None:
+        _deliver_new(ctx, key, options, stream, group, place, hi, due, gone)
+    elif due or overtaken:
+        _deliver(ctx, key, options, stream, group, max(group.offset, stream.evicted_to), [], due, gone)
     return reply
+
+
+def _deliver_new(
+    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, place: Place, hi: int,
+    due: list[int], gone: dict[int, None],
+) -> None:  # fmt: skip
+    """Make the effect of a read of the entries from ``place`` to before ``hi``, and of due messages."""
+    if options.flags & records.HAS_RETRY:
+        new = stream.raw_ids(place, hi)
+        offset = int.from_bytes(new[-1], "big")
+    else:  # nothing becomes pending
+        new, offset = [], stream.id_at(hi - 1)
+    _deliver(ctx, key, options, stream, group, offset, new, due, gone)
+    group.cursor, group.cursor_of = hi, offset
 
 
 def _deliver(
@@ -168,15 +248,28 @@ def _due(
     ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int
 ) -> tuple[list[int], dict[int, None], list[bytes | None]]:
     """Messages that are due, at most ``count``: all IDs, the IDs of evicted ones, and the entries (None if evicted)."""
+    ids = _due_ids(ks, key, count, stream, group, now)
+    if not ids:
+        return [], {}, []
+    wires = [stream.find(entry_id) for entry_id in ids]
+    gone = {entry_id: None for entry_id, wire in zip(ids, wires, strict=True) if wire is None}
+    return ids, gone, wires
+
+
+def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int) -> list[int]:
     soonest = group.pending.next_due()
     if soonest is None or soonest > now:
-        return [], {}, []
+        return []
     leaves = group.pending.next_drop()
     if leaves is not None and leaves <= now:
         drop_overdue(ks, key, stream, group, now)  # [24]: expired ones are dropped first
     # after a rewind, messages after the offset are delivered as new entries; not twice in one read
     passed = max(group.offset, stream.evicted_to)
-    ids = [entry_id for entry_id in group.pending.due(now, count) if entry_id <= passed]
-    wires = [stream.find(entry_id) for entry_id in ids]
-    gone = {entry_id: None for entry_id, wire in zip(ids, wires, strict=True) if wire is None}
-    return ids, gone, wires
+    return [entry_id for entry_id in group.pending.due(now, count) if entry_id <= passed]
+
+
+def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
+    """Whether a TREAD for the group would return an entry, or the null of one that is due and evicted."""
+    if group.offset < stream.last_id and stream.first_ord < stream.next_ord:
+        return True
+    return bool(_due_ids(ks, key, 1, stream, group, now))

@@ -90,12 +90,12 @@ class PlainRead(Block):
     __slots__ = ("options", "position")
 
     def __init__(self, key: bytes, deadline: int, null: bytes, position: Position, options: ReadOptions) -> None:
-        super().__init__(key, None, deadline, null)
+        super().__init__((key,), None, False, deadline, null)
         self.position = position
         self.options = options
 
-    def serve(self, ctx: Context) -> bytes | Chunks | None:
-        return _serve_plain(ctx, self.position, self.options, ctx.ks.stream(self.key, ctx.now), False)
+    def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
+        return _serve_plain(ctx, self.position, self.options, ctx.ks.stream(key, ctx.now), False)
 
     def same(self, other: Block) -> bool:
         if not isinstance(other, PlainRead):

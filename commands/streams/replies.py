@@ -11,6 +11,7 @@ from resp.reply import array_header
 from storage.entries import COUNTS
 from storage.ids import format_id
 from storage.place import Place
+from storage.snapshot import Snapshot
 from storage.stream import Stream
 
 STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
@@ -30,8 +31,8 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place |
     lo = place.ordinal
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
-    pieces, close = stream.pieces(lo, hi)
-    return Chunks(_after(top + head, pieces), close)
+    snapshot = stream.snapshot(lo, hi)
+    return Chunks(_after([top, head], snapshot.forward()), snapshot.close, snapshot.memory_bytes + len(head))
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
@@ -39,8 +40,21 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
     top = array_header(hi - lo)
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, *stream.read_reverse(lo, hi)))
-    pieces, close = stream.pieces_reverse(lo, hi)
-    return Chunks(_after(top, pieces), close)
+    snapshot = stream.snapshot(lo, hi)
+    return Chunks(_after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes)
+
+
+def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
+    """An array of ``count`` elements: those in ``parts``, encoded, then the entries in ``snapshot``; streamed."""
+    head = [array_header(count), *parts]
+    held = sum(map(len, parts))
+    if snapshot is None:
+        return Chunks(iter(head), _nothing, held)
+    return Chunks(_after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held)
+
+
+def _nothing() -> None:
+    """Nothing is held that has to be released."""
 
 
 def info_element(stream: Stream | None, proto: int) -> bytes:
@@ -51,8 +65,8 @@ def info_element(stream: Stream | None, proto: int) -> bytes:
     return b"*2\r\n" + first + encode.bulk(format_id(stream.last_id))
 
 
-def _after(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _after(head: list[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
     first = next(pieces, b"")  # if it is damaged, the reply can still be an error
-    yield head
+    yield from head
     yield first
     yield from pieces

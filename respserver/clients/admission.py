@@ -83,8 +83,8 @@ class Admission:
             conn.decoder.limit(self._config.proto_max_bulk_len, self._config.client_query_buffer_limit)
 
     def on_time(self, now: int, mono: int) -> None:
-        """Called ``hz`` times a second: close clients that don't take their replies, and idle ones (``timeout``). With
-        ``maxmemory``, note the memory of all.
+        """Called ``hz`` times a second: close clients that don't take their replies, that have gone unnoticed, and idle
+        ones (``timeout``). With ``maxmemory``, note the memory of all.
 
         Each client is examined at least once a second. To examine 10,000 at once would take milliseconds.
         ``now``: ms since epoch. ``mono``: ms, monotonic.
@@ -98,6 +98,8 @@ class Admission:
                 self._clients.note(session, IDLE_CLIENT_BYTES + conn.waiting_bytes())
             if conn.soft_since:
                 conn.check_output_limit()
+            if conn.wait is not None and not conn.reading:
+                conn.look_for_eof()
             if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
                 conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
             if idle and now - session.last_active > idle and not _may_idle(session, conn):

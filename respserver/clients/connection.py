@@ -15,6 +15,7 @@ closed.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -56,12 +57,14 @@ class Wait:
     """The wait of a client for its command.
 
     ``firm``: it ends with the command only, not with CLIENT UNBLOCK, nor when the client shuts down its side.
+    ``bytes``: what it takes of memory, if that is worth counting.
     """
 
-    __slots__ = ("firm",)
+    __slots__ = ("bytes", "firm")
 
     def __init__(self, firm: bool = False) -> None:
         self.firm = firm
+        self.bytes = 0
 
     def forget(self) -> None:
         """End the wait without a reply."""
@@ -211,6 +214,21 @@ class Connection(Client):
             return True
         self._ticks.run_whole()  # TLS can't close one side only: replies must leave now
         return False
+
+    def look_for_eof(self) -> None:
+        """The client waits, and too much of what it has sent waits behind: nothing is read, so nothing tells that the
+        peer has gone. (It may go unnoticed still, if what it has sent fills the socket's buffers, too.)
+
+        A command that is finished whatever happens, and a login that is delayed, don't wait for ever: what comes behind
+        them, some of it in the socket still, is answered as always.
+        """
+        if self._firm() or not self.session.authenticated:
+            return
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):  # or an error
+            self.eof = True
+            self._ticks.queue_flush(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         self.hand_over()
@@ -423,20 +441,30 @@ class Connection(Client):
         return self.out_bytes + self.transport.get_write_buffer_size()
 
     def waiting_bytes(self) -> int:
-        """Bytes of commands and replies that wait, roughly."""
+        """Bytes of commands and replies that wait, and of the client's own wait, roughly."""
         queued = self.multi_bytes if self.session.queued else 0
-        return self.decoder.buffered + self._backlog_bytes + queued + self.buffered_output()
+        wait = self.wait.bytes if self.wait is not None else 0
+        return self.decoder.buffered + self._backlog_bytes + queued + wait + self.buffered_output()
+
+    def overfull(self, size: int) -> bool:
+        """Close the client if its output, ``size`` bytes of a reply in the making included, exceeds its hard limit.
+
+        Returns whether it is closed.
+        """
+        hard = self._host.limits.of(self.session)[0]
+        if hard and not self._cut and self.buffered_output() + size > hard:
+            self._host.counters.output_buffer_cuts += 1
+            self.cut("output buffer limit (hard) exceeded")
+        return self._cut
 
     def check_output_limit(self) -> None:
         """Close the client if its output exceeds the limit of its class (client-output-buffer-limit)."""
         waiting = self.buffered_output()
         if waiting <= self._host.limits.lowest and not self.soft_since:
             return
-        hard, soft, seconds = self._host.limits.of(self.session)
-        if hard and waiting > hard:
-            self._host.counters.output_buffer_cuts += 1
-            self.cut("output buffer limit (hard) exceeded")
+        if self.overfull(0):
             return
+        _, soft, seconds = self._host.limits.of(self.session)
         if soft and waiting > soft:
             now = self._host.mono_ms()
             if not self.soft_since:
@@ -514,6 +542,7 @@ class Connection(Client):
             reading=self.reading,
             writing=self.throttled,
             paused=self.paused,
+            wait=self.wait.bytes if self.wait is not None else 0,
         )
 
 

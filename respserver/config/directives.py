@@ -339,8 +339,9 @@ _LIMITS = (
               low=MB),
     Directive("client-output-buffer-limit", "limits", "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60",
               "A client that reads too slowly is closed when its waiting replies exceed the hard limit, or exceed the "
-              "soft limit for this many seconds; 0: no limit. The class `replica` has no effect: a slow replica is "
-              "served from the journal, and nothing waits for it in memory."),
+              "soft limit for this many seconds; 0: no limit. The reply to EXEC counts while it is made. The class "
+              "`replica` has no effect: a slow replica is served from the journal, and nothing waits for it in "
+              "memory."),
     Directive("maxmemory", "memory", "0",
               "If more than this is in memory (`used_memory` in INFO), commands that add data fail with `-OOM`; 0: no "
               "limit. Nothing is evicted. The program itself is not counted: give the machine 100 MB more than this."),

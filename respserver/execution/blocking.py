@@ -1,15 +1,18 @@
 """Clients that wait: for news in a stream, or until replicas or the disk have their writes.
 
-Rule 1: new entries go to all readers without a group; those that wait at the same place share one reply. Readers of one
-group are served in the order in which they blocked, one after another as entries arrive. A reader that was served and
-blocks again is at the end of the queue [18].
+Rule 1: readers of one group are served in the order in which they blocked, one after another as entries arrive. A
+reader that was served and blocks again is at the end of the queue [18]. After them everyone else is served: readers
+without a group, of whom those that wait at the same place share one reply, and clients that take nothing [53].
 Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
 The replies leave with the tick, when their entries are on disk.
 Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].
 Rule 4: deadlines are in monotonic time. Messages fall due in wall-clock time, as stored.
-Rule 5: a client that waits for a stream is in a queue of its key. One that waits for replicas or the disk (WAIT,
-WAITAOF) is in ``_awaiting``. It is checked after the tick in which it began to wait, at each acknowledgement of a
-replica, and as time passes. One whose answer is delayed (Delay) has a deadline only.
+Rule 5: a client that waits for streams stands in a line of each of its keys, and leaves all of them when its wait ends.
+To wait for n keys costs O(n) then; news of one key costs O(1) for each client that stands there and has to go on
+waiting.
+Rule 6: one that waits for replicas or the disk (WAIT, WAITAOF) is in ``_awaiting``. It is checked after the tick in
+which it began to wait, at each acknowledgement of a replica, and as time passes. One whose answer is delayed (Delay)
+has a deadline only.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Delay, ServerParts
@@ -35,13 +39,41 @@ from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import PENDING_DUE, Timers
 
-Queue = dict["Waiter", Block]  # an OrderedDict for a group, whose readers leave it at the front
+KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured
+
+
+class Line:
+    """Who waits for one group of one key, or for a key without a group."""
+
+    __slots__ = ("in_turn", "together")
+
+    def __init__(self) -> None:
+        # readers of the group, first come, first served; made when there is one
+        self.in_turn: OrderedDict[Waiter, Block] | None = None
+        self.together: dict[Waiter, Block] = {}  # everyone else: all are served
+
+    def add(self, waiter: Waiter, block: Block) -> None:
+        if not block.in_turn:
+            self.together[waiter] = block
+            return
+        if self.in_turn is None:
+            self.in_turn = OrderedDict()
+        self.in_turn[waiter] = block
+
+    def remove(self, waiter: Waiter, block: Block) -> None:
+        if not block.in_turn:
+            del self.together[waiter]
+        elif self.in_turn is not None:
+            del self.in_turn[waiter]
+
+    def waiters(self) -> list[Waiter]:
+        return [*(self.in_turn or ()), *self.together]
 
 
 class Waiter(Wait):
     """A client that waits."""
 
-    __slots__ = ("_registry", "argv", "block", "conn", "deadline", "done", "group")
+    __slots__ = ("_registry", "argv", "block", "conn", "deadline", "done", "groups")
 
     def __init__(
         self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int, argv: list[bytes]
@@ -53,7 +85,8 @@ class Waiter(Wait):
         self.deadline = deadline  # ms, monotonic; 0: none
         self.argv = argv  # the call
         self.done = False
-        self.group: Group | None = None  # not found by name later: another group can get the same name
+        # the group that it waits for, by key; not found by name later: another group can get the same name
+        self.groups: dict[bytes, Group] = {}
 
     def late_reply(self) -> bytes:
         """The reply at its deadline."""
@@ -72,7 +105,7 @@ class Waiter(Wait):
 
 
 class Blocking:
-    """The registry of waiting clients, by key and group."""
+    """The registry of waiting clients."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, ticks: Ticks, counters: Counters,
@@ -88,7 +121,7 @@ class Blocking:
         self._parts = parts
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
-        self._queues: dict[bytes, dict[bytes | None, Queue]] = {}
+        self._lines: dict[bytes, dict[bytes | None, Line]] = {}  # by key and group; none is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
@@ -109,7 +142,7 @@ class Blocking:
             self._ticks.queue()
             self._loop.call_soon(self.acknowledged)  # after the tick, which may satisfy the wait
         else:
-            self._enqueue(waiter, block, ctx)
+            self._enqueue(waiter, block)
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
@@ -119,43 +152,48 @@ class Blocking:
         if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
             self._ticks.queue_flush(conn)  # the tick sets the timer, or closes at eof
 
-    def _enqueue(self, waiter: Waiter, block: Block, ctx: Context) -> None:
-        key, name = block.key, block.group
-        groups = self._queues.get(key)
-        if groups is None:
-            groups = self._queues[key] = {}
-        queue = groups.get(name)
-        if queue is None:
-            queue = groups[name] = {} if name is None else OrderedDict()
-        queue[waiter] = block
-        waiting = self._data.ks.waiting
-        waiting[key] = waiting.get(key, 0) + 1
-        if name is not None:
-            self._join(waiter, block, name)
-            self._file_due(block, name, ctx)
+    def _enqueue(self, waiter: Waiter, block: Block) -> None:
+        name, waiting = block.group, self._data.ks.waiting
+        if len(block.keys) > 1:
+            waiter.bytes = KEY_BYTES * len(block.keys) + sum(map(len, waiter.argv))
+        for key in block.keys:
+            lines = self._lines.get(key)
+            if lines is None:
+                lines = self._lines[key] = {}
+            line = lines.get(name)
+            if line is None:
+                line = lines[name] = Line()
+            line.add(waiter, block)
+            waiting[key] = waiting.get(key, 0) + 1
+            if name is not None:
+                self._join(waiter, key, name)
+                self._file_due(key, name)
 
     def _group(self, key: bytes, name: bytes) -> Group | None:
         stream = self._data.ks.keys.get(key)
         return stream.groups.get(name) if isinstance(stream, Stream) else None
 
-    def _join(self, waiter: Waiter, block: Block, name: bytes) -> None:
-        """A group with a blocked reader does not expire [15]."""
-        group = waiter.group = self._group(block.key, name)
+    def _join(self, waiter: Waiter, key: bytes, name: bytes) -> None:
+        """A group that a client waits for does not expire [15]."""
+        group = self._group(key, name)
         if group is not None:
+            waiter.groups[key] = group
             group.waiters += 1
 
-    def _leave(self, waiter: Waiter, block: Block, name: bytes) -> None:
-        group, waiter.group = waiter.group, None
+    def _leave(self, waiter: Waiter, key: bytes, name: bytes) -> None:
+        group = waiter.groups.pop(key, None)
         if group is not None:
             group.waiters -= 1
-            if not group.waiters and group is self._group(block.key, name):
+            if not group.waiters and group is self._group(key, name):
                 group.touch(self._clock.now())
-                self._data.ks.arm_group(block.key, group)
+                self._data.ks.arm_group(key, group)
 
-    def _file_due(self, block: Block, name: bytes, ctx: Context) -> None:
-        when = block.wake_at(ctx)
+    def _file_due(self, key: bytes, name: bytes) -> None:
+        """Let wake() serve the line when the next message of the group falls due."""
+        group = self._group(key, name)
+        when = group.pending.next_due() if group is not None else None
         if when is not None:
-            self._due.arm(PENDING_DUE, block.key, name, when)
+            self._due.arm(PENDING_DUE, key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
@@ -173,19 +211,21 @@ class Blocking:
         waiter.conn.session.blocked = False
 
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
-        key, name = block.key, block.group
-        del self._queues[key][name][waiter]
-        self._left(key, name, 1)
-        if name is not None:
-            self._leave(waiter, block, name)
+        name = block.group
+        for key in block.keys:
+            line = self._lines[key][name]
+            line.remove(waiter, block)
+            self._left(key, name, line, 1)
+            if name is not None:
+                self._leave(waiter, key, name)
 
-    def _left(self, key: bytes, name: bytes | None, count: int) -> None:
-        """Count ``count`` waiters out that have left their queue, and remove empty queues."""
-        groups = self._queues[key]
-        if not groups[name]:
-            del groups[name]
-            if not groups:
-                del self._queues[key]
+    def _left(self, key: bytes, name: bytes | None, line: Line, count: int) -> None:
+        """Count ``count`` waiters out that have left the line, and remove it if it is empty."""
+        if not line.together and not line.in_turn:
+            lines = self._lines[key]
+            del lines[name]
+            if not lines:
+                del self._lines[key]
         waiting = self._data.ks.waiting
         left = waiting.get(key, count) - count
         if left:
@@ -206,61 +246,67 @@ class Blocking:
 
     # -- news ------------------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
-        """Serve the readers of all signalled keys, until no key is signalled."""
+        """Serve those who wait for the signalled keys, until no key is signalled."""
         ks = self._data.ks
         while ks.ready:
             keys = dict.fromkeys(ks.ready)
             ks.ready.clear()
-            for key in keys:
-                for name in list(self._queues.get(key, ())):
-                    self._serve_queue(key, name)
+            self._serve([(key, name) for key in keys for name in self._lines.get(key, ())])
 
-    def _serve_queue(self, key: bytes, name: bytes | None) -> None:
-        queue = self._queues.get(key, {}).get(name)
-        if queue is None:
+    def _serve(self, places: list[tuple[bytes, bytes | None]]) -> None:
+        """Serve the lines of these keys and groups. What the readers of groups take wakes nobody else."""
+        for key, name in places:
+            if name is not None:
+                self._serve_in_turn(key, name)
+        for key, name in places:
+            self._serve_together(key, name)
+
+    def _serve_in_turn(self, key: bytes, name: bytes) -> None:
+        """Serve the readers of a group, until there is nothing for the first one."""
+        line = self._lines.get(key, {}).get(name)
+        if line is None:
             return
-        ctx = self._ctx
-        ctx.ks = self._data.ks
-        ctx.now = self._clock.now()
-        if name is None:
-            self._serve_all(key, queue)
-            return
+        ctx = self._context()
+        queue = line.in_turn
         while queue:
             waiter = next(iter(queue))
-            block = queue[waiter]
             ctx.session = waiter.conn.session
-            answer = self._ask(waiter, block)
+            answer = self._ask(waiter, queue[waiter], key)
             if answer is None:
-                self._file_due(block, name, ctx)
+                self._file_due(key, name)
                 return
             self.release(waiter, answer)
 
-    def _serve_all(self, key: bytes, queue: Queue) -> None:
-        """Serve all readers without a group that have new entries."""
-        ctx = self._ctx
+    def _serve_together(self, key: bytes, name: bytes | None) -> None:
+        """Serve everyone else that there is news for."""
+        line = self._lines.get(key, {}).get(name)
+        if line is None or not line.together:
+            return
+        ctx, queue = self._context(), line.together
         served: list[Waiter] = []
         answers: list[bytes | Chunks] = []
         asked: Block | None = None  # whose reply is ``answer``, if it can be shared
         answer: bytes | Chunks | None = None
         proto = 0
+        alone = 0  # of those served: stand in no other line
         for waiter, block in queue.items():
             session = waiter.conn.session
             if asked is None or proto != session.proto or not block.same(asked):
                 ctx.session = session
                 proto = session.proto
-                answer = self._ask(waiter, block)
+                answer = self._ask(waiter, block, key)
                 asked = block if answer is None or (isinstance(answer, bytes) and answer.startswith(b"*")) else None
             if answer is not None:
                 served.append(waiter)
                 answers.append(answer)
-        if not served:
-            return
-        if len(served) == len(queue):
+                if name is None and len(block.keys) == 1:
+                    alone += 1
+        if alone and alone == len(queue):
             queue.clear()
+            self._left(key, name, line, alone)
         else:
             for waiter in served:
-                del queue[waiter]
-        self._left(key, None, len(served))
+                self._dequeue(waiter, queue[waiter])
         self.count -= len(served)
         for waiter, out in zip(served, answers, strict=True):
             waiter.done = True
@@ -268,14 +314,22 @@ class Blocking:
             conn.wait = None
             conn.session.blocked = False
             self._answer(conn, out)
+        if name is not None and queue:
+            self._file_due(key, name)
 
-    def _ask(self, waiter: Waiter, block: Block) -> bytes | Chunks | None:
-        """The reply, or error reply, for the reader now. None: it goes on waiting."""
+    def _context(self) -> Context:
+        ctx = self._ctx
+        ctx.ks = self._data.ks
+        ctx.now = self._clock.now()
+        return ctx
+
+    def _ask(self, waiter: Waiter, block: Block, key: bytes) -> bytes | Chunks | None:
+        """The reply, or error reply, for the client now that ``key`` has news. None: it goes on waiting."""
         name = block.group
         try:
-            if name is not None and waiter.group is not self._group(block.key, name):
-                raise errors.no_group(block.key, name)  # it ended; a new group of the same name is another one [16]
-            return block.serve(self._ctx)
+            if name is not None and waiter.groups.get(key) is not self._group(key, name):
+                raise errors.no_group(key, name)  # it ended; a new group of the same name is another one [16]
+            return block.serve(self._ctx, key)
         except CommandError as error:
             self._counters.note_error(error.text)
             return reply.error(error.text)
@@ -295,9 +349,8 @@ class Blocking:
 
     def wake(self, now: int, mono: int) -> None:
         """Called as time passes: serve due messages, and end waits at their deadline."""
-        while not self._data.frozen and (item := self._due.take(now)) is not None:
-            _, key, name = item
-            self._serve_queue(key, name)
+        while not self._data.frozen and (places := self._due_places(now)):
+            self._serve(places)
         self.serve_ready()
         if self._awaiting:  # the journal's thread syncs without telling
             self.acknowledged()
@@ -305,6 +358,13 @@ class Blocking:
             waiter = heappop(self._deadlines)[2]
             if not waiter.done:
                 self._time_out(waiter)
+
+    def _due_places(self, now: int) -> list[tuple[bytes, bytes | None]]:
+        """The keys and groups in which a message may have fallen due; they are no longer filed."""
+        places: list[tuple[bytes, bytes | None]] = []
+        while (item := self._due.take(now)) is not None:
+            places.append((item[1], item[2]))
+        return places
 
     def _time_out(self, waiter: Waiter) -> None:
         try:
@@ -333,38 +393,48 @@ class Blocking:
     # -- changes of users, role and data ----------------------------------------------------------------------
     def check_again(self) -> None:
         """Users have changed: end the waits for streams that their users may not read any more, with the error."""
-        for groups in list(self._queues.values()):
-            for queue in list(groups.values()):
-                for waiter in list(queue):
-                    session = waiter.conn.session
-                    if session.user.unrestricted:
-                        continue
-                    denial = denied(session.user, lookup(waiter.argv), waiter.argv, self._data.ks)
-                    if denial is not None:
-                        text = denial.error().text
-                        self._parts.users.note(session, denial.reason, denial.what)
-                        self._counters.note_error(text)
-                        self.release(waiter, reply.error(text))
+        for waiter in self._waiting(False):
+            session = waiter.conn.session
+            if session.user.unrestricted:
+                continue
+            denial = denied(session.user, lookup(waiter.argv), waiter.argv, self._data.ks)
+            if denial is not None:
+                text = denial.error().text
+                self._parts.users.note(session, denial.reason, denial.what)
+                self._counters.note_error(text)
+                self.release(waiter, reply.error(text))
 
     def unblock_groups(self, text: str) -> None:
         """This server is no leader any more: end the waits that only a leader can serve, with this error.
 
-        These are readers of groups, and clients that wait for replicas. Plain readers stay: a replica serves them.
+        These are waits for groups, and for replicas. Other waits for streams go on: a replica serves them.
         """
         ended = [waiter for waiter in self._awaiting if not waiter.firm]
-        for groups in self._queues.values():
-            ended += [waiter for name, queue in groups.items() if name is not None for waiter in queue]
+        ended += self._waiting(True)
         for waiter in ended:
             self._counters.note_error(text)
             self.release(waiter, reply.error(text))
 
+    def _waiting(self, for_groups: bool) -> list[Waiter]:
+        """The clients that wait for streams, each once; or only those that wait for groups."""
+        found: dict[Waiter, None] = {}
+        for lines in self._lines.values():
+            for name, line in lines.items():
+                if name is not None or not for_groups:
+                    found.update(dict.fromkeys(line.waiters()))
+        return list(found)
+
     def recount(self) -> None:
-        """Called when the keyspace has been replaced: register the waiting readers with it."""
+        """Called when the keyspace has been replaced: register the waiting clients with it."""
         ks = self._data.ks
-        for key, groups in self._queues.items():
-            ks.waiting[key] = sum(map(len, groups.values()))
-            for name, queue in groups.items():
+        for key, lines in self._lines.items():
+            waiting = 0
+            for name, line in lines.items():
+                waiters = line.waiters()
+                waiting += len(waiters)
                 if name is not None:
-                    for waiter, block in queue.items():
-                        self._join(waiter, block, name)
+                    for waiter in waiters:
+                        waiter.groups.pop(key, None)  # of the data before
+                        self._join(waiter, key, name)
+            ks.waiting[key] = waiting
             ks.ready.append(key)

@@ -19,7 +19,7 @@ from commands.declare import TABLE, Command, find, lookup
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
-from respserver.clients.connection import Connection, Executor
+from respserver.clients.connection import Connection, Executor, connection_of
 from respserver.clients.flow import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
 from respserver.clock import Clock
@@ -27,7 +27,7 @@ from respserver.config.config import Config
 from respserver.data import Data
 from respserver.execution.blocking import Blocking
 from respserver.execution.faults import fault_reply
-from respserver.execution.slices import Slicing
+from respserver.execution.slices import Slicing, all_of
 from respserver.exhaustion import Exhaustion
 from respserver.gates import Gates
 from respserver.memory import Memory
@@ -355,11 +355,20 @@ class Dispatcher(Executor):
 
     # -- EXEC ------------------------------------------------------------------------------------------------
     def run_queued(self, ctx: Context) -> Reply:
-        """Run the queued commands in order; the reply is an array. An error of a command is its reply."""
+        """Run the queued commands in order; the reply is an array. An error of a command is its reply.
+
+        If it exceeds the client's output limit, the client is closed, as in Redis: all commands have run, unanswered.
+        """
         queued, ctx.session.queued = ctx.session.queued, []
+        conn, parts, size = connection_of(ctx.session), list[bytes | Chunks](), 0
         ctx.in_exec = True
         try:
-            parts = [self._run_one_queued(ctx, argv) for argv in queued]
+            for argv in queued:
+                part = self._run_one_queued(ctx, argv)
+                parts.append(part)
+                size += len(part) if isinstance(part, bytes) else part.held
+                if size > OUTPUT_AT_ONCE and (conn is None or conn.overfull(size)):
+                    _close_all(parts)
         finally:
             ctx.in_exec = False
         head = reply.array_header(len(parts))
@@ -376,8 +385,8 @@ class Dispatcher(Executor):
                 ctx.server.users.note(ctx.session, denial.reason, denial.what)
                 raise denial.error_in_exec()
             answer = command.handler(ctx, argv)
-            while isinstance(answer, Slices):
-                answer = answer.step(ctx) or answer
+            if isinstance(answer, Slices):
+                answer = all_of(answer, ctx)
             if isinstance(answer, (Block, Await)):
                 raise TypeError("a handler blocks inside EXEC")
         except CommandError as error:
@@ -426,9 +435,12 @@ def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
             else:
                 yield from part.pieces
 
-    def close() -> None:
-        for part in parts:
-            if isinstance(part, Chunks):
-                part.close()
+    return Chunks(pieces(), lambda: _close_all(parts))
 
-    return Chunks(pieces(), close)
+
+def _close_all(parts: list[bytes | Chunks]) -> None:
+    """These parts of a reply are not sent, or not any more."""
+    for part in parts:
+        if isinstance(part, Chunks):
+            part.close()
+    parts.clear()

@@ -119,11 +119,7 @@ class Slicing:
         ctx.ks.no_touch = work.session.no_touch
         began = perf_counter_ns()
         try:
-            if work.slices.writes and ctx.ks.follower:
-                raise CommandError(errors.DEMOTED)
-            answer = work.slices.step(ctx)
-            while answer is None and perf_counter_ns() - began < limit_ns:
-                answer = work.slices.step(ctx)
+            answer = _some(work.slices, ctx, began + limit_ns)
         except CommandError as error:
             self._counters.note_error(error.text)
             if work.command is not None:
@@ -167,3 +163,25 @@ class Slicing:
             while answer is None:
                 answer = self._steps(work, TURN_NS)
             self._finish(work, answer)
+
+
+def _some(slices: Slices, ctx: Context, until_ns: int) -> bytes | Chunks | None:
+    """Do slices until then, at least one; the reply if one was the last, else None."""
+    try:
+        if slices.writes and ctx.ks.follower:
+            raise CommandError(errors.DEMOTED)
+        answer = slices.step(ctx)
+        while answer is None and perf_counter_ns() < until_ns:
+            answer = slices.step(ctx)
+    except BaseException:
+        slices.close()
+        raise
+    return answer
+
+
+def all_of(slices: Slices, ctx: Context) -> bytes | Chunks:
+    """The reply, after all slices."""
+    answer = None
+    while answer is None:
+        answer = _some(slices, ctx, 0)
+    return answer

@@ -130,6 +130,12 @@ class Node:
         starts = [self.ends[lo - 1] if lo else 0, *ends[:-1]]
         return [bytes(wire[start:end]) for start, end in zip(reversed(starts), reversed(ends), strict=True)]
 
+    def part(self, lo: int, hi: int) -> Node:
+        """A copy of entries lo to hi - 1 (at least one), which later changes don't affect."""
+        start = self.ends[lo - 1] if lo else 0
+        ends = array("I", [end - start for end in self.ends[lo:hi]])
+        return Node(self.base, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
+
     def largest(self) -> int:
         """Bytes of the largest entry."""
         width, sizes = _gaps(self.ends, 0)
@@ -167,12 +173,6 @@ class TailNode(Node):
         self.ends.extend(array("I", ends))
         self.ms.extend(array("Q", (ms,)) * count)
         self.seq.extend(_COUNTING[seq:stop] if stop <= COUNTED else array("Q", range(seq, stop)))
-
-    def freeze(self, lo: int, hi: int) -> Node:
-        """A copy of entries lo to hi - 1 (at least one), which later appends don't change."""
-        start = self.ends[lo - 1] if lo else 0
-        ends = array("I", [end - start for end in self.ends[lo:hi]])
-        return Node(0, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
 
 
 def paired(ms: array[int], seq: array[int]) -> list[bytes]:

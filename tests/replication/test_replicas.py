@@ -46,6 +46,7 @@ WRITES: tuple[tuple[str | int, ...], ...] = (
     ("TAPPEV", "s", "COUNT", 0),
     ("TREAD", "s", "0", 1, "GROUP", "g", 0),
     ("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "g", 0),
+    ("TWAIT", 0, "GROUP", "g", "s"),
     ("TACK", "s", "g", "1.1"),
     ("TNACK", "s", "g", "1.1"),
     ("TTOUCH", "s", "g", 10, "1.1"),
@@ -94,6 +95,21 @@ def test_blocked_readers_of_a_replica_wake_when_the_leader_appends(leader: Node,
         entry = leader("TAPPEND", "s", "f", "v")
         assert near.read() == [[entry, b"f", b"v"]]
         assert far.read() == [[entry, b"f", b"v"]]
+
+
+def test_waits_for_many_streams_on_a_replica(leader: Node, replica: Node, last: Node) -> None:
+    with Raw(replica.port) as near, Raw(last.port) as far:
+        assert near("TWAIT", 1, "s", 0, "t", 0) is None
+        for node, raw in ((replica, near), (last, far)):
+            raw.send("TWAIT", 0, "s", 0, "t", "")
+            wait_until(lambda node=node: node.info("clients")["blocked_clients"] == 1, "it waits")  # type: ignore[misc]
+        leader("TAPPEND", "t", "f", "v")
+        assert near.read() == far.read() == [b"t"]
+        assert near("TWAIT", 0, "s", 0, "t", 0) == [b"t"]
+        near.send("TWAIT", 0, "s", 0)
+        wait_until(lambda: replica.info("clients")["blocked_clients"] == 1, "it waits")
+        leader("SET", "s", "a string")
+        assert near.read().startswith("WRONGTYPE ")
 
 
 def test_one_batch_wakes_with_all_of_it(leader: Node, replica: Node) -> None:
@@ -221,6 +237,23 @@ def test_group_readers_are_sent_away_and_plain_ones_stay(servers: Cluster) -> No
         wait_until(lambda: in_sync(other, leader), "in sync")
         entry = other("TAPPEND", "s", "f", "w")
         assert plain.read() == [[entry, b"f", b"w"]]
+
+
+def test_waits_for_groups_end_and_others_stay(servers: Cluster) -> None:
+    leader, other = servers.node(), servers.node()
+    for key in ("s", "t"):
+        leader("TREAD", key, "", 0, "GROUP", "g", 0)
+    with Raw(leader.port) as group, Raw(leader.port) as plain:
+        plain.send("TWAIT", 0, "s", 0, "t", 0)
+        group.send("TWAIT", 0, "GROUP", "g", "s", "t")
+        wait_until(lambda: leader.info("clients")["blocked_clients"] == 2, "both wait")
+        leader.follow(other.port)
+        assert group.read().startswith("UNBLOCKED ")
+        assert group("TWAIT", 0, "GROUP", "g", "s", "t").startswith("READONLY ")
+        wait_until(lambda: in_sync(other, leader), "in sync")
+        assert plain.nothing_yet()
+        other("TAPPEND", "t", "f", "v")
+        assert plain.read() == [b"t"]
 
 
 def test_a_queued_transaction_is_discarded(servers: Cluster) -> None:

@@ -211,6 +211,37 @@ def test_appends_of_a_restricted_user_are_batches(
     assert max(sizes) > 10
 
 
+def queued(raw: Raw, *words: str) -> object:
+    """The reply to a command that would wait, inside MULTI."""
+    return raw.pipeline(("MULTI",), words, ("DISCARD",))[1]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_key_of_a_wait(login: Callable[..., Raw], pattern: str) -> None:
+    al = login("al", "+@all", pattern)
+    gives = PATTERNS[pattern] or ""
+    assert queued(al, "TWAIT", "0", "k", "0") == (b"QUEUED" if "r" in gives else KEY)
+    assert queued(al, "TWAIT", "0", "GROUP", "g", "k") == (b"QUEUED" if gives == "rw" else KEY)
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("0 a 0 b 0", True),
+        ("0 a 0 c 0", False),
+        ("0 b 0 GROUP 0", False),
+        ("0 GROUP 0", False),
+        ("0 GROUP g b a", True),
+        ("0 GROUP g b a c", False),
+        ("0 GROUP a b g", False),  # the second word is the group's name, and g a key
+        ("0 GROUP c b", True),
+    ],
+)
+def test_all_keys_of_a_wait(login: Callable[..., Raw], words: str, allowed: bool) -> None:
+    al = login("al", "~a", "~b", "+twait", "+multi", "+discard")
+    assert queued(al, "TWAIT", *words.split()) == (b"QUEUED" if allowed else KEY)
+
+
 # -- clients that are connected when rules change -------------------------------------------------------------------
 def test_a_blocked_reader_that_loses_its_key(admin: Raw, login: Callable[..., Raw]) -> None:
     al, group, bo = login("al", "~a", "~b", "+@all"), login("al", "~a", "~b", "+@all"), login("bo", "~*", "+@all")
@@ -229,6 +260,24 @@ def test_a_blocked_reader_that_loses_its_key(admin: Raw, login: Callable[..., Ra
     admin("TAPPEND", "a", "f", "v")
     assert bo.read()[0][1:] == [b"f", b"v"]
     assert [entry[7] for entry in admin("ACL", "LOG")[:2]] == [b"b", b"a"]
+
+
+def test_a_wait_that_loses_one_of_its_keys(admin: Raw, login: Callable[..., Raw]) -> None:
+    al, bo = login("al", "~a", "~b", "+@all"), login("bo", "~a", "+@all")
+    admin("TREAD", "b", "", 0, "GROUP", "g", 0)
+    group = login("al")
+    al.send("TWAIT", 0, "a", 0, "b", 0)
+    group.send("TWAIT", 0, "GROUP", "g", "b")
+    bo.send("TWAIT", 0, "a", 0)
+    while b"blocked_clients:3" not in admin("INFO", "clients"):
+        pass
+    admin("ACL", "SETUSER", "al", "resetkeys", "~a", "%R~b")
+    assert group.read() == KEY
+    assert b"blocked_clients:2" in admin("INFO", "clients")
+    admin("ACL", "SETUSER", "al", "resetkeys", "~a")
+    assert al.read() == KEY
+    admin("TAPPEND", "a", "f", "v")
+    assert bo.read() == [b"a"]
 
 
 def test_a_blocked_reader_that_loses_its_command_or_its_user(admin: Raw, login: Callable[..., Raw]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from respserver.testing import RunningServer
+import pytest
+
+from respserver.testing import RunningServer, start_in_thread
+from storage import expiry
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -17,6 +21,17 @@ def test_many_keys_that_expire_at_once(hand: RunningServer, connect: Connect) ->
     hand.advance(3000)
     assert c("DBSIZE") == 1
     assert len(hand.server.data.ks.timers) == 0
+
+
+@pytest.mark.interpreted
+def test_many_keys_that_expire_at_once_do_not_wait_for_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks are a second apart here: with one step each, this would take minutes."""
+    monkeypatch.setattr(expiry, "AT_ONCE", 10)
+    with start_in_thread(hz="1") as server, Raw(server.port) as c:
+        c.pipeline(*[("SET", f"k{n}", "v", "PX", 1) for n in range(3000)])
+        began = time.monotonic()
+        while c("DBSIZE"):
+            assert time.monotonic() - began < 30
 
 
 def test_expiry_times_that_are_taken_back_leave_no_timer(hand: RunningServer, c: Raw) -> None:

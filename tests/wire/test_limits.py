@@ -6,6 +6,7 @@ Memory is measured from outside: RssAnon of a tidelog-server process.
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -291,6 +292,20 @@ def test_what_waits_behind_a_command_is_limited(
         assert anonymous(process) - before < 20 * MB
         assert p("CLIENT", "KILL", "ID", name) == 1
     p("CLIENT", "UNPAUSE")
+    wait_for(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_a_peer_that_leaves_with_much_behind_a_blocked_command(process: Server, p: Raw, how: str) -> None:
+    """Nothing is read from it, and its end is noticed all the same."""
+    raw = Raw(process.port)
+    raw.send("TREAD", "none", "", 1, "BLOCK", 0)
+    wait_for(lambda: b"blocked_clients:1\r" in p("INFO", "clients"))
+    raw.sock.sendall(pack("PING") * 5000)
+    wait_for(lambda: b" events= cmd=tread " in p("CLIENT", "LIST"))  # it is not read any more
+    if how == "reset":
+        raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()
     wait_for(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
 
 

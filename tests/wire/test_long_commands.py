@@ -12,9 +12,9 @@ from respserver.execution import slices
 from respserver.testing import RunningServer
 from respserver.ticks import Client
 from tests.wire.rawclient import Raw, pack
+from tests.wire.turns import MANY, Steps, fill
 
 Connect = Callable[..., Raw]
-MANY = 5000  # slices have 1000
 
 
 @pytest.fixture(autouse=True)
@@ -23,32 +23,10 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "TURN_NS", 1)
 
 
-def fill(c: Raw) -> list[bytes]:
-    """A stream whose MANY entries are pending in a group; their IDs."""
-    c("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(MANY))
-    return [entry[0] for entry in c("TREAD", "s", 0, MANY, "GROUP", "g", 0, "RETRY", 1000, 0)]
-
-
 def strings(c: Raw) -> list[str]:
     names = [f"k{n}" for n in range(MANY)]
     assert c("MSET", *[word for name in names for word in (name, "v")]) == b"OK"
     return names
-
-
-class Steps:
-    """Calls ``between`` in the server's thread after each turn of a long command."""
-
-    def __init__(self, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, between: Callable[[int], None]) -> None:
-        self.turns = 0
-        slicing = hand.server.slicing
-        turn = slicing._turn
-
-        def counted() -> None:
-            turn()
-            self.turns += 1
-            between(self.turns)
-
-        monkeypatch.setattr(type(slicing), "_turn", lambda _: counted())
 
 
 @pytest.mark.interpreted
@@ -104,6 +82,32 @@ def test_it_is_finished_without_its_client(
     hand.call(lambda: None)
     assert c("DEBUG", "RELOAD") == b"OK"
     assert c("TPENDING", "s", "g")[0] == 0
+
+
+@pytest.mark.interpreted
+def test_commands_behind_it_are_answered_though_the_client_has_shut_down_its_side(
+    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that are still in the socket, because reading has stopped."""
+    ids, late, many = fill(c), connect(), 5000
+
+    def pause(turn: int) -> None:
+        if turn == 1:
+            hand.server.pauses.pause(hand.server.clock.now() + 10_000, writes_only=True)
+
+    Steps(hand, monkeypatch, pause)
+    session = hand.server.clients.get(late("CLIENT", "ID"))
+    assert session is not None
+    late.sock.sendall(pack("TACK", "s", "g", *ids) + pack("INCR", "n") * many)
+    while session.transport is None or session.transport.stats().reading:
+        hand.call(lambda: None)
+    late.sock.sendall(pack("INCR", "n"))
+    late.sock.shutdown(socket.SHUT_WR)
+    for _ in range(3):
+        hand.call(hand.server.on_time)
+    assert c("CLIENT", "UNPAUSE") == b"OK"
+    assert late.read() == MANY
+    assert [late.read() for _ in range(many + 1)] == list(range(1, many + 2))
 
 
 def test_it_is_in_the_slow_log_with_all_its_time(c: Raw) -> None:
@@ -181,47 +185,6 @@ def test_a_leader_that_becomes_a_replica_ends_it(
     assert c("TACK", "s", "g", *ids) < MANY
 
 
-@pytest.mark.interpreted
-@pytest.mark.parametrize("retry", [("RETRY", 1, 0), ()])
-def test_a_read_of_many_due_messages(
-    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, retry: tuple[str | int, ...]
-) -> None:
-    """Each comes once, in the order in which they fell due, and new entries after all of them."""
-    ids = fill(c)
-    c("TNACK", "s", "g", ids[-1])
-    c("TAPPEND", "s", "f", "new")
-    c("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(3))
-    hand.advance(1000)
-    steps = Steps(hand, monkeypatch, lambda _: hand.server.clock.move(2))  # type: ignore[attr-defined]
-    reply = c("TREAD", "s", 0, MANY + 2, "GROUP", "g", 0, *retry, "WITHINFO")
-    assert steps.turns >= MANY // 1000
-    assert [entry[0] for entry in reply[1 : MANY + 1]] == [ids[-1], *ids[:-1]]
-    assert [entry[2] for entry in reply[MANY + 1 :]] == [b"new", b"0"]
-    assert {row[1] for row in c("TPENDING", "s", "g", ids[0], ids[-1], MANY)} == {2}
-
-
-@pytest.mark.interpreted
-def test_a_group_that_ends_while_its_messages_are_redelivered(
-    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(c)
-    hand.advance(1000)
-    other = connect()
-    Steps(hand, monkeypatch, lambda turn: other.send("TGROUP", "DESTROY", "s", "g") if turn == 1 else None)
-    assert c("TREAD", "s", 0, MANY, "GROUP", "g", 0).startswith("NOGROUP")
-    assert other.read() == 1
-
-
-def test_a_reader_that_waited_gets_some_of_many_due_messages(c: Raw, connect: Connect, hand: RunningServer) -> None:
-    ids, waiting = fill(c), connect()
-    waiting.send("TREAD", "s", 0, MANY, "GROUP", "g", 0, "BLOCK", 0)
-    assert waiting.nothing_yet()
-    c("TNACK", "s", "g", *ids)
-    assert [entry[0] for entry in waiting.read()] == ids[:1000]
-    c("TAPPEND", "s", "f", "new")
-    assert [entry[0] for entry in waiting("TREAD", "s", 0, MANY, "GROUP", "g", 0)][:-1] == ids[1000:]
-
-
 def test_a_long_list_of_pending_messages(c: Raw) -> None:
     """It is as it was when the command ran, also if much changes while it is sent."""
     ids = fill(c)
@@ -292,6 +255,27 @@ def test_info_sums_up_many_streams_in_slices(c: Raw, hand: RunningServer, monkey
     assert steps.turns >= 2
     before = steps.turns
     assert b"# Server" in c("INFO", "server")
+    assert steps.turns == before
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("command", [("MEMORY", "STATS"), ("MEMORY", "DOCTOR"), ("INFO", "memory")])
+def test_the_memory_of_many_groups_is_summed_up_in_slices(
+    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def groups() -> None:
+        c.pipeline(*[("TREAD", f"s{n}", "", 0, "GROUP", "g", 0) for n in range(MANY)])
+
+    groups()
+    counted = hand.call(lambda: hand.server.data.ks.stream_bytes())
+    c("FLUSHALL")
+    groups()
+    steps = Steps(hand, monkeypatch, lambda _: None)
+    c(*command)
+    assert steps.turns >= 2
+    assert hand.call(lambda: hand.server.data.ks.stream_bytes()) == counted
+    before = steps.turns
+    c(*command)
     assert steps.turns == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from commands.declare import TABLE
 from respserver.testing import RunningServer
 from tests.wire.faults import until
 from tests.wire.rawclient import Raw, pack
+from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:
     from tests.conftest import RedisServer
@@ -232,3 +234,32 @@ def test_no_reload_inside_a_transaction(c: Raw, words: tuple[str, ...]) -> None:
     c("MULTI")
     assert c(*words) == "ERR Command not allowed inside a transaction"
     assert c("EXEC").startswith("EXECABORT")
+
+
+@pytest.mark.parametrize("command", [("GET", "large"), ("TRANGE", "s", "-", "+")])
+def test_a_reply_beyond_the_output_limit(command: tuple[str, ...]) -> None:
+    """As in Redis: everything is done, and the client is closed. What it would be sent does not pile up meanwhile."""
+    with running_server(save="", client_output_buffer_limit="normal 4mb 0 0") as server, Raw(server.port) as c:
+        c("SET", "large", b"x" * 200_000)
+        c("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *[b"x" * 400_000, *[b"x" * 1000] * 50])
+        before = peak(server)
+        with Raw(server.port) as late:
+            late.pipeline(("MULTI",), ("SET", "a", 1), *[command] * 2000, ("SET", "b", 2))
+            with pytest.raises((EOFError, ConnectionError)):
+                late("EXEC")
+        assert c("MGET", "a", "b") == [b"1", b"2"]
+        assert b"client_output_buffer_limit_disconnections:1\r\n" in c("INFO", "stats")
+        assert peak(server) - before < 40 << 20
+
+
+def test_a_reply_that_is_made_while_it_is_sent_may_be_long(c: Raw) -> None:
+    c("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
+    c("SET", "large", b"x" * 200_000)
+    c.pipeline(("MULTI",), *[("GET", "large")] * 9, ("MGET", *["large"] * 20))
+    assert c("EXEC") == [*[b"x" * 200_000] * 9, [b"x" * 200_000] * 20]
+
+
+def peak(server: Server) -> int:
+    """The most bytes of memory that the process has ever had."""
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024

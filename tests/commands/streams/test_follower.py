@@ -39,7 +39,7 @@ def me(server: FakeServer) -> Session:
     return server.connect()
 
 
-READERS = [cmd for cmd in all_commands() if not cmd.bare and (cmd.name == "tread" or not cmd.write)]
+READERS = [cmd for cmd in all_commands() if not cmd.bare and (cmd.name in ("tread", "twait") or not cmd.write)]
 
 
 @pytest.mark.parametrize("key", [b"key", b"stream", b"alive"])

@@ -43,7 +43,7 @@ def value_of(reply: bytes) -> bytes:
 
 def nothing_left(local: LocalServer) -> bool:
     blocking, ks = local.server.blocking, local.server.data.ks
-    return blocking.count == 0 and not blocking._queues and not blocking._awaiting and not ks.waiting and not ks.ready
+    return blocking.count == 0 and not blocking._lines and not blocking._awaiting and not ks.waiting and not ks.ready
 
 
 # -- who is served ------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_a_bug_while_serving_one_reader_does_not_concern_the_others(
     first, second = group_readers(local, 2)
     wait = first.conn.wait
 
-    def serve(block: object, ctx: Context) -> bytes:
+    def serve(block: object, ctx: Context, key: bytes) -> bytes:
         if ctx.session is first.session:
             raise ValueError("the test says so")
         return b"+served\r\n"

@@ -120,7 +120,7 @@ def test_every_queued_command_has_its_own_reply(local: LocalServer, one: Peer) -
         raise ValueError("the test says so")
 
     def block(ctx: Context, argv: list[bytes]) -> Reply:
-        return Block(b"k", None, 0, b"*-1\r\n")
+        return Block((b"k",), None, False, 0, b"*-1\r\n")
 
     def silent(ctx: Context, argv: list[bytes]) -> Reply:
         return b""

@@ -96,7 +96,7 @@ def test_whatever_is_sealed_opens_again(raw: list[tuple[int, bytes]], compress: 
     assert entries_of(opened(seal(node, compress))) == entries  # an opened node seals as well
     assert entries_of(TailNode.of(node)) == entries
     lo, hi = len(entries) // 3, len(entries)
-    assert entries_of(tail.freeze(lo, hi)) == entries[lo:hi]
+    assert entries_of(tail.part(lo, hi)) == entries[lo:hi]
     ids = [ms << 64 | seq for ms, seq, _ in entries]
     wires = [wire for _, _, wire in entries]
     for some in (tail, node):
