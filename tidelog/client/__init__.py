@@ -5,8 +5,11 @@ In reading order:
     entries     what the clients return: IDs, entries, batches, descriptions of streams and groups
     calls       each command defined once: what is sent, how the reply is read
     packedrows  TMAPPEND and TSTAGE of rows that are packed already
+    strings     SET, GET and the like for what programs agree by: leases, claims, documents
     client      ``Client``, over redis-py
     aio         ``AsyncClient``, for asyncio
+    steps       operations as generators of calls, so that they exist once for threads and for asyncio
+    alone       an operation on a connection of its own
     access      where the servers are, and how to connect to them
     wire        one connection: pipelined commands, long ranges in pages of bounded size
     servers     finding the leader, and trying again when it does not answer

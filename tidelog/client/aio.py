@@ -131,6 +131,8 @@ class AsyncClient:
     tdrop = sent(calls.tdrop)
     tfence = sent(calls.tfence)
     tread = sent(calls.tread)
+    twait = sent(calls.twait)
+    twait_group = sent(calls.twait_group)
     trange = sent(calls.trange)
     trevrange = sent(calls.trevrange)
     tlen = sent(calls.tlen)

@@ -259,6 +259,30 @@ def tread(
     return Call(tuple(args), read, block)
 
 
+def twait(keys: Mapping[Any, IdLike], *, block: int = 0) -> Call[list[bytes]]:
+    """Wait up to ``block`` ms, 0 = without limit, until one of these streams has entries after the ID given for it.
+
+    Returns the keys of those that have, none if the time is over. Nothing is read. ValueError without keys.
+    """
+    pairs = sorted(keys.items(), key=lambda pair: pair[0].upper() in ("GROUP", b"GROUP"))  # first, it is an option
+    return _twait([word for key, last_id in pairs for word in (key, id_text(last_id))], block)
+
+
+def twait_group(group: Name, keys: Sequence[Name], *, block: int = 0) -> Call[list[bytes]]:
+    """Wait as ``twait`` does, until there is something for this group to read in one of these streams: new entries, or
+    messages that are due.
+
+    The group does not end while a client waits. NoGroupError if a stream doesn't have it. ValueError without keys.
+    """
+    return _twait(["GROUP", group, *keys] if keys else [], block)
+
+
+def _twait(words: list[Name], block: int) -> Call[list[bytes]]:
+    if not words:
+        raise ValueError("no key to wait for")
+    return Call(("TWAIT", block, *words), lambda reply: reply or [], block)
+
+
 def trange(key: Name, start: IdLike = "-", end: IdLike = "+", count: int | None = None) -> Call[list[Entry]]:
     """The entries from ``start`` to ``end``, both included, oldest first; the first ``count`` of them if it is given.
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from tidelog.client import calls
@@ -231,6 +231,10 @@ class Publisher:
                     return  # the attempt before had published, and its reply was lost
                 raise
         raise AssertionError("a new fence has no epoch")
+
+    def ask(self, *calls: Call[Any]) -> list[Any]:
+        """Calls that may be repeated, to the leader; see ``Servers.ask``."""
+        return self._servers.ask(*calls)
 
     def drop(self, stages: Sequence[str]) -> None:
         """Drop stages that will not be published. Raises nothing: stages also end by themselves (Rule 4)."""

@@ -78,6 +78,7 @@ class Wire:
         self.url = url
         self._reader = hiredis.Reader()
         self._sock = _connect(access, url)
+        self._patience = self._sock.gettimeout()
         try:
             username = access.username or (unquote(parts.username) if parts.username else None)
             password = access.password if access.password is not None else parts.password and unquote(parts.password)
@@ -122,6 +123,16 @@ class Wire:
             raise ConnectionError(f"{self.place} does not speak RESP: {error}") from None
         return reply
 
+    def poll(self) -> Any:
+        """As ``take``, but without waiting: False if the next reply is not there yet, or not all of it."""
+        self._sock.settimeout(0)
+        try:
+            return self.take()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            self._sock.settimeout(self._patience)
+
     def ask(self, *command: Value) -> Any:
         """Send one command and return its reply. ReplyError if it is an error."""
         self.send(command)
@@ -132,7 +143,7 @@ class Wire:
 
         An error reply is not raised: a ReplyError is in its place in the list.
         """
-        self.send(*[call.args for call in calls])
+        self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in calls]))
         replies = [self.take() for _ in calls]
         return [
             ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else call.read(reply)
@@ -202,7 +213,7 @@ def _connect(access: Access, url: str) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if access.secure:
             try:
-                sock = _context(access, parse_qs(parts.query)).wrap_socket(sock, server_hostname=host)
+                sock = tls_context(access, url).wrap_socket(sock, server_hostname=host)
             except BaseException:
                 sock.close()
                 raise
@@ -210,8 +221,9 @@ def _connect(access: Access, url: str) -> socket.socket:
     return sock
 
 
-def _context(access: Access, query: dict[str, list[str]]) -> ssl.SSLContext:
+def tls_context(access: Access, url: str) -> ssl.SSLContext:
     """TLS as ``access`` says. Of redis-py's settings in a URL, ``ssl_ca_certs`` counts too."""
+    query = parse_qs(urlsplit(url).query)
     ca_file = access.ca_file or query.get("ssl_ca_certs", [None])[0]
     if ca_file and not os.path.exists(ca_file):
         raise FileNotFoundError(f"{access.called('ca_file')}: no such file here: {ca_file}")

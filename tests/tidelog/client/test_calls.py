@@ -75,6 +75,10 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         "TREAD k _ 100 BLOCK 1 GROUP g 7 RETRY 8 9 MAXDELIVERIES 3 DEADLETTER d WITHINFO",
         [(None, Batch(timed_out=True))],
     ),
+    (calls.twait({"k": A, b"l": ""}), "TWAIT 0 k 5.0 l _", [([b"k"], [b"k"]), (None, [])]),
+    (calls.twait({b"Group": 7, "k": EB}, block=9), "TWAIT 9 k 5.1 Group 7", [([b"Group"], [b"Group"])]),
+    (calls.twait_group("g", ["k", b"l"]), "TWAIT 0 GROUP g k l", [([b"k", b"l"], [b"k", b"l"]), (None, [])]),
+    (calls.twait_group(b"g", [b"k"], block=9), "TWAIT 9 GROUP g k", [(None, [])]),
     (calls.trange("k"), "TRANGE k - +", [([], []), ([ROW_A, ROW_B], [EA, EB])]),
     (calls.trange("k", EA, 7, 3), "TRANGE k 5.0 7 COUNT 3", [([], [])]),
     (calls.trevrange("k", B, "(5.0", 0), "TREVRANGE k 5.1 (5.0 COUNT 0", [([ROW_B], [EB])]),
@@ -137,7 +141,7 @@ def test_what_is_sent_and_read(call: Call[Any], sent: str, replies: list[tuple[A
 
 def test_only_some_calls_let_the_server_hold_back_the_reply() -> None:
     blocking = [call.args[0] for call, _, _ in TABLE if call.block is not None]
-    assert blocking == ["TREAD", "TREAD", "WAIT", "WAIT", "WAITAOF"]
+    assert blocking == ["TREAD", "TREAD", "TWAIT", "TWAIT", "TWAIT", "TWAIT", "WAIT", "WAIT", "WAITAOF"]
     assert calls.tread("k", block=250).block == 250
 
 
@@ -158,6 +162,8 @@ def test_calls_without_ids_send_nothing() -> None:
         (lambda: calls.tpublish("q", 1), ValueError),
         (lambda: calls.tappev("k", {"a": 1}), TypeError),
         (lambda: calls.ttrim("k", count=1, ms=1), TypeError),
+        (lambda: calls.twait({}), ValueError),
+        (lambda: calls.twait_group("g", []), ValueError),
         (lambda: calls.tread("k", group="g", expire=5), TypeError),
         (lambda: calls.tread("k", group="g", deadletter="d"), TypeError),
         (lambda: calls.trange("k", datetime(2026, 1, 1)), ValueError),  # noqa: DTZ001 - it has no zone on purpose

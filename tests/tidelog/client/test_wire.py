@@ -15,6 +15,7 @@ import trustme
 from tidelog import Client
 from tidelog.client import calls
 from tidelog.client.access import Access
+from tidelog.client.packedrows import tmappend_packed
 from tidelog.client.wire import ReplyError, Wire
 from tidelog.testing import Server, free_port, running_server
 
@@ -137,6 +138,11 @@ def test_calls_and_errors_in_their_place(wire: Wire, tidelog_server: Server) -> 
     assert error.code == "WRONGTYPE"
     with pytest.raises(ReplyError, match="WRONGTYPE"):
         wire.ask("TLEN", "s")
+
+
+def test_calls_that_their_caller_has_packed(wire: Wire, tidelog_server: Server) -> None:
+    packed = tmappend_packed("weather", ["city"], 2, b"$4\r\nOslo\r\n$4\r\nRome\r\n")
+    assert wire.run(packed, calls.tlen("weather"))[1] == 2
 
 
 def test_a_peer_that_is_no_server() -> None:

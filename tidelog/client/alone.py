@@ -1,0 +1,38 @@
+"""An operation on a connection that nobody else uses meanwhile: for WATCH, and MULTI in more than one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+
+from tidelog.client.calls import Call
+from tidelog.client.client import Client, is_sent, packed, read_all
+from tidelog.client.steps import Steps, drive
+
+T = TypeVar("T")
+
+
+def run_alone(client: Client, steps: Steps[T]) -> T:
+    """Drive an operation as ``steps.run`` does, on one connection. It is closed at the end, with what it watches."""
+    pool = client.redis.connection_pool
+    connection: Any = pool.get_connection()
+
+    def send(calls: Sequence[Call[Any]]) -> list[Any]:
+        sent = list(filter(is_sent, calls))
+        connection.send_packed_command([packed(connection, call.args, {"packed": call.packed}) for call in sent])
+        return read_all(tuple(calls), [_reply(connection) for _ in sent], raise_on_error=False)
+
+    try:
+        return drive(send, steps)
+    finally:
+        connection.disconnect()
+        pool.release(connection)
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except redis.ResponseError as error:
+        return error
