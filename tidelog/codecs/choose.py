@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.client.calls import Value
@@ -23,6 +24,11 @@ class Codec(Protocol[R]):
     def shape(self) -> Shape: ...
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
         """Names and values of the entry. CodecError for a record that is not of the codec's type."""
+    def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], Sequence[tuple[Value, ...]]] | None:
+        """Names and values of many entries with the same names, cheaper than one by one. None: ``encode`` each.
+
+        It is also None where a record can't be encoded: ``encode`` says why.
+        """
     def decode(self, entry: Entry, key: bytes) -> R:
         """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
 

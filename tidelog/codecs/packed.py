@@ -7,7 +7,7 @@ msgspec, or by pydantic if it is a pydantic model.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -45,9 +45,13 @@ class Packed(Generic[R]):
         self.shape.check(record)
         try:
             data = self._write(record)
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise CodecError(f"{self.shape.title}: a record can't be written as {self.name}: {error}") from None
         return _FIELDS, (data if self._zstd is None else self._zstd.compressor.compress(data),)
+
+    def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
+        """Name and values of the entries. CodecError as ``encode``."""
+        return _FIELDS, [self.encode(record)[1] for record in records]
 
     def decode(self, entry: Entry, key: bytes) -> R:
         """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""

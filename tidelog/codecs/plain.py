@@ -13,7 +13,7 @@ Rule 2: fields that the type does not have are skipped when an entry is read: a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -51,6 +51,8 @@ class Plain(Generic[R]):
             field.name.encode(): (field.name, field.kind == "bytes")
             for field in shape.fields
         }
+        #: The names of the last entry that had text only, each name once and known, and their names for msgspec.
+        self._usual: tuple[tuple[bytes, ...], tuple[str, ...]] = ((), ())
         #: Fields that are None where an entry lacks them, though the type has no default.
         self._nulls = [field.name for field in shape.fields if field.required and field.nullable]
 
@@ -67,15 +69,35 @@ class Plain(Generic[R]):
             names = tuple(held)
             values = tuple(held.values())
             kinds = (names, *map(type, values))
-        plan = self._plans.get(kinds)
-        if plan is None:
-            plan = self._planned(names, values)
-            if len(self._plans) >= _PLANS:
-                self._plans.clear()
-            self._plans[kinds] = plan
+        plan = self._plan(kinds, names, values)
         if plan.steps is None:
             return plan.fields, values
         return plan.fields, tuple([values[at] if text is None else text(values[at]) for at, text in plan.steps])
+
+    def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], Sequence[tuple[Value, ...]]] | None:
+        """Names and values of entries whose values have the same types, column by column. None if they haven't."""
+        if not records or not self.shape.all_are(records):
+            return None
+        names: tuple[str, ...] = ()
+        if self._get is None:
+            held: Sequence[dict[str, Any]] = records  # type: ignore[assignment]  # checked
+            shapes = set(map(tuple, held))
+            if len(shapes) > 1:
+                return None
+            (names,) = shapes
+            rows = [tuple(record.values()) for record in held]
+        else:
+            rows = list(map(self._get, records))
+        columns = list(zip(*rows, strict=True))
+        kinds = [set(map(type, column)) for column in columns]
+        if any(len(some) > 1 for some in kinds):
+            return None
+        types = [kind for some in kinds for kind in some]
+        plan = self._plan((names, *types) if self._get is None else tuple(types), names, rows[0])
+        if plan.steps is None:
+            return plan.fields, rows
+        made = [columns[at] if text is None else map(text, columns[at]) for at, text in plan.steps]
+        return plan.fields, list(zip(*made, strict=True))
 
     def decode(self, entry: Entry, key: bytes) -> R:
         """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
@@ -89,19 +111,34 @@ class Plain(Generic[R]):
         return made
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def _values(self, names: Iterable[bytes], values: Iterable[bytes]) -> dict[str, Any]:
+    def _values(self, names: tuple[bytes, ...], values: tuple[bytes, ...]) -> dict[str, Any]:
         value_field = self.shape.value
         if value_field is not None:
             raw = value_field.kind == "bytes"
             pairs = zip(names, values, strict=True)
             return {name.decode(): value if raw else value.decode() for name, value in pairs}
+        usual, fields = self._usual  # read at once: threads share a codec
+        if names == usual:
+            return dict(zip(fields, [value.decode() for value in values], strict=True))
         found: dict[str, Any] = dict.fromkeys(self._nulls)
         read = self._read
         for name, value in zip(names, values, strict=True):
             known = read.get(name)
             if known is not None:
                 found[known[0]] = value if known[1] else value.decode()
+        if len(found) == len(names) and not self._nulls and not any(read[name][1] for name in names):
+            self._usual = names, tuple(found)
         return found
+
+    def _plan(self, kinds: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:
+        """The plan of records with these types, of which ``values`` are one's. CodecError as ``encode``."""
+        plan = self._plans.get(kinds)
+        if plan is None:
+            plan = self._planned(names, values)
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            self._plans[kinds] = plan
+        return plan
 
     # -- writing ---------------------------------------------------------------------------------------------
     def _planned(self, names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:

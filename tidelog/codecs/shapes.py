@@ -10,7 +10,7 @@ import decimal
 import sys
 import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -89,6 +89,10 @@ class Shape:
                 raise CodecError(f"a record must be a dict ({self.title}), not {shown(record)}")
         elif type(record) is not (get_origin(self.type) or self.type):
             raise CodecError(f"a record must be a {self.title}, not {shown(record)}")
+
+    def all_are(self, records: Sequence[object]) -> bool:
+        """Whether ``check`` takes all of these records; for dicts it may be False though it does."""
+        return set(map(type, records)) == {dict if self.mapping else get_origin(self.type) or self.type}
 
     def getter(self) -> Callable[[Any], tuple[Any, ...]]:
         """A function from a record that is not a dict to its values, in the order of ``fields``."""

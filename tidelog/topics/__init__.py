@@ -2,11 +2,14 @@
 
     partition   which partition a key belongs to: CRC-32 of its bytes
     facts       what stands on the server about a topic, and what of it a program must agree with
+    agreement   a declaration and what stands there become one
     topic       ``Topic``: the declaration, and sending from asyncio; ``topic.sync`` for threads
-    steps       operations as generators of calls, so that they exist once for both
     lane        calls of many tasks on one connection, in their order
     sending     records into calls
     producer    sending exactly once
+    delayed     records that are sent later: how they wait
+    moving      and how they are moved to their partition when it is time
+    retention   what may be evicted
     admin       list, grow, alter, trim, delete
 
 A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` says

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.client import calls
+from tidelog.client import calls, steps
 from tidelog.client.calls import Call
-from tidelog.client.client import Client, NoGroupError
-from tidelog.client.entries import PendingSummary, StreamId
-from tidelog.topics import steps
+from tidelog.client.client import Client
+from tidelog.client.entries import StreamId
+from tidelog.client.steps import Steps, good
+from tidelog.topics import delayed, retention
 from tidelog.topics.facts import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
-from tidelog.topics.steps import Steps, good
+from tidelog.topics.retention import finished
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,23 @@ def trim(client: Client, name: str) -> int:
     With ``protect``, nothing that a group has not finished, and nothing of a partition without groups.
     """
     facts = facts_of(client, name)
-    return sum(steps.run(client, _trim(client, f"{name}:{at}", facts)) for at in range(facts.partitions or 0))
+    kept = facts.retention
+    return sum(steps.run(client, retention.trim(f"{name}:{at}", kept)) for at in range(facts.partitions or 0))
+
+
+def waiting(client: Client, name: str) -> int:
+    """How many records of a topic wait to be sent (``delay``, ``at``)."""
+    return steps.run(client, _waiting(delayed.stream_of(name)))
 
 
 def delete(client: Client, name: str) -> int:
-    """Delete a topic with all its entries and groups; returns how many partitions had any."""
+    """Delete a topic with all its entries and groups, and what waits to be sent; returns how many partitions had any.
+    """
     facts, text = _read(client, name)
     removed = 0
     for at in range(facts.partitions or 0):
         removed += client.redis.delete(f"{name}:{at}")
+    client.redis.delete(delayed.stream_of(name), delayed.mover_of(name))
     if not client.redis.execute_command("DELEX", key_of(name), "IFEQ", text):
         raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: delete it again")
     return removed
@@ -112,6 +121,16 @@ def _swap(client: Client, name: str, change: Any, expected: Facts | None = None)
             return changed
 
 
+# -- what waits ---------------------------------------------------------------------------------------------
+def _waiting(stream: str) -> Steps[int]:
+    (groups,) = good((yield [calls.tgroup_list(stream)]))
+    offset = next((group.offset for group in groups if group.name == delayed.GROUP.encode()), None)
+    if offset is None:
+        return (yield from steps.one(calls.tlen(stream)))
+    pending, unread = good((yield [calls.tpending(stream, delayed.GROUP), calls.tcount(stream, f"({offset}")]))
+    return int(pending.count + unread)
+
+
 # -- one partition -------------------------------------------------------------------------------------------
 def _state(key: str) -> Steps[PartitionState]:
     span, length, groups = good(
@@ -119,56 +138,8 @@ def _state(key: str) -> Steps[PartitionState]:
     )
     info = span.info
     last = info.last if info is not None and info.last != StreamId(0) else None
-    safe = yield from _finished(key, groups)
+    safe = yield from finished(key, groups)
     unfinished = 0
     if safe is not None:
         (unfinished,) = good((yield [calls.tcount(key, f"({safe}")]))
     return PartitionState(key, length, info.first if info else None, last, len(groups), unfinished)
-
-
-def _finished(key: str, groups: list[Any]) -> Steps[StreamId | None]:
-    """Every group has finished all entries up to this ID. None without groups."""
-    if not groups:
-        return None
-    try:
-        pending: list[PendingSummary] = good((yield [calls.tpending(key, group.name) for group in groups]))
-    except NoGroupError:  # one ended meanwhile: ask again
-        (again,) = good((yield [calls.tgroup_list(key)]))
-        safe: StreamId | None = yield from _finished(key, again)
-        return safe
-    ends: list[StreamId] = [group.offset for group in groups]
-    ends += [_before(summary.lowest) for summary in pending if summary.lowest is not None]
-    return min(ends)
-
-
-def _before(id: StreamId) -> StreamId:  # noqa: A002 - its name everywhere else
-    return StreamId(id.ms, id.seq - 1) if id.seq else StreamId(max(0, id.ms - 1), 2**64 - 1)
-
-
-def _after(id: StreamId) -> StreamId:  # noqa: A002
-    return StreamId(id.ms, id.seq + 1) if id.seq < 2**64 - 1 else StreamId(id.ms + 1, 0)
-
-
-def _trim(client: Client, key: str, facts: Facts) -> Steps[int]:
-    kept = facts.retention
-    if kept.drops:
-        made = []
-        if kept.partition_size is not None:
-            made.append(calls.ttrim(key, count=kept.partition_size))
-        if kept.max_age_ms is not None:
-            made.append(calls.ttrim(key, ms=kept.max_age_ms))
-        return sum(good((yield made)))
-    length, groups = good((yield [calls.tlen(key), calls.tgroup_list(key)]))
-    safe = yield from _finished(key, groups)
-    if safe is None:
-        return 0
-    border = StreamId(0)  # entries below it go
-    if kept.partition_size is not None and length > kept.partition_size:
-        (first_kept,) = good((yield [calls.tseek(key, "0", length - kept.partition_size + 1)]))
-        border = max(border, first_kept or border)
-    if kept.max_age_ms is not None:
-        seconds, micros = client.redis.time()
-        border = max(border, StreamId(max(0, seconds * 1000 + micros // 1000 - kept.max_age_ms)))
-    border = min(border, _after(safe))
-    (evicted,) = good((yield [calls.ttrim(key, before=border)])) if border > StreamId(0) else (0,)
-    return int(evicted)

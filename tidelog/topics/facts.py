@@ -16,6 +16,7 @@ Rule 4: ``servers`` is null: all partitions are where the facts are. Later it ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -29,6 +30,10 @@ VERSION: Final = 1
 PREFIX: Final = "topic:"  # of the keys of facts
 PARTITIONS: Final = 16  # of a new topic whose declaration doesn't say
 MOST: Final = 100_000  # partitions
+FUNCTION: Final = "(function)"  # ``partition_by`` of a topic whose keys are made by a function
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
+#: Beginnings of names, up to a colon: keys of partitions would be those of other topics' facts, or of apps.
+_RESERVED: Final = ("topic", "app")
 
 Overflow = Literal["protect", "drop"]
 
@@ -128,6 +133,21 @@ class Facts:
         if self.fields.keys() <= there.fields.keys():
             return there
         return replace(there, fields={**there.fields, **self.fields})
+
+
+def check_name(name: object) -> None:
+    """TopicError for what can't be the name of a topic."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.partition(":")[0] in _RESERVED:
+        raise TopicError(
+            f"topic {name!r}: a name has 1 to 200 characters, no spaces, none of *?[]^\\, and is not 'topic' or 'app',"
+            " nor begins with them and a colon"
+        )
+
+
+def check_partitions(name: str, number: object) -> None:
+    """TopicError for what can't be a number of partitions. None: it is not said."""
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST):
+        raise TopicError(f"topic {name!r}: partitions must be a whole number from 1 to {MOST:,}: {number!r}")
 
 
 def key_of(name: str) -> str:

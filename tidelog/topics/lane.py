@@ -16,7 +16,7 @@ import redis
 
 from tidelog.client.aio import AsyncClient
 from tidelog.client.calls import Call
-from tidelog.topics.steps import Steps
+from tidelog.client.steps import Steps
 
 T = TypeVar("T")
 AT_ONCE: Final = 1000  # calls in one pipeline, unless one caller has more

@@ -21,14 +21,13 @@ from uuid import uuid4
 
 import redis
 
-from tidelog.client import calls
+from tidelog.client import calls, steps
 from tidelog.client.client import Client, ConflictError, NoStageError, StaleEpochError
 from tidelog.client.entries import Published
-from tidelog.topics import steps
+from tidelog.client.steps import Steps, good
 from tidelog.topics.facts import Facts, TopicError
 from tidelog.topics.lane import Lane
-from tidelog.topics.sending import Sender, Window
-from tidelog.topics.steps import Steps, good
+from tidelog.topics.sending import Gather, Sender
 
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
@@ -96,15 +95,15 @@ class _Batches(Generic[R]):
         self._last = number
         return number
 
-    def _attempt(self, windows: list[Window], number: int, token: str) -> Steps[Published]:
+    def _attempt(self, windows: list[Gather], number: int, token: str) -> Steps[Published]:
         sender = self.topic.sender()
-        touched = sorted({at for runs, _ in windows for at, _ in runs})
+        touched = sorted({at for window in windows for at, _ in window.runs})
         yield from sender.room(touched)
         stage = f"{self.fence}:{uuid4().hex}"
         staged = total = 0
-        for runs, rows in windows:
-            staged = good((yield [run.stage(stage, STAGE_MS, sender.streams[at]) for at, run in runs]))[-1]
-            total += rows
+        for window in windows:
+            staged = good((yield [run.stage(stage, STAGE_MS, sender.streams[at]) for at, run in window.runs]))[-1]
+            total += window.rows
         if staged != total:
             raise AssertionError(f"stage {stage} holds {staged} rows of {total}")
         self._open = number, token
@@ -120,27 +119,38 @@ class _Batches(Generic[R]):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise TopicError(f"producer {self.name!r}: a batch's number is a whole number from 1: {number!r}")
         token = uuid4().hex
-        windows: list[Window] | None = None
+        gathered: tuple[Sender, list[Gather]] | None = None  # whose partitions they are for
 
         def publishing() -> Steps[Published]:
-            nonlocal number, windows
+            nonlocal number, gathered
             settled = yield from self._settle()
-            if windows is None:
+            if gathered is None:
                 last = yield from self._begin()
                 number = number or last + 1
                 if number <= last:
                     return Published(False, 0)
-                sender, left = self.topic.sender(), iter(records)
-                windows = []
-                while (gather := sender.gathered(left)).rows:
-                    windows.append((gather.runs, gather.rows))
+                sender = self.topic.sender()
+                gathered = sender, _windows(sender, records)
             elif settled == number:
-                return Published(True, sum(rows for _, rows in windows))
-            if not windows or number is None:
+                return Published(True, sum(window.rows for window in gathered[1]))
+            if not self.topic.agreed:
+                yield from self.topic.agree()
+            sender = self.topic.sender()
+            if sender is not gathered[0]:  # the topic has grown since the attempt before
+                gathered = sender, _windows(sender, [record for window in gathered[1] for record in window.records])
+            if not gathered[1] or number is None:
                 return Published(False, 0)
-            return (yield from self._attempt(windows, number, token))
+            return (yield from self._attempt(gathered[1], number, token))
 
         return publishing
+
+
+def _windows(sender: Sender, records: Iterable[Any]) -> list[Gather]:
+    """All records, window by window."""
+    made, left = [], iter(records)
+    while (gather := sender.gathered(left)).rows:
+        made.append(gather)
+    return made
 
 
 class Producer(_Batches[R]):

@@ -2,6 +2,7 @@
 
 Rule 1: the records of one partition stay in the order in which they were given.
 Rule 2: consecutive records of a partition with the same fields are one TMAPPEND of up to ROWS rows or BYTES bytes.
+        They are encoded and packed by many at a time; records that differ in their fields or types, one by one.
 Rule 3: what a partition holds beyond its hard limit is seen in the reply to a send, and refused from the next one on.
         So the limit can be exceeded by what was under way.
 """
@@ -9,25 +10,28 @@ Rule 3: what a partition holds beyond its hard limit is seen in the reply to a s
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
+from itertools import count, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 import hiredis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
+from tidelog.client.calls import Call, Name, Value
 from tidelog.client.entries import StreamId
 from tidelog.client.packedrows import tmappend_packed, tstage_packed
+from tidelog.client.steps import Steps, good
 from tidelog.codecs import Codec, CodecError
 from tidelog.topics.facts import Facts, Retention, TopicError
-from tidelog.topics.partition import Key, partition_of
-from tidelog.topics.steps import Steps, good
+from tidelog.topics.partition import Key, canonical, partition_of
 
 log = logging.getLogger(__name__)
 ROWS: Final = 500  # of one TMAPPEND
-BYTES: Final = 1 << 20  # of the rows of one TMAPPEND
+BYTES: Final = 1 << 20  # of the rows of one TMAPPEND, roughly
+FIRST: Final = 16  # records that are packed before their size is known
 WINDOW: Final = 8192  # rows of one pipeline
 
 PartitionBy = str | Callable[[Any], Key] | None
@@ -64,39 +68,83 @@ class Keyed:
         """The partition of a record. CodecError where it has no key, or one of a wrong type."""
         if self._key is None:
             return next(self._turn) % partitions
+        return self._of(self._found(record), partitions)
+
+    def partitions(self, records: Sequence[Any], partitions: int) -> list[int]:
+        """The partition of each record. CodecError as ``partition``, for the first record that has none."""
+        if self._key is None:
+            return [at % partitions for at in islice(self._turn, len(records))]
+        if callable(self._by):
+            return [self._of(key, partitions) for key in map(self._key, records)]
         try:
-            key = self._key(record)
-        except (KeyError, AttributeError, TypeError) as error:
-            if callable(self._by):
-                raise
-            raise CodecError(f"{self._title}: a record has no field {self._by!r}, its partition key: {error}") from None
+            keys: list[Any] = list(map(self._key, records))
+        except (KeyError, AttributeError, TypeError):
+            return [self.partition(record, partitions) for record in records]
+        kinds = set(map(type, keys))
+        if kinds == {int}:
+            return [crc32(b"%d" % key) % partitions for key in keys]
+        if kinds == {str}:
+            return [crc32(key.encode()) % partitions for key in keys]
+        return [self._of(key, partitions) for key in keys]
+
+    def _of(self, key: Key, partitions: int) -> int:
         try:
             return partition_of(key, partitions)
         except TypeError as error:
             raise CodecError(f"{self._title}: partition_by gives {error}") from None
 
+    def key(self, record: Any) -> Key | None:
+        """The key of a record; None where the topic has none. CodecError as ``partition``."""
+        if self._key is None:
+            return None
+        key = self._found(record)
+        if type(key) is not str:
+            try:
+                canonical(key)
+            except TypeError as error:
+                raise CodecError(f"{self._title}: partition_by gives {error}") from None
+        return key
+
+    def _found(self, record: Any) -> Key:
+        assert self._key is not None  # noqa: S101 - callers have looked
+        try:
+            return self._key(record)
+        except (KeyError, AttributeError, TypeError) as error:
+            if callable(self._by):
+                raise
+            raise CodecError(f"{self._title}: a record has no field {self._by!r}, its partition key: {error}") from None
+
 
 class Run:
     """Consecutive rows of one partition with the same fields."""
 
-    __slots__ = ("fields", "head", "rows", "size")
+    __slots__ = ("fields", "number", "pieces", "size")
 
-    def __init__(self, fields: tuple[str, ...]) -> None:
+    def __init__(self, fields: tuple[Name, ...]) -> None:
         self.fields = fields
-        self.rows: list[bytes] = []  # the values of each as RESP bulk strings
-        self.size = 0  # bytes of all rows
-        self.head = len(b"*%d\r\n" % len(fields))  # bytes before them where a row is packed
+        self.pieces: list[bytes] = []  # the values of its rows as RESP bulk strings
+        self.number = 0  # of rows
+        self.size = 0  # bytes of all pieces
+
+    def add(self, piece: bytes, rows: int = 1) -> None:
+        """Add packed rows."""
+        self.pieces.append(piece)
+        self.number += rows
+        self.size += len(piece)
 
     def append(self, key: str) -> Call[Any]:
         """The TMAPPEND of these rows."""
-        return tmappend_packed(key, self.fields, len(self.rows), b"".join(self.rows))
+        return tmappend_packed(key, self.fields, self.number, b"".join(self.pieces))
 
     def stage(self, stage: str, ttl_ms: int, key: str) -> Call[int]:
         """The TSTAGE of these rows."""
-        return tstage_packed(stage, ttl_ms, key, self.fields, len(self.rows), b"".join(self.rows))
+        return tstage_packed(stage, ttl_ms, key, self.fields, self.number, b"".join(self.pieces))
 
 
-Window = tuple[list[tuple[int, Run]], int]  # runs with their partitions, rows in all
+def bulk(values: Sequence[Value]) -> bytes:
+    """Values as RESP bulk strings."""
+    packed: bytes = hiredis.pack_command(tuple(values))  # type: ignore[arg-type]  # its annotation is wrong
+    return packed[packed.index(b"\r\n") + 2 :]  # without the number of values
 
 
 class Sender:
@@ -151,22 +199,15 @@ class Sender:
     def gathered(self, records: Iterable[Any]) -> Gather:
         """The next records, until a window is full."""
         gather = Gather(self)
-        for record in records:
-            if gather.add(record):
-                break
+        left = iter(records)
+        while (wanted := gather.wanted()) and (some := list(islice(left, wanted))):
+            gather.add(some)
         return gather
 
     # -- retention -------------------------------------------------------------------------------------------
     def _evicted(self, partitions: Sequence[int], size: bool = True) -> list[Call[Any]]:
         """Calls that evict what overflow='drop' gives up. ``size``: by size too, not only by age."""
-        kept = self.retention
-        made: list[Call[Any]] = []
-        for at in partitions:
-            if size and kept.partition_size is not None:
-                made.append(calls.ttrim(self.streams[at], count=kept.partition_size))
-            if kept.max_age_ms is not None:
-                made.append(calls.ttrim(self.streams[at], ms=kept.max_age_ms))
-        return made
+        return [call for at in partitions for call in evictions(self.retention, self.streams[at], size)]
 
     def _lengths(self, partitions: Sequence[int]) -> list[Call[Any]]:
         return [calls.tlen(self.streams[at]) for at in partitions] if self.retention.hard_limit is not None else []
@@ -190,6 +231,16 @@ class Sender:
             self._full.discard(at)
 
 
+def evictions(kept: Retention, stream: str, size: bool = True) -> list[Call[int]]:
+    """The calls that evict what overflow='drop' gives up; they return how many. ``size``: by size too."""
+    made = []
+    if size and kept.partition_size is not None:
+        made.append(calls.ttrim(stream, count=kept.partition_size))
+    if kept.max_age_ms is not None:
+        made.append(calls.ttrim(stream, ms=kept.max_age_ms))
+    return made
+
+
 class _Source(Protocol):
     @property
     def codec(self) -> Codec[Any]: ...
@@ -203,8 +254,8 @@ class Gather:
     """Collects the records of one window: ``runs``, and ``rows``, their number, 0 at the end."""
 
     def __init__(self, source: _Source) -> None:
-        self._encode = source.codec.encode
-        self._partition = source.keyed.partition
+        self._codec = source.codec
+        self._keyed = source.keyed
         self._partitions = len(source.streams)
         self.runs: list[tuple[int, Run]] = []  # partition, rows
         self.records: list[Any] = []
@@ -212,22 +263,58 @@ class Gather:
         self._bytes = 0
         self.rows = 0
 
-    def add(self, record: Any) -> bool:
-        """Add a record; returns whether the window is full."""
-        self.records.append(record)
-        at = self._partition(record, self._partitions)
-        fields, values = self._encode(record)
+    def wanted(self) -> int:
+        """How many records to add next; 0: the window is full."""
+        if self.rows >= WINDOW or self._bytes >= 8 * BYTES:
+            return 0
+        most = BYTES * self.rows // self._bytes if self._bytes else FIRST
+        return max(1, min(ROWS, most, WINDOW - self.rows))
+
+    def add(self, records: list[Any]) -> None:
+        """Add some records, at most as many as are wanted."""
+        self.records += records
+        places = self._keyed.partitions(records, self._partitions)
+        alike = self._codec.encode_alike(records)
+        if alike is None:
+            self._add_each(records, places)
+            return
+        fields, rows = alike
+        values: defaultdict[int, list[Value]] = defaultdict(list)  # of the rows of each partition
+        for at, row in zip(places, rows, strict=True):
+            values[at] += row
+        for at, flat in values.items():
+            self._add(at, fields, flat)
+
+    def _add_each(self, records: list[Any], places: list[int]) -> None:
+        """Add records that are not alike: consecutive ones of a partition with the same fields are packed together."""
+        waiting: dict[int, tuple[tuple[str, ...], list[Value]]] = {}
+        for record, at in zip(records, places, strict=True):
+            fields, row = self._codec.encode(record)
+            before = waiting.get(at)
+            if before is not None and before[0] == fields:
+                before[1].extend(row)
+                continue
+            if before is not None:
+                self._add(at, *before)
+            waiting[at] = fields, list(row)
+        for at, (fields, values) in waiting.items():
+            self._add(at, fields, values)
+
+    def _add(self, at: int, fields: tuple[str, ...], values: list[Value]) -> None:
+        """Add the values of consecutive rows of a partition."""
+        piece, rows = bulk(values), len(values) // len(fields)
+        if len(piece) > 4 * BYTES and rows > 1:  # much more than the rows before them let expect
+            half = rows // 2 * len(fields)
+            self._add(at, fields, values[:half])
+            self._add(at, fields, values[half:])
+            return
         run = self._open.get(at)
-        if run is None or run.fields != fields or len(run.rows) >= ROWS or run.size >= BYTES:
+        if run is None or run.number + rows > ROWS or run.size >= BYTES or run.fields != fields:
             run = self._open[at] = Run(fields)
             self.runs.append((at, run))
-        row = hiredis.pack_command(values)[run.head :]  # type: ignore[arg-type]  # its annotation is wrong
-        run.rows.append(row)
-        size = len(row)
-        run.size += size
-        self._bytes += size
-        self.rows += 1
-        return self.rows >= WINDOW or self._bytes >= 8 * BYTES
+        run.add(piece, rows)
+        self._bytes += len(piece)
+        self.rows += rows
 
 
 def check_key_type(title: str, partition_by: PartitionBy, codec: Codec[Any]) -> None:

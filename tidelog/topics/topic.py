@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from tidelog.client import steps
 from tidelog.client.aio import AsyncClient
-from tidelog.client.calls import Call
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
+from tidelog.client.steps import Steps
 from tidelog.codecs import Codec, codec_for
-from tidelog.topics import steps
-from tidelog.topics.facts import MOST, Facts, Overflow, Retention, TopicError, key_of, read_facts
+from tidelog.topics import delayed
+from tidelog.topics.agreement import agree
+from tidelog.topics.facts import FUNCTION, Facts, Overflow, Retention, TopicError, check_name, check_partitions
 from tidelog.topics.lane import Lane
+from tidelog.topics.partition import Key
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.sending import Gather, Keyed, PartitionBy, Sender, check_key_type
-from tidelog.topics.steps import Steps, good
 
 R = TypeVar("R")
-_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
 CHECKED: Final = 5.0  # seconds until a program looks again whether the topic is what it declares
-_RESERVED: Final = "topic"  # its partitions would have the keys of other topics' facts
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,8 @@ class Topic(Generic[R]):
         url: str | None = None,
     ) -> None:
         title = f"topic {name!r}"
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _RESERVED:
-            raise TopicError(f"{title}: a name has 1 to 200 characters, no spaces, none of *?[]^\\, and is not 'topic'")
-        if partitions is not None and (
-            not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST
-        ):
-            raise TopicError(f"{title}: partitions must be a whole number from 1 to {MOST:,}: {partitions!r}")
+        check_name(name)
+        check_partitions(name, partitions)
         self.name = name
         self.url = url
         self.codec: Codec[R] = codec_for(record_type, codec)
@@ -90,7 +88,7 @@ class Topic(Generic[R]):
         self._keyed = Keyed(title, partition_by, self.codec.shape.mapping)
         self.declared = Facts(
             partitions,
-            "(function)" if callable(partition_by) else partition_by,
+            FUNCTION if callable(partition_by) else partition_by,
             self.codec.name,
             {field.name: field.kind for field in self.codec.shape.fields},
             Retention(partition_size, _milliseconds(title, max_age), overflow, hard_limit),
@@ -114,6 +112,10 @@ class Topic(Generic[R]):
     def partition(self, record: R) -> int:
         """The partition of a record. TopicError before the number of partitions is known, CodecError without a key."""
         return self._keyed.partition(record, self.partitions)
+
+    def key(self, record: R) -> Key | None:
+        """The partition key of a record; None without ``partition_by``. CodecError where the record has none."""
+        return self._keyed.key(record)
 
     def decode(self, entry: Entry, partition: int) -> R:
         """The record of an entry. UndecodableError if it is none."""
@@ -150,6 +152,24 @@ class Topic(Generic[R]):
             self._given = client
         if sync is not None:
             self._sync_client, self._sync_is_ours = sync, False
+
+    @contextmanager
+    def elsewhere(self, url: str) -> Iterator[None]:
+        """Be on another server until the end of this context, as if it had just been declared: for tests.
+
+        Whoever enters it closes what was opened meanwhile (``close``) before it ends.
+        """
+        ours: dict[str, Any] = {
+            "url": url, "_facts": None, "_check_at": 0.0, "_sender": None, "_lanes": WeakKeyDictionary(),
+            "_given": None, "_sync_client": None, "_sync_is_ours": True,
+        }  # fmt: skip
+        kept = {name: self.__dict__[name] for name in ours}
+        self.__dict__.update(ours)
+        try:
+            yield
+        finally:
+            self.close_sync()
+            self.__dict__.update(kept)
 
     @property
     def lane(self) -> Lane:
@@ -196,17 +216,24 @@ class Topic(Generic[R]):
             await self.lane.run(self.agree())
         return self.facts
 
-    async def send(self, record: R) -> StreamId:
+    async def send(
+        self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
+    ) -> StreamId:  # fmt: skip
         """Append a record; returns its ID. Order is that of the calls, for each partition.
+
+        With ``delay``, in seconds, or ``at``, a time with its zone, the record waits until then in the stream
+        ``<name>:delayed``. The ID is the one that it has there. It is sent by the leader of a worker's app that has
+        this topic, so one must run. TopicError for a delay or a time that makes no sense.
 
         CodecError for a record of another type, TopicFullError beyond the hard limit, TopicMismatchError at the first
         use. redis.ConnectionError and redis.TimeoutError if the server did not answer: it may have appended the record
         all the same (``producer`` sends exactly once).
         """
         lane = self.lane
+        due = None if delay is None and at is None else delayed.due_text(self.name, delay, at)
         async with lane.turn:  # a comparison of the facts must not let later calls pass
             await self.ready()
-            sending = lane.start(self.sender().send(record))
+            sending = lane.start(self.sending(record, due))
         return await sending
 
     async def send_many(self, records: Iterable[R] | AsyncIterable[R]) -> int:
@@ -217,17 +244,29 @@ class Topic(Generic[R]):
         """
         sent = 0
         left = aiter(records) if isinstance(records, AsyncIterable) else iter(records)
+        under_way: asyncio.Task[int] | None = None  # the window before: the server appends it while this one is made
         await self.ready()
-        while True:
-            sender = self.sender()
-            gather = await _gathered(sender, left) if isinstance(left, AsyncIterator) else sender.gathered(left)
-            if not gather.rows:
-                return sent
-            await self.ready()
-            if self.sender() is not sender:  # the topic has grown since the first of them
+        try:
+            while True:
                 sender = self.sender()
-                gather = sender.gathered(gather.records)
-            sent += await self.lane.run(sender.send_window(gather.runs, gather.rows))
+                gather = await _gathered(sender, left)
+                if under_way is not None:
+                    sent += await under_way
+                    under_way = None
+                if not gather.rows:
+                    return sent
+                await self.ready()
+                if self.sender() is not sender:  # the topic has grown since the first of them
+                    sender = self.sender()
+                    gather = sender.gathered(gather.records)
+                under_way = asyncio.create_task(self.lane.run(sender.send_window(gather.runs, gather.rows)))
+        except BaseException as error:
+            if under_way is not None and isinstance(error, asyncio.CancelledError):
+                under_way.cancel()
+            elif under_way is not None:
+                await asyncio.wait([under_way])
+                _ = under_way.cancelled() or under_way.exception()  # this error hides it
+            raise
 
     def producer(self, name: str) -> Producer[R]:
         """A producer: what it sends counts once, whatever is repeated. See Producer."""
@@ -236,25 +275,15 @@ class Topic(Generic[R]):
     # -- for the twins ---------------------------------------------------------------------------------------
     def agree(self) -> Steps[Facts]:
         """The steps of ``ready``."""
-        wanted = self.declared.complete()
-        key = key_of(self.name)
-        while True:
-            (there,) = good((yield [Call(("SET", key, wanted.written(), "NX", "GET"), lambda reply: reply)]))
-            if there is None:
-                facts = wanted
-                break
-            known = read_facts(self.name, there)
-            facts = self.declared.agreed(self.name, known)
-            if facts is known:
-                break
-            swap: Call[Any] = Call(("SET", key, facts.written(), "IFEQ", there), lambda reply: reply)
-            (swapped,) = good((yield [swap]))
-            if swapped is not None:
-                break
+        facts = yield from agree(self.name, self.declared)
         if facts != self._facts:
             self._facts, self._sender = facts, None
         self._check_at = time.monotonic() + CHECKED
         return facts
+
+    def sending(self, record: R, due: bytes | None) -> Steps[StreamId]:
+        """The steps of ``send``; ``due`` as made by ``delayed.due_text``. Only after ``agree``."""
+        return self.sender().send(record) if due is None else delayed.send(self.sender(), record, due)
 
     def sender(self) -> Sender:
         """What makes the calls. Only after ``agree``."""
@@ -264,12 +293,22 @@ class Topic(Generic[R]):
         return self._sender
 
 
-async def _gathered(sender: Sender, records: AsyncIterator[Any]) -> Gather:
-    """As ``Sender.gathered``."""
+async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any]) -> Gather:
+    """As ``Sender.gathered``. Other tasks get their turn meanwhile, and what is under way leaves and is answered."""
     gather = Gather(sender)
-    async for record in records:
-        if gather.add(record):
+    while wanted := gather.wanted():
+        some = []
+        if isinstance(records, AsyncIterator):
+            async for record in records:
+                some.append(record)
+                if len(some) == wanted:
+                    break
+        else:
+            some = list(islice(records, wanted))
+        if not some:
             break
+        gather.add(some)
+        await asyncio.sleep(0)
     return gather
 
 
@@ -285,25 +324,35 @@ class SyncTopic(Generic[R]):
             steps.run(self.topic.client, self.topic.agree())
         return self.topic.facts
 
-    def send(self, record: R) -> StreamId:
+    def send(
+        self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
+    ) -> StreamId:  # fmt: skip
         """See ``Topic.send``."""
+        due = None if delay is None and at is None else delayed.due_text(self.topic.name, delay, at)
         self.ready()
-        return steps.run(self.topic.client, self.topic.sender().send(record))
+        return steps.run(self.topic.client, self.topic.sending(record, due))
 
     def send_many(self, records: Iterable[R]) -> int:
         """See ``Topic.send_many``."""
         sent, left = 0, iter(records)
         self.ready()
-        while True:
-            sender = self.topic.sender()
-            gather = sender.gathered(left)
-            if not gather.rows:
-                return sent
-            self.ready()
-            if self.topic.sender() is not sender:  # the topic has grown since the first of them
+        with ThreadPoolExecutor(1, f"send to {self.topic.name}") as pool:
+            under_way: Future[int] | None = None  # the window before: the server appends it while this one is made
+            while True:
                 sender = self.topic.sender()
-                gather = sender.gathered(gather.records)
-            sent += steps.run(self.topic.client, sender.send_window(gather.runs, gather.rows))
+                gather = sender.gathered(left)
+                if under_way is not None:
+                    sent += under_way.result()
+                if not gather.rows:
+                    return sent
+                self.ready()
+                if self.topic.sender() is not sender:  # the topic has grown since the first of them
+                    sender = self.topic.sender()
+                    gather = sender.gathered(gather.records)
+                window = sender.send_window(gather.runs, gather.rows)
+                if gather.wanted():  # it is the last one
+                    return sent + steps.run(self.topic.client, window)
+                under_way = pool.submit(steps.run, self.topic.client, window)
 
     def producer(self, name: str) -> SyncProducer[R]:
         """See ``Topic.producer``."""

@@ -143,6 +143,56 @@ def test_any_record_comes_back_as_it_was(record: Order, name: str) -> None:
     assert codec.decode(entry(codec, record), KEY) == record
 
 
+def alike(codec: Codec[Any], records: list[Any]) -> list[tuple[Any, Any]] | None:
+    """What ``encode_alike`` makes, as ``encode`` would return it for each record."""
+    made = codec.encode_alike(records)
+    return made and [(made[0], values) for values in made[1]]
+
+
+@given(
+    st.sampled_from([Order, Line, Model, dict]), st.sampled_from(NAMES),
+    st.lists(
+        st.fixed_dictionaries(
+            {"id": st.integers(-(2**63), 2**63 - 1), "item": st.text(st.characters(exclude_categories=["Cs"]))},
+            optional={"price": st.none() | st.floats() | st.integers(-9, 9), "gift": st.booleans()},
+        )
+    ),
+)  # fmt: skip
+def test_many_are_written_as_each_is(record_type: Any, name: str, rows: list[dict[str, Any]]) -> None:
+    if record_type is dict:
+        rows = [{field: str(value) for field, value in row.items()} for row in rows]
+    records = [record_type(**row) for row in rows]
+    codec = codec_for(record_type, name)
+    made = alike(codec, records)
+    if made is None:
+        kinds = {tuple((field, type(value)) for field, value in row.items()) for row in rows}
+        assert len(kinds) != 1  # they differ in their names or types, or there is none
+    else:
+        assert repr(made) == repr([codec.encode(record) for record in records])  # by repr, as nan is not nan
+
+
+@pytest.mark.parametrize(("record_type", "record"), MADE)
+def test_many_that_are_alike_are_written_together(record_type: Any, record: Any) -> None:
+    for name in NAMES:
+        codec = codec_for(record_type, name)
+        assert alike(codec, [record] * 3) == [codec.encode(record)] * 3
+
+
+def test_a_number_that_msgpack_cannot_hold() -> None:
+    codec = codec_for(Order, "msgpack")
+    for write in (codec.encode, lambda record: codec.encode_alike([record])):
+        with pytest.raises(CodecError, match="Order: a record can't be written as msgpack: can't serialize ints"):
+            write(Order(2**70, "tea"))
+
+
+def test_many_of_which_one_is_wrong() -> None:
+    codec = codec_for(Order)
+    assert codec.encode_alike([Order(1, "tea"), Line(2, "tea")]) is None
+    assert codec.encode_alike([Order(1, "tea"), Order("2", "tea")]) is None  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match="the field 'id' is int, not str '2'"):
+        codec.encode_alike([Order("2", "tea")])  # type: ignore[arg-type]
+
+
 def test_the_form_follows_the_type() -> None:
     assert codec_for(Order).name == "plain"
     assert codec_for(Nested).name == "json"

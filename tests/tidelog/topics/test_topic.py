@@ -1,12 +1,11 @@
-"""Topics on a real server: facts, sending, order, retention, sending exactly once."""
+"""Topics on a real server: facts, retention, sending exactly once."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
@@ -15,11 +14,11 @@ import msgspec
 import pytest
 import redis
 
+from tests.tidelog.topics.topickit import Order, orders, run, sent
 from tidelog import Client, StaleEpochError
-from tidelog.client import calls
+from tidelog.client import calls, steps
 from tidelog.testing import Server
 from tidelog.topics import (
-    CodecError,
     Retention,
     Topic,
     TopicError,
@@ -27,43 +26,8 @@ from tidelog.topics import (
     TopicMismatchError,
     admin,
     partition_of,
+    retention,
 )
-
-
-class Order(msgspec.Struct):
-    id: int
-    item: str
-    price: float | None = None
-
-
-def orders(server: Server, **options: Any) -> Topic[Order]:
-    settings: dict[str, Any] = {"partition_by": "id", "partitions": 4} | options
-    return Topic("orders", Order, url=server.url, **settings)
-
-
-def run(use: Callable[[Topic[Order]], Awaitable[Any]], topic: Topic[Order]) -> Any:
-    """Run a coroutine function with the topic, and close the topic's connections."""
-
-    async def main() -> Any:
-        try:
-            return await use(topic)
-        finally:
-            await topic.close()
-
-    return asyncio.run(main())
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
-def sent(client: Client, topic: Topic[Order], partitions: int = 4) -> list[list[Order]]:
-    """The records of each partition."""
-    return [
-        [topic.decode(entry, at) for entry in client.trange(topic.stream(at))] for at in range(partitions)
-    ]  # fmt: skip
 
 
 class TestFacts:
@@ -189,97 +153,6 @@ def test_without_a_server() -> None:
     assert Topic("orders", Order, partitions=3).place(2).key == "orders:2"
 
 
-class TestSending:
-    def test_records_go_where_their_key_belongs_in_order(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server)
-        records = [Order(n % 37, f"item {n}", n / 2 if n % 3 else None) for n in range(5000)]
-
-        async def use(topic: Topic[Order]) -> None:
-            for record in records[:20]:
-                await topic.send(record)
-            assert await topic.send_many(records[20:3000]) == 2980
-
-        run(use, topic)
-        assert topic.sync.send_many(iter(records[3000:4990])) == 1990
-        for record in records[4990:]:
-            topic.sync.send(record)
-        for at, there in enumerate(sent(client, topic)):
-            assert there == [record for record in records if partition_of(record.id, 4) == at]
-        topic.sync.close()
-
-    def test_tasks_that_send_at_once_keep_the_order_in_which_they_called(
-        self, tidelog_server: Server, client: Client
-    ) -> None:
-        topic = orders(tidelog_server)
-        records = [Order(n % 5, f"{n}") for n in range(3000)]
-        ids = run(lambda topic: asyncio.gather(*[topic.send(record) for record in records]), topic)
-        for at, there in enumerate(sent(client, topic)):
-            mine = [number for number, record in enumerate(records) if partition_of(record.id, 4) == at]
-            assert there == [records[number] for number in mine]
-            assert [ids[number] for number in mine] == sorted(ids[number] for number in mine)
-
-    def test_an_async_iterable(self, tidelog_server: Server, client: Client) -> None:
-        async def records() -> AsyncIterator[Order]:
-            for number in range(10_000):
-                yield Order(number, "x")
-
-        topic = orders(tidelog_server)
-        assert run(lambda topic: topic.send_many(records()), topic) == 10_000
-        assert sum(map(len, sent(client, topic))) == 10_000
-
-    def test_without_a_key_partitions_take_turns(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server, partition_by=None)
-        topic.sync.send_many(Order(n, "x") for n in range(8))
-        assert [len(there) for there in sent(client, topic)] == [2, 2, 2, 2]
-
-    def test_a_function_makes_the_key(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server, partition_by=lambda order: order.item[0])
-        topic.sync.send_many([Order(1, "tea"), Order(2, "toast"), Order(3, "milk")])
-        assert Order(2, "toast") in sent(client, topic)[partition_of("t", 4)]
-        wrong = orders(tidelog_server, partition_by=lambda order: order.price)
-        with pytest.raises(CodecError, match=r"partition_by gives a partition key is str, .* not float"):
-            wrong.sync.send(Order(1, "tea", 2.5))
-
-    def test_a_cancelled_task_does_not_stop_the_others(self, tidelog_server: Server, client: Client) -> None:
-        async def use(topic: Topic[Order]) -> None:
-            await topic.ready()
-            tasks = [asyncio.create_task(topic.send(Order(n, "x"))) for n in range(50)]
-            await asyncio.sleep(0)
-            tasks[7].cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [n for n, result in enumerate(done) if isinstance(result, BaseException)] == [7]
-
-        topic = orders(tidelog_server)
-        run(use, topic)
-        assert sum(map(len, sent(client, topic))) in (49, 50)
-
-    def test_a_refused_record_does_not_fail_its_neighbours(self, tidelog_server: Server, client: Client) -> None:
-        async def use(topic: Topic[Order]) -> None:
-            await topic.ready()
-            client.redis.set(topic.stream(partition_of(1, 4)), "not a stream")
-            others = [n for n in range(20) if partition_of(n, 4) != partition_of(1, 4)]
-            results = await asyncio.gather(*[topic.send(Order(n, "x")) for n in (1, *others)], return_exceptions=True)
-            kinds = [type(result) for result in results]
-            assert kinds[0] is redis.ResponseError
-            assert "WRONGTYPE" in str(results[0])
-            assert redis.ResponseError not in kinds[1:]
-
-        run(use, orders(tidelog_server))
-
-    def test_the_connection_comes_back(self, tidelog_server: Server, client: Client) -> None:
-        async def use(topic: Topic[Order]) -> None:
-            await topic.send(Order(1, "before"))
-            await asyncio.to_thread(tidelog_server.kill)
-            with pytest.raises((redis.ConnectionError, redis.TimeoutError)):
-                await topic.send(Order(1, "lost"))
-            await asyncio.to_thread(tidelog_server.start)
-            await topic.send(Order(1, "after"))
-
-        topic = orders(tidelog_server)
-        run(use, topic)
-        assert [order.item for order in sent(client, topic)[partition_of(1, 4)]] == ["before", "after"]
-
-
 class TestRetention:
     def test_drop_evicts_with_each_send(self, tidelog_server: Server, client: Client) -> None:
         topic = orders(tidelog_server, partitions=1, partition_size=10, overflow="drop")
@@ -332,6 +205,27 @@ class TestRetention:
         assert [order.id for order in sent(client, topic, 1)[0]] == list(range(90, 100))
 
 
+    def test_others_may_evict_while_it_is_trimmed(self, tidelog_server: Server, client: Client) -> None:
+        """What is kept must not become fewer than partition_size, whenever somebody else evicts."""
+        topic = orders(tidelog_server, partitions=1, partition_size=50)
+        for step in range(1, 6):
+            topic.sync.send_many(Order(n, "x") for n in range(100 - client.tlen("orders:0")))
+            client.tread("orders:0", "0", 1000, group="g")
+            client.tgroup_setid("orders:0", "g", client.trevrange("orders:0", count=1)[0])
+            left = step
+
+            def send(made: Sequence[calls.Call[Any]]) -> list[Any]:
+                nonlocal left
+                left -= 1
+                if not left:
+                    client.ttrim("orders:0", count=70)
+                return client.together(*made, raise_on_error=False)
+
+            steps.drive(send, retention.trim("orders:0", topic.sync.ready().retention))
+            assert client.tlen("orders:0") == 50
+        topic.sync.close()
+
+
 class TestProducer:
     def test_a_batch_counts_once(self, tidelog_server: Server, client: Client) -> None:
         topic = orders(tidelog_server)
@@ -345,6 +239,27 @@ class TestProducer:
         assert published == [False] * 3 + [True] * 2
         assert again.last() == 5
         assert sorted(order.id for there in sent(client, topic) for order in there) == list(range(50))
+
+    def test_a_topic_that_grows_between_two_attempts(self, tidelog_server: Server, client: Client) -> None:
+        orders(tidelog_server).sync.ready()
+        topic = orders(tidelog_server, partitions=None)
+        producer = topic.sync.producer("import")
+        records = [Order(n, "x") for n in range(9000)]
+        publishing = producer._publishing(iter(records), 1)
+
+        def lost(made: Sequence[calls.Call[Any]]) -> list[Any]:
+            if made[0].args[0] == "TPUBLISH":
+                raise redis.ConnectionError("no answer")
+            return client.together(*made, raise_on_error=False)
+
+        with pytest.raises(redis.ConnectionError):
+            steps.drive(lost, publishing())
+        admin.grow(client, "orders", 8)
+        topic._check_at = 0.0  # as if it were seconds later
+        assert steps.run(client, publishing()).entries == 9000
+        for at, there in enumerate(sent(client, topic, 8)):
+            assert there == [record for record in records if partition_of(record.id, 8) == at]
+        topic.sync.close()
 
     def test_numbers_of_its_own(self, tidelog_server: Server, client: Client) -> None:
         topic = orders(tidelog_server)

@@ -1,0 +1,85 @@
+"""What may be evicted, and its eviction, for the program's ``trim`` and the leader of an app. Operations without I/O.
+
+Rule 1: with overflow="protect", nothing goes that a group of the partition has not finished, and nothing at all of a
+        partition without groups, or without one that is needed.
+Rule 2: what is finished stays finished, so an eviction that is decided on may come late, or twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidelog.client import calls, strings
+from tidelog.client.client import NoGroupError
+from tidelog.client.entries import GroupInfo, PendingSummary, StreamId
+from tidelog.client.steps import Steps, good
+from tidelog.topics.facts import Retention
+from tidelog.topics.sending import evictions
+
+
+def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[int]:
+    """Evict what the retention gives up of one partition; returns how many entries.
+
+    ``needed``: groups that must be there, with "protect", before anything goes.
+    """
+    if kept.drops:
+        return sum(good((yield evictions(kept, stream))))
+    length, groups, now = good((yield [calls.tlen(stream), calls.tgroup_list(stream), strings.server_time()]))
+    if not {group.name for group in groups}.issuperset(needed):
+        return 0
+    safe = yield from finished(stream, groups)
+    if safe is None:
+        return 0
+    border = StreamId(0)  # entries below it go
+    if kept.partition_size is not None and length > kept.partition_size:
+        border = yield from _newest(stream, length, kept.partition_size)
+    if kept.max_age_ms is not None:
+        border = max(border, StreamId(max(0, now - kept.max_age_ms)))
+    border = min(border, after(safe))
+    (evicted,) = good((yield [calls.ttrim(stream, before=border)])) if border > StreamId(0) else (0,)
+    return int(evicted)
+
+
+def finished(stream: str, groups: list[GroupInfo]) -> Steps[StreamId | None]:
+    """Every one of these groups has finished all entries up to this ID. None without groups."""
+    ends = yield from progress(stream, groups)
+    return min(ends.values(), default=None)
+
+
+def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId]]:
+    """The ID up to which each of the stream's groups has finished."""
+    try:
+        pending: list[PendingSummary] = good((yield [calls.tpending(stream, group.name) for group in groups]))
+    except NoGroupError:  # one ended meanwhile: ask again
+        (left,) = good((yield [calls.tgroup_list(stream)]))
+        ends: dict[bytes, StreamId] = yield from progress(stream, left)
+        return ends
+    return {
+        group.name: group.offset if summary.lowest is None else min(group.offset, before(summary.lowest))
+        for group, summary in zip(groups, pending, strict=True)
+    }
+
+
+def before(id: StreamId) -> StreamId:  # noqa: A002 - its name everywhere else
+    """The ID before this one."""
+    return StreamId(id.ms, id.seq - 1) if id.seq else StreamId(max(0, id.ms - 1), 2**64 - 1)
+
+
+def after(id: StreamId) -> StreamId:  # noqa: A002
+    """The ID after this one."""
+    return StreamId(id.ms, id.seq + 1) if id.seq < 2**64 - 1 else StreamId(id.ms + 1, 0)
+
+
+def _newest(stream: str, length: int, number: int) -> Steps[StreamId]:
+    """An ID from which on there are ``number`` entries at least, and no more than need be; 0.0 if there are fewer.
+
+    ``length`` is what the stream had. If others evict meanwhile, the entry that is found is too new: then the ones from
+    it on are fewer, and it is looked for again.
+    """
+    while length > number:
+        (found,) = good((yield [calls.tseek(stream, "0", length - number + 1)]))
+        left, length = good((yield [calls.tcount(stream, found or "+"), calls.tlen(stream)]))
+        if found is not None and left >= number:
+            done: StreamId = found
+            return done
+    return StreamId(0)
