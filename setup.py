@@ -47,7 +47,7 @@ HOT = [
 ]  # fmt: skip
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],
-    depends=["tidelog/spark/_arrow.h", "tidelog/spark/_words.h"],  # which puts them into the sdist
+    depends=[f"tidelog/spark/_{name}.h" for name in ("arrow", "hash", "words")],  # which puts them into the sdist
     optional=True,
 )  # fmt: skip
 

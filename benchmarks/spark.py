@@ -146,6 +146,9 @@ def sink(report: Report, spark: SparkSession, url: str, rows: int, runs: int) ->
     out.count()
     writer = out.write.format("tidelog").mode("append").option("url", url).option("key", "out")
     report.say("sink: tidelog", rates(writer.save, rows, runs))
+    topic = out.write.format("tidelog").mode("append").option("url", url).option("topic", "shared")
+    topic = topic.option("partitions", 16).option("partitionBy", "s")
+    report.say("sink: tidelog, a topic of 16 partitions", rates(topic.save, rows, runs))
     put = partial(append_with_redis_py, url, "out2")
     report.say("sink: redis-py in foreachBatch", rates(lambda: out.foreachPartition(put), rows, runs))
 
@@ -176,7 +179,7 @@ def main(rows: int, runs: int, seconds: int, json_file: Path | None) -> None:
         click.echo("| what | median (min-max) | |\n|---|---|---|")
         source(report, spark, server.url, rows, runs)
         sink(report, spark, server.url, rows, runs)
-        client.redis.delete("out", "out2")
+        client.redis.delete("out", "out2", *(f"shared:{at}" for at in range(16)))
         streaming(report, spark, server.url, rows, runs)
 
         started = time.perf_counter()

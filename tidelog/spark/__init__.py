@@ -8,15 +8,20 @@ installs, and for sessions that get the package another way, such as ``--py-file
     options   all options read and checked together: what a read and a write need
     source    the data source and its readers, as Spark calls them
     offsets   what a query has read of each stream, how far it may read, what was lost
+    watch     knowing that nothing new came, without asking
     filters   what a batch need not read, from the filters that Spark pushes down
     ranges    what a task does: read one range, completely or not at all
     pages     entries in RESP to columns of bytes: compiled, or by hiredis
-    _rows     the compiled way: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's layout
+    _rows     the compiled way: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's layout,
+              _hash.h keys to partitions
     values    columns of bytes to columns of a type, and which values did not fit
     names     names of fields, which are any bytes, as text and back
     columns   pages to Arrow batches, for the default row and for a schema of the user's
     sink      the writers, as Spark calls them
     commands  Arrow batches to TSTAGE commands
+    partitioning  rows to the partitions of a topic
+    topics    a topic's facts, compared with options and columns before rows are written
+    topicread  the topic that a query reads: whether it has grown, or is another one
     lag       how far queries are behind, after each batch
     checks    what is kept with a batch, to tell a repetition from another batch of the same number
 """

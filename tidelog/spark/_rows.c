@@ -16,6 +16,7 @@ Rule 3: a field that occurs twice has its last value, at its first place, as in 
 #include <string.h>
 
 #include "_arrow.h"
+#include "_hash.h"
 #include "_words.h"
 
 #define MS_DIGITS 15  /* milliseconds with so many digits fit into 63 bits as microseconds */
@@ -408,8 +409,14 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {"tidelog.spark._rows.Rows", sizeof(Rows), 0, Py_TPFLAGS_DEFAULT, slots};
 
+static PyMethodDef functions[] = {
+    {"partitions", partitions, METH_VARARGS, "The partition of each key of a binary column. See _rows.pyi."},
+    {NULL, NULL, 0, NULL},
+};
+
 static int execute(PyObject *module)
 {
+    make_crc_table();
     PyObject *type = PyType_FromSpec(&spec);
     int failed = !type || PyModule_AddObjectRef(module, "Rows", type);
     Py_XDECREF(type);
@@ -418,7 +425,7 @@ static int execute(PyObject *module)
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_rows", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_rows", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__rows(void)
 {

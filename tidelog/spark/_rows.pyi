@@ -1,3 +1,5 @@
+from typing_extensions import Buffer
+
 Column = tuple[bytearray, bytearray, bytearray | None]  # offsets, data, valid: see _arrow.h
 
 class Rows:
@@ -32,3 +34,9 @@ class Rows:
         Column | None,  # entries in RESP
     ]:
         """Return the page and begin the next one. RuntimeError if the page has no entry."""
+
+def partitions(offsets: Buffer, data: Buffer, first: int, rows: int, count: int, /) -> bytearray:
+    """CRC-32 modulo ``count`` of ``rows`` values of a binary column, from ``first`` on, as uint32.
+
+    ``offsets`` (int32) and ``data`` are the column's buffers. ValueError for numbers and offsets beyond them.
+    """

@@ -1,6 +1,7 @@
 """Pages to Arrow batches, for the default row and for a schema of the user's own.
 
     default row:        _key string, _id string, _ts timestamp, fields map<string, binary>
+    of a topic:         _partition int, too, before fields
     with .schema(...):  a column with one of these names and its type has the same content; _corrupt string is the entry
                         as JSON if one of its values does not fit; every other column is the field of its name
 
@@ -26,7 +27,9 @@ from tidelog.spark.names import as_bytes, as_text
 from tidelog.spark.pages import Page, Wanted
 
 DEFAULT_SCHEMA: Final = "_key string, _id string, _ts timestamp, fields map<string, binary>"
+TOPIC_SCHEMA: Final = "_key string, _id string, _ts timestamp, _partition int, fields map<string, binary>"
 CORRUPT: Final = "_corrupt"
+PARTITION: Final = "_partition"
 #: Columns that are no fields.
 OWN: Final = {"_key": "string", "_id": "string", "_ts": "timestamp", CORRUPT: "string", "fields": "map<string,binary>"}
 BATCH_ROWS: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
@@ -43,16 +46,18 @@ class MistakenColumnError(ValueError):
 class Columns:
     """Makes batches of one schema. ``wanted`` is what pages must have for it.
 
-    OptionError for a column of a type that a field can't have.
+    ``topic``: what is read are partitions of a topic. OptionError for a column of a type that a field can't have.
     """
 
-    def __init__(self, schema: StructType, mode: str) -> None:
+    def __init__(self, schema: StructType, mode: str, topic: bool = False) -> None:
+        self.topic = topic
+        self.own = OWN | {PARTITION: "int"} if topic else OWN
         self.arrow = to_arrow_schema(schema, timezone="UTC")
         self.mode = mode
         for column, field in zip(schema.fields, self.arrow, strict=True):
             if self.kind(field) == "field" and not values.fits(field.type):
                 kind = column.dataType.simpleString()
-                raise OptionError(f"schema: column {column.name} can't be {kind}; {_possible(column.name)}")
+                raise OptionError(f"schema: column {column.name} can't be {kind}; {self._possible(column.name)}")
         self.types = {column.name: column.dataType.simpleString() for column in schema.fields}
         names = [as_bytes(field.name) for field in self.arrow if self.kind(field) == "field"]
         kinds = {self.kind(field) for field in self.arrow}
@@ -61,14 +66,15 @@ class Columns:
             times="_ts" in kinds, fields="fields" in kinds, entries=CORRUPT in kinds,
         )  # fmt: skip
 
-    @staticmethod
-    def kind(field: pa.Field) -> str:
+    def kind(self, field: pa.Field) -> str:
         """What a column holds: its own name for ``_key``, ``_id`` and so on, with their types; else "field"."""
         ours: dict[str, type[Any]] = {"_key": StringType, "_id": StringType, "_ts": TimestampType, CORRUPT: StringType}
         types = {StringType: pa.string(), TimestampType: pa.timestamp("us", "UTC")}
         name: str = field.name
         if name in ours and field.type == types[ours[name]]:
             return name
+        if self.topic and name == PARTITION and field.type == pa.int32():
+            return PARTITION
         if field.name == "fields" and pa.types.is_map(field.type):
             return "fields" if field.type.key_type == pa.string() and field.type.item_type == pa.binary() else "field"
         return "field"
@@ -81,6 +87,8 @@ class Columns:
             match self.kind(field):
                 case "_key":
                     columns[field.name] = pa.repeat(pa.scalar(key, pa.string()), len(page))
+                case "_partition":
+                    columns[field.name] = pa.repeat(pa.scalar(int(key.rpartition(":")[2]), pa.int32()), len(page))
                 case "_id":
                     columns[field.name] = page.ids().cast(pa.string())
                 case "_ts":
@@ -112,8 +120,8 @@ class Columns:
             if self.kind(field) != "field" or field.name in there:
                 continue
             what = f"column {field.name} is {self.types[field.name]}, and entries of stream {key!r} have no such field"
-            if (own := field.name.casefold()) in OWN:
-                raise MistakenColumnError(f"{what}: {own} is {OWN[own]}")
+            if (own := field.name.casefold()) in self.own:
+                raise MistakenColumnError(f"{what}: {own} is {self.own[own]}")
             for name in sorted(there):
                 if name.casefold() == field.name.casefold() and name not in self.types:
                     raise MistakenColumnError(f"{what}, but {name}: names of fields are told apart by case")
@@ -125,6 +133,11 @@ class Columns:
             "(mode is failfast; permissive makes it null, dropmalformed leaves the entry out)"
         )
 
+    def _possible(self, name: str) -> str:
+        if name in self.own:
+            return f"under this name there is {self.own[name]}"
+        return "an entry's field can be " + ", ".join(values.POSSIBLE)
+
 
 def as_json(entry: list[bytes]) -> str:
     """The fields of [id, field, value, ...] as a JSON object. Names are as in names.py.
@@ -133,9 +146,3 @@ def as_json(entry: list[bytes]) -> str:
     """
     values = [word.decode("utf-8", "replace") for word in entry[2::2]]
     return json.dumps(dict(zip(map(as_text, entry[1::2]), values, strict=True)), ensure_ascii=False)
-
-
-def _possible(name: str) -> str:
-    if name in OWN:
-        return f"under this name there is {OWN[name]}"
-    return "an entry's field can be " + ", ".join(values.POSSIBLE)

@@ -1,10 +1,10 @@
 """Arrow batches to TSTAGE commands (tidelog.client.publish.Part), without a Python object for each row or value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
-    `------------------------- Python, once per command -------------------------'    `- Arrow, one join -'
+    `------------------------- Python, once per command -------------------------'    `- a slice of one join -'
 
 Rule 1: a null is a field that the entry lacks. Consecutive rows that lack the same fields are one command, so the rows
-        of a stream keep their order.
+        of a stream keep their order. Packing is done for all rows of a batch that lack the same fields.
 Rule 2: names of columns, and keys of maps that are strings, are names of fields as in names.py.
 Rule 3: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
         UTC.
@@ -12,9 +12,11 @@ Rule 3: values are written in the form that the source reads: numbers as in JSON
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,6 +30,9 @@ MOST_WORDS: Final = 2_000  # values in a command: the server decodes a command f
 MOST_BYTES: Final = 8 << 20  # bytes of values in a command, roughly
 KEY: Final = "_key"
 FIELDS: Final = "fields"
+
+Column = tuple[bytes, pa.Array]  # name of a field, its values as bytes
+Ints = npt.NDArray[np.integer[Any]]
 
 
 class RowError(ValueError):
@@ -55,14 +60,14 @@ class Entries:
             raise OptionError("two columns have the same name")
         for column in self.columns:
             kind = arrow.field(column).type
-            if not _is_writable(kind) and not _is_fields(column, kind):
+            if not _is_writable(kind) and not is_fields(column, kind):
                 shown = schema[column].dataType.simpleString()
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
         """The rows of a batch, by stream, in their order. RowError for a row without a key or without any value."""
         if self.key is not None:
-            yield from self._of_stream(self.key, batch)
+            yield from cut(self.fields(batch), [(self.key, batch.num_rows)])
             return
         keys = batch.column(self.names.index(KEY))
         if keys.null_count:
@@ -70,27 +75,94 @@ class Entries:
         distinct = pc.unique(keys)
         for key in distinct:
             rows = batch if len(distinct) == 1 else batch.filter(pc.equal(keys, key))
-            yield from self._of_stream(_bytes(key.as_py()), rows)
+            yield from cut(self.fields(rows), [(_bytes(key.as_py()), rows.num_rows)])
 
-    def _of_stream(self, key: bytes, batch: pa.RecordBatch) -> Iterator[Part]:
-        fields: list[tuple[bytes, pa.Array]] = []
-        for name in self.columns:
-            column = batch.column(self.names.index(name))
-            if _is_fields(name, column.type):
-                fields += [(field, values.cast(pa.binary())) for field, values in _spread(column)]
-            else:
-                fields.append((as_bytes(name), _text(column)))
-        for start, length in _alike([column for _, column in fields], batch.num_rows):
-            present = [(name, column) for name, column in fields if column[start].is_valid]
-            if not present:
-                raise RowError(f"a row for stream {key!r} has nothing but nulls: an entry has at least one field")
-            names = tuple(name for name, _ in present)
-            columns = [column.slice(start, length) for _, column in present]
-            size = sum(column.nbytes for column in columns)
-            step = max(1, min(MOST_WORDS // len(names), length * MOST_BYTES // max(size, 1)))
-            for at in range(0, length, step):
-                pieces = [column.slice(at, step) for column in columns]
-                yield Part(key, names, len(pieces[0]), _packed(pieces))
+    def fields(self, batch: pa.RecordBatch) -> list[Column]:
+        """The fields of all rows."""
+        return fields_of(batch, self.columns)
+
+
+def fields_of(batch: pa.RecordBatch, names: list[str]) -> list[Column]:
+    """Columns of any types as fields: names, and values as bytes, null where a row lacks the field."""
+    fields: list[Column] = []
+    for name in names:
+        column = batch.column(name)
+        if is_fields(name, column.type):
+            fields += [(field, values.cast(pa.binary())) for field, values in _spread(column)]
+        else:
+            fields.append((as_bytes(name), as_text(column)))
+    return fields
+
+
+def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[Part]:
+    """Parts from the fields of rows: the first rows are the first stream's, and so on; (key, number of rows).
+
+    RowError for a row without any value.
+    """
+    rows = sum(number for _, number in streams)
+    size = sum(column.nbytes for _, column in fields)
+    step = max(1, rows * MOST_BYTES // max(size, 1))
+    keys = [key for key, _ in streams]
+    ends = np.cumsum([number for _, number in streams])
+    for start in range(0, rows, step):
+        end = min(rows, start + step)
+        block = [(name, column.slice(start, end - start)) for name, column in fields]
+        first, last = np.searchsorted(ends, [start, end - 1], side="right")
+        borders = np.minimum(ends[first : last + 1], end) - start
+        yield from _cut_block(block, keys[first : last + 1], borders)
+
+
+def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[Part]:
+    """As ``cut``. ``ends``: where the rows of each stream end.
+
+    Rows that lack the same fields are packed together, wherever they are; then consecutive ones make a Part.
+    """
+    shapes, shape_of_row = _shapes([column for _, column in fields], int(ends[-1]))
+    packed = []
+    for number, present in enumerate(shapes):
+        there = [field for field, is_there in zip(fields, present, strict=True) if is_there]
+        if not there:
+            at = int(np.searchsorted(ends, np.flatnonzero(shape_of_row == number)[0], side="right"))
+            raise RowError(f"a row for stream {keys[at]!r} has nothing but nulls: an entry has at least one field")
+        columns = [column for _, column in there]
+        if len(shapes) > 1:
+            rows = pa.array(np.flatnonzero(shape_of_row == number))
+            columns = [column.take(rows) for column in columns]
+        packed.append((tuple(name for name, _ in there), *_packed(columns)))
+    begun = [0] * len(shapes)  # rows of each shape that are in Parts
+    borders = np.unique(np.concatenate([np.flatnonzero(np.diff(shape_of_row)) + 1, ends])).tolist()
+    streams = np.searchsorted(ends, borders, side="left").tolist()
+    start = 0
+    for end, stream in zip(borders, streams, strict=True):
+        shape = int(shape_of_row[start])
+        names, offsets, data = packed[shape]
+        most = max(1, MOST_WORDS // len(names))
+        for at in range(start, end, most):
+            number = min(most, end - at)
+            first, last = begun[shape], begun[shape] + number
+            begun[shape] = last
+            low = int(offsets[first])
+            values: bytes = data.slice(low, int(offsets[last]) - low).to_pybytes()
+            yield Part(keys[stream], names, number, values)
+        start = end
+
+
+def _shapes(columns: list[pa.Array], rows: int) -> tuple[list[list[bool]], Ints]:
+    """Which columns rows have: all combinations, as a list of flags for each, and the number of each row's."""
+    partly = [number for number, column in enumerate(columns) if column.null_count]
+    if not partly:
+        return [[True] * len(columns)], np.zeros(rows, np.int64)
+    valid = np.stack([columns[number].is_valid().to_numpy(zero_copy_only=False) for number in partly], axis=1)
+    words = np.packbits(valid, axis=1)  # a row's flags as bytes
+    whole = np.ascontiguousarray(words).view(np.dtype((np.void, words.shape[1]))).reshape(rows)
+    _, firsts, number_of = np.unique(whole, return_index=True, return_inverse=True)
+    shapes = []
+    for row in firsts:
+        flags = [True] * len(columns)
+        for at, number in enumerate(partly):
+            flags[number] = bool(valid[row, at])
+        shapes.append(flags)
+    return shapes, number_of
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -105,7 +177,7 @@ def _is_writable(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in kinds)
 
 
-def _is_fields(name: str, kind: pa.DataType) -> bool:
+def is_fields(name: str, kind: pa.DataType) -> bool:
     """Whether a column is a map of fields, like that in the source's default row."""
     return name == FIELDS and pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
 
@@ -114,7 +186,7 @@ def _bytes(key: str | bytes) -> bytes:
     return key.encode() if isinstance(key, str) else key
 
 
-def _text(column: pa.Array) -> pa.Array:
+def as_text(column: pa.Array) -> pa.Array:
     """A column of any type as a column of bytes, in the form of Rule 3."""
     if pa.types.is_timestamp(column.type):
         zone = "Z" if column.type.tz else ""
@@ -133,33 +205,15 @@ def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
     ]
 
 
-def _alike(columns: list[pa.Array], rows: int) -> list[tuple[int, int]]:
-    """Runs of consecutive rows that are null in the same columns: (first row, number of rows)."""
-    if not any(column.null_count for column in columns):
-        return [(0, rows)] if rows else []
-    changes = pa.array([False] * (rows - 1), pa.bool_())
-    for column in columns:
-        valid = column.is_valid()
-        changes = pc.or_(changes, pc.not_equal(valid.slice(1), valid.slice(0, rows - 1)))
-    starts = [0, *(at + 1 for at in pc.indices_nonzero(changes).to_pylist())]
-    return [(start, end - start) for start, end in zip(starts, [*starts[1:], rows], strict=True)]
-
-
-def _packed(columns: list[pa.Array]) -> bytes:
-    """Columns of bytes without nulls, as RESP bulk strings, row by row."""
+def _packed(columns: list[pa.Array]) -> tuple[Ints, pa.Buffer]:
+    """Columns of bytes without nulls as RESP bulk strings, row by row: where rows begin and the last ends, and all."""
     words: list[pa.Array | pa.Scalar] = []
     for column in columns:
         lengths = pc.binary_length(column).cast(pa.string()).cast(pa.binary())
         words += [_DOLLAR, lengths, _END, column, _END]
     joined = pc.binary_join_element_wise(*words, _NOTHING)
     _, offsets, data = joined.buffers()
-    first, last = _offset(offsets, joined.offset), _offset(offsets, joined.offset + len(joined))
-    payload: bytes = data.slice(first, last - first).to_pybytes()
-    return payload
-
-
-def _offset(buffer: pa.Buffer, at: int) -> int:
-    return int.from_bytes(buffer.slice(at * 4, 4).to_pybytes(), "little")
+    return np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1], data
 
 
 _DOLLAR: Final = pa.scalar(b"$", pa.binary())

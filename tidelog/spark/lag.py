@@ -16,6 +16,7 @@ from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
 from tidelog.spark.given import Given
 from tidelog.spark.options import access_of
+from tidelog.spark.topicread import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -89,6 +90,6 @@ def _offset(text: str | None) -> dict[str, StreamId]:
     """An offset of ours, as Spark shows it; {} for one of another source."""
     try:
         found = json.loads(text or "{}")
-        return {key: StreamId.parse(last) for key, last in found.items()}
+        return {key: StreamId.parse(last) for key, last in found.items() if not last.startswith(MARK)}
     except (AttributeError, TypeError, ValueError):
         return {}

@@ -27,6 +27,8 @@ from tidelog.client.wire import ReplyError
 from tidelog.spark.filters import MS_MAX, Narrowed
 from tidelog.spark.options import Source
 from tidelog.spark.places import EARLIEST, Places, Where
+from tidelog.spark.topicread import ReadTopic
+from tidelog.spark.watch import Watch
 
 ZERO: Final = StreamId(0, 0)
 LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second
@@ -42,6 +44,10 @@ log = logging.getLogger(__name__)
 
 class DataLossError(Exception):
     """Entries that the query has not read are gone."""
+
+
+class TopicChangedError(DataLossError):
+    """The topic that the query has read is gone, or it is another one."""
 
 
 class NoOffsetError(Exception):
@@ -115,7 +121,8 @@ class Span:
 
 
 class Offsets:
-    """A query's view of its streams, over one connection to the leader. It keeps nothing but short-lived copies.
+    """A query's view of its streams, over a connection to the leader, and one to be told of news. It keeps nothing but
+    copies that are short-lived, or known to be as good as new.
 
     All methods raise UnreachableError if no leader answers, and ReplyError if a key is no stream.
     """
@@ -123,17 +130,23 @@ class Offsets:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.servers = Servers(source.access, f"{source.name}-driver")
+        topic = source.subscription.topic
+        self.topic = ReadTopic(self.servers, topic) if topic else None
         self._lasts: Ids = {}
         self._lasts_until = 0.0
+        self._watch = Watch(source.access, f"{source.name}-watch")
         self._keys: tuple[str, ...] = ()
         self._keys_until = 0.0
 
     def close(self) -> None:
         self.servers.close()
+        self._watch.close()
 
     # -- what the server has ------------------------------------------------------------------------------------
     def keys(self) -> tuple[str, ...]:
         """The keys subscribed to. For a pattern, those of the streams that match now; names must be UTF-8."""
+        if self.topic is not None:
+            return self.topic.keys()
         subscription = self.source.subscription
         if not subscription.pattern:
             return subscription.keys
@@ -158,14 +171,24 @@ class Offsets:
                 return found
 
     def lasts(self, fresh: bool = False) -> Ids:
-        """The last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or asked for now if ``fresh``."""
-        if fresh or time.monotonic() >= self._lasts_until:
+        """The last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or asked for now if ``fresh``.
+
+        They may be older where the server would have said that there is something new: see ``watch``.
+        """
+        if fresh or not self._still_true():
             keys = self.keys()
             replies = self.servers.ask(*[calls.tread(key, "0", 0, with_info=True) for key in keys])
             infos = [found(key, reply).info for key, reply in zip(keys, replies, strict=True)]
-            self._lasts = {key: info.last for key, info in zip(keys, infos, strict=True)}
+            before, self._lasts = self._lasts, {key: info.last for key, info in zip(keys, infos, strict=True)}
             self._lasts_until = time.monotonic() + LASTS_FOR
+            if self._lasts == before:  # nothing comes: while something does, there is nothing to save
+                self._watch.begin(self._lasts)
         return dict(self._lasts)
+
+    def _still_true(self) -> bool:
+        if time.monotonic() < self._lasts_until:
+            return True
+        return self._watch.quiet() and self.keys() == tuple(self._lasts)
 
     def infos(self, keys: Iterable[str]) -> dict[str, Info | None]:
         """TINFO of each key, None if there is no such key."""
@@ -180,7 +203,10 @@ class Offsets:
     def start(self) -> Ids:
         """The IDs after which to begin, as the options say."""
         infos = self.infos(self.keys())
-        self._report_missing([key for key, info in infos.items() if info is None])
+        if self.topic is None:
+            self._report_missing([key for key, info in infos.items() if info is None])
+        elif not infos:
+            self._report_missing([self.topic.name])
         places = {key: self.source.starting.named(key) or EARLIEST for key in infos}
         self._check_times(infos, places)
         return self._looked_up(infos, places, self.source.starting, first=True)
@@ -189,7 +215,8 @@ class Offsets:
         """NoStreamError, with ``failOnMissing``, for streams that are named and do not exist; else a log line."""
         if not keys or self.source.subscription.pattern:
             return
-        text = f"{self.source.subscription.option} names what is no stream here: {', '.join(map(repr, keys))}"
+        what = "topic" if self.topic is not None else "stream"
+        text = f"{self.source.subscription.option} names what is no {what} here: {', '.join(map(repr, keys))}"
         if self.source.fail_on_missing:
             raise NoStreamError(f"{text} (failOnMissing=false reads that as empty)")
         log.warning("%s", text)
@@ -266,6 +293,16 @@ class Offsets:
             what = f"{option.option} names ID {where.text}, which the stream never reached"
             raise data_loss(self.source, key, before(wanted), info, what)
         return before(wanted) if wanted <= info.evicted_to else nearest
+
+    def check_topic(self, offset: Mapping[str, str], fresh: bool = False) -> None:
+        """TopicChangedError, with ``failOnDataLoss``, if the topic of this offset is gone or another one."""
+        change = self.topic.change(offset, fresh) if self.topic is not None else None
+        if change is None:
+            return
+        text = f"{change}; what the query has read is of the former one. Start with a new checkpoint"
+        if self.source.fail_on_loss:
+            raise TopicChangedError(f"{text}, or with failOnDataLoss=false, which goes on with what is there.")
+        log.warning("%s to read it from its beginning", text)
 
     # -- what was lost ------------------------------------------------------------------------------------------
     def verify(self, starts: Ids) -> list[DataLossError]:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from tidelog.client.access import Access, is_url
 from tidelog.client.publish import Copies
+from tidelog.codecs.choose import NAMES as CODECS
 from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROWS, SINK, SOURCE, STREAM, Given, OptionError
 from tidelog.spark.places import (
     EARLIEST,
@@ -21,11 +22,13 @@ from tidelog.spark.places import (
     LATEST,
     STARTS,
     SUBSCRIPTIONS,
+    TOPIC,
     Places,
     Subscription,
     places_of,
     subscription_of,
 )
+from tidelog.topics.facts import TopicError, check_name, check_partitions
 
 IN_PASSING_MS: Final = 1000  # for replicas that nobody has asked for
 SENTINEL_PORT: Final = ":26379"
@@ -132,7 +135,7 @@ def for_source(given: Given, kind: str = "") -> Source:
         access_of(given), subscription, starting, ending, strategy == "error", most,
         given.number("maxBytesPerTrigger", 1), least, given.duration("maxTriggerDelay"),
         given.number("minPartitions", 1), given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
-        given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH, name,
+        given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH or bool(subscription.topic), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
     )  # fmt: skip
 
@@ -142,12 +145,52 @@ def _check_keys(places: Places, subscription: Subscription) -> None:
     if places.everywhere is not None:
         return
     for key in places.by_key:
+        if subscription.topic:
+            if not re.fullmatch(rf"{re.escape(subscription.topic)}:(0|[1-9]\d*)", key):
+                raise OptionError(f"{places.option} names key {key!r}, which is no partition of the topic: name:number")
+            continue
         if subscription.pattern and not re.fullmatch(subscription.pattern, key):
             raise OptionError(f"{places.option} names key {key!r}, which subscribePattern does not match")
         if not subscription.pattern and key not in subscription.keys:
             raise OptionError(f"{places.option} names key {key!r}, which {subscription.option} does not")
+    if subscription.topic:
+        return
     if lacking := [key for key in subscription.keys if key not in places.by_key]:
         raise OptionError(f"{places.option} lacks key {lacking[0]!r}, which {subscription.option} names")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The options of a write to a topic. None: as the server says."""
+
+    name: str
+    partition_by: str | None  # a column
+    partitions: int | None  # the topic is made if there is none
+    codec: str | None
+
+
+def _topic_of(given: Given) -> Declared | None:
+    name = given.filled("topic")
+    if name is None:
+        for option in ("partitionBy", "partitions", "codec"):
+            if option in given:
+                raise OptionError(f"{option} is given without topic")
+        return None
+    if "key" in given:
+        raise OptionError("key and topic contradict each other: give one of them")
+    for option in ("maxlen", "maxage"):
+        if option in given:
+            raise OptionError(
+                f"{option} is given for a topic, whose retention stands on the server: tidelog topics alter {name}"
+            )
+    partitions = given.number("partitions", 1)
+    try:
+        check_name(name)
+        check_partitions(name, partitions)
+    except TopicError as error:
+        raise OptionError(str(error)) from None
+    codec = given.one_of("codec", *CODECS) if "codec" in given else None
+    return Declared(name, given.filled("partitionBy"), partitions, codec)
 
 
 @dataclass(frozen=True)
@@ -155,7 +198,8 @@ class Sink:
     """The options of a write."""
 
     access: Access
-    key: str | None  # None: the column _key has it
+    key: str | None  # None: the column _key has it, or there is a topic
+    topic: Declared | None
     maxlen: int | None  # entries that a stream keeps after a batch
     maxage_ms: int | None  # their greatest age
     transaction: tuple[str, int] | None  # txnAppId, txnVersion
@@ -180,7 +224,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     access, replicas = access_of(given), given.number("waitReplicas")
     copies = Copies(int(access.movable), IN_PASSING_MS, needed=False) if replicas is None else Copies(replicas)
     return Sink(
-        access, given.filled("key"), given.number("maxlen"),
+        access, given.filled("key"), _topic_of(given), given.number("maxlen"),
         given.duration("maxage") if "maxage" in given else None,
         None if application is None or version is None else (application, version), check,
         given.sparks_own.get("checkpointlocation", ""), copies, given.needed("stageTtlMs", 1000),
@@ -188,5 +232,5 @@ def for_sink(given: Given, kind: str = "") -> Sink:
 
 
 def is_source(given: Given) -> bool:
-    """Whether these options are clearly for a read: they name what to subscribe to."""
-    return any(name in given for name in SUBSCRIPTIONS)
+    """Whether these options are clearly for a read: they name what to subscribe to, and not as a sink does."""
+    return any(name in given for name in SUBSCRIPTIONS if name != TOPIC)

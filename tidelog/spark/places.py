@@ -10,9 +10,11 @@ from typing import Any, Final, Literal
 
 from tidelog.client.entries import StreamId
 from tidelog.spark.given import Given, OptionError
+from tidelog.topics.facts import TopicError, check_name
 
 NO_ID: Final = StreamId(0, 0)
-SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+TOPIC: Final = "topic"
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign", TOPIC)
 STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
@@ -99,11 +101,12 @@ def _time(name: str, key: str, value: object) -> Where:
 
 @dataclass(frozen=True)
 class Subscription:
-    """The keys to read: those named, or those whose whole name matches a pattern."""
+    """The keys to read: those named, those whose whole name matches a pattern, or the partitions of a topic."""
 
     option: str
     keys: tuple[str, ...] = ()
     pattern: str = ""
+    topic: str = ""
 
 
 def subscription_of(given: Given) -> Subscription:
@@ -117,6 +120,12 @@ def subscription_of(given: Given) -> Subscription:
         except re.error as error:
             raise OptionError(f"subscribePattern is no regular expression: {text!r} ({error})") from None
         return Subscription(name, pattern=text)
+    if name == TOPIC:
+        try:
+            check_name(text)
+        except TopicError as error:
+            raise OptionError(str(error)) from None
+        return Subscription(name, topic=text)
     keys = _assigned(text) if name == "assign" else [key.strip() for key in text.split(",")]
     if not keys or not all(keys):
         raise OptionError(f"{name} has an empty key: {text!r}")

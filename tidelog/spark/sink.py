@@ -9,6 +9,7 @@ Rule 1: a batch of a query is published with the query as fence and the batch ID
         A batch of the same number that is another one fails (checks.py): skipping it would lose its rows.
 Rule 2: Spark may call abort() after a publish that succeeded. abort() does nothing but drop stages, and names of stages
         are never used again, so that is safe.
+        The check of a batch for a topic is made of all its rows: which partition has how many changes as a topic grows.
 Rule 3: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
 """
 
@@ -27,13 +28,17 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tidelog.client import calls
 from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.publish import Publisher, Stager
+from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
 from tidelog.spark import checks
 from tidelog.spark.commands import Entries
 from tidelog.spark.given import NONE, OptionError
 from tidelog.spark.options import Sink
+from tidelog.spark.partitioning import TopicEntries
+from tidelog.spark.topics import Target, target_of
 
 NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: the beginning of each of these names
 
@@ -60,7 +65,12 @@ class Staged(WriterCommitMessage):
     rows: Mapping[bytes, int]  # the number of rows for each stream
 
 
-def staged(sink: Sink, entries: Entries, batches: Iterator[pa.RecordBatch]) -> Staged:
+def made(sink: Sink, schema: StructType) -> tuple[Target | None, Entries | TopicEntries]:
+    """The topic that is written to, if it is one, and what makes entries."""
+    return target_of(sink, sink.topic, schema) if sink.topic is not None else (None, Entries(schema, sink.key))
+
+
+def staged(sink: Sink, entries: Entries | TopicEntries, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Stage the rows of one task."""
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
@@ -100,9 +110,27 @@ def publisher(sink: Sink) -> Publisher:
     return Publisher(sink.access, f"{NAME}-driver", sink.copies)
 
 
-def evict(by: Publisher, sink: Sink, messages: list[Staged]) -> None:
-    """Evict from the streams that were written to, as ``maxlen`` or ``maxage`` say."""
-    if sink.maxlen is not None or sink.maxage_ms is not None:
+def counted(target: Target | None, messages: list[Staged]) -> Mapping[bytes, int]:
+    """The number of rows that a check is made of: for each stream, for a topic in all."""
+    rows = rows_of(messages)
+    return rows if target is None else {target.name.encode(): rows.total()}
+
+
+def ready(by: Publisher, target: Target | None, messages: list[Staged], fence: str = "", epoch: int = 0) -> None:
+    """Raise what keeps a topic from taking a batch, unless it was published before."""
+    if target is None:
+        return
+    last = good(by.ask(calls.tfence(fence)))[0] if fence else None
+    if last is None or last < epoch:
+        target.unchanged(by.ask)
+        target.room(by.ask, rows_of(messages))
+
+
+def evict(by: Publisher, sink: Sink, target: Target | None, messages: list[Staged]) -> None:
+    """Evict from the streams that were written to, as ``maxlen``, ``maxage`` or the topic say."""
+    if target is not None:
+        target.evict(by.ask, rows_of(messages))
+    elif sink.maxlen is not None or sink.maxage_ms is not None:
         by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
@@ -117,7 +145,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, sink: Sink, schema: StructType) -> None:
         self.sink = sink
-        self.entries = Entries(schema, sink.key)
+        self.target, self.entries = made(sink, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return staged(self.sink, self.entries, iterator)
@@ -129,10 +157,12 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query = done[0].query
         if not query:
             raise AssertionError("Spark did not tell the tasks which query they work for")
-        check = checks.of_batch(self.sink.check, self.sink.checkpoint, batchId, rows_of(done))
+        check = checks.of_batch(self.sink.check, self.sink.checkpoint, batchId, counted(self.target, done))
+        fence = f"{NAME}:query:{query}"
         with publisher(self.sink) as by:
+            ready(by, self.target, done, fence, batchId)
             try:
-                by.publish(f"{NAME}:query:{query}", batchId, names(done), check)
+                by.publish(fence, batchId, names(done), check)
             except StaleEpochError as error:
                 raise StaleError(
                     f"batch {batchId} of query {query} comes after a later one was published: another run of the query "
@@ -141,7 +171,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             except ConflictError as error:
                 what = f"batch {batchId} of query {query}"
                 raise OtherBatchError(checks.explained(what, check, error)) from None
-            evict(by, self.sink, done)
+            evict(by, self.sink, self.target, done)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
         drop(self.sink, messages)
@@ -154,7 +184,7 @@ class TidelogWriter(DataSourceArrowWriter):
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
         self.sink = sink
-        self.entries = Entries(schema, sink.key)
+        self.target, self.entries = made(sink, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return staged(self.sink, self.entries, iterator)
@@ -166,22 +196,26 @@ class TidelogWriter(DataSourceArrowWriter):
             return
         with publisher(self.sink) as by:
             if self.sink.transaction is None:
+                ready(by, self.target, done)
                 by.publish_once(f"{NAME}:jobs", stages)
             else:
                 self._publish_version(by, *self.sink.transaction, done)
-            evict(by, self.sink, done)
+            evict(by, self.sink, self.target, done)
 
     def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
-        """Publish once for each version, application and option ``key``, as Delta does for each table."""
+        """Publish once for each version, application and option ``key`` or topic, as Delta does for each table."""
         stages = names(done)
         former = f"{NAME}:txn:{application}"
         if passed(by, former, version):
             log.warning("skipped: version %d or a later one was published under the fence %r", version, former)
             by.drop(stages)
             return
-        target = [application] if self.sink.key is None else [application, self.sink.key]
-        fence = f"{NAME}:txn:{json.dumps(target)}"
-        check = "" if self.sink.check == NONE else checks.of_rows(rows_of(done))
+        words = [application] if self.sink.key is None else [application, self.sink.key]
+        if self.target is not None:  # one of this name that is made after this one was deleted is another topic
+            words = [application, "topic", self.target.name, self.target.facts.id]
+        fence = f"{NAME}:txn:{json.dumps(words)}"
+        check = "" if self.sink.check == NONE else checks.of_rows(counted(self.target, done))
+        ready(by, self.target, done, fence, version)
         try:
             by.publish(fence, version, stages, check)
         except StaleEpochError:  # skipped, like a version that was published: as Delta does

@@ -29,13 +29,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.entries import StreamId
-from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, Columns
+from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, TOPIC_SCHEMA, Columns
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.given import BATCH, STREAM, Given
-from tidelog.spark.offsets import ZERO, Ids, Offsets, Span, data_loss
+from tidelog.spark.offsets import ZERO, DataLossError, Ids, Offsets, Span, data_loss
 from tidelog.spark.options import Source, for_sink, for_source, is_source
 from tidelog.spark.ranges import Range, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
+from tidelog.spark.topicread import MARK
 
 
 class TidelogDataSource(DataSource):
@@ -52,8 +53,7 @@ class TidelogDataSource(DataSource):
         return "tidelog"
 
     def schema(self) -> str:
-        for_source(self.given)
-        return DEFAULT_SCHEMA
+        return TOPIC_SCHEMA if for_source(self.given).subscription.topic else DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TidelogReader:
         return TidelogReader(for_source(self.given, BATCH), schema)
@@ -74,6 +74,8 @@ def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Range]:
     DataLossError for what is gone, MistakenColumnError for columns that would be null by mistake.
     """
     source = offsets.source
+    if offsets.topic is not None:
+        offsets.topic.check_fields(made.wanted.names)
     if not spans:
         return []
     report(offsets.verify({span.key: span.after for span in spans}), source.fail_on_loss)
@@ -99,7 +101,7 @@ class TidelogReader(DataSourceReader):
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
-        self.columns = Columns(schema, source.mode)
+        self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
         self.narrowed = Narrowed()
 
     @property
@@ -138,7 +140,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
-        self.columns = Columns(schema, source.mode)
+        self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
         self._offsets: Offsets | None = None  # only in the query's process: tasks get this object pickled
         self._target: Ids | None = None  # with availableNow, the last IDs when the query started
         self._triggered = -float("inf")  # monotonic seconds at which minOffsetsPerTrigger last let a batch through
@@ -151,7 +153,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets ------------------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        return written(self.offsets.start())
+        return self._written(self.offsets.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         if self.source.max_offsets is not None:
@@ -166,8 +168,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.offsets.lasts(fresh=True)
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        begun = read(start)
-        spans = self._available(begun)
+        begun = self._read(start)
+        self.offsets.check_topic(start)
+        try:
+            spans = self._available(begun)
+        except DataLossError:
+            self.offsets.check_topic(start, fresh=True)  # that says more
+            raise
         if not isinstance(limit, ReadAllAvailable) and self.source.min_offsets is not None and self._target is None:
             spans = self._enough(spans, self.source.min_offsets)
         if not isinstance(limit, ReadAllAvailable) and spans:  # Spark knows one limit, there may be two
@@ -175,10 +182,19 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spans = self.offsets.limited(spans, self.source.max_offsets)
             if self.source.max_bytes is not None:
                 spans = self.offsets.limited_bytes(spans, self.source.max_bytes)
-        return written(begun | {span.key: span.end for span in spans})
+        return self._written(begun | {span.key: span.end for span in spans})
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802 - Spark's name
-        return written(self.offsets.lasts())
+        return self._written(self.offsets.lasts())
+
+    def _written(self, ids: Ids) -> dict[str, str]:
+        """An offset in the form that Spark keeps, with the mark of a topic."""
+        topic = self.offsets.topic
+        return written(ids) | (topic.mark() if topic is not None else {})
+
+    def _read(self, offset: dict[str, str]) -> Ids:
+        """An offset from the form that Spark keeps, without the mark of a topic."""
+        return read({key: last for key, last in offset.items() if not last.startswith(MARK)})
 
     def _available(self, begun: Ids) -> list[Span]:
         """What can be read after these IDs. DataLossError, with ``failOnDataLoss``, if a stream ends before its ID."""
@@ -217,9 +233,14 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading ------------------------------------------------------------------------------------------------
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        begun, ends = read(start), read(end)
+        begun, ends = self._read(start), self._read(end)
+        self.offsets.check_topic(end)
         spans = [Span(key, begun.get(key, ZERO), last) for key, last in ends.items() if last > begun.get(key, ZERO)]
-        return planned(self.offsets, self.columns, spans)
+        try:
+            return planned(self.offsets, self.columns, spans)
+        except DataLossError:
+            self.offsets.check_topic(end, fresh=True)
+            raise
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches(self.source, self.columns, partition)

@@ -39,10 +39,10 @@ class FailingWriter(TidelogStreamWriter):
 
 
 class PausingWriter(TidelogStreamWriter):
-    """Pauses in one batch: before it publishes it, or after that, as the stream's name says."""
+    """Pauses in one batch: before it publishes it, or after that, as the name of the stream or the topic says."""
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        when = str(self.sink.key)
+        when = self.sink.topic.name if self.sink.topic is not None else str(self.sink.key)
         if when == "after":
             super().commit(messages, batchId)
         if batchId == PAUSED:

@@ -41,13 +41,13 @@ def once(numbers: range) -> Counter[int]:
 
 def start(
     spark: SparkSession, url: str, checkpoint: str, name: str = "tidelog", pieces: int = 3,
-    key: str = "out", **options: Any,
+    key: str = "out", kind: str = "key", **options: Any,
 ) -> StreamingQuery:  # fmt: skip
-    """Copy the stream ``in`` to the stream ``key``, 100 entries a batch."""
+    """Copy the stream ``in`` to the stream ``key``, or the topic, as ``kind`` says, 100 entries a batch."""
     reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
     reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100)
     frame = reader.option("minPartitions", pieces).option("fetchOffset.numRetries", 60).load()
-    writer = frame.writeStream.format(name).option("url", url).option("key", key).options(**options)
+    writer = frame.writeStream.format(name).option("url", url).option(kind, key).options(**options)
     writer = writer.option("checkpointLocation", checkpoint).option("fetchOffset.numRetries", 60)
     return writer.trigger(availableNow=True).start()
 
@@ -62,14 +62,19 @@ def test_appending(spark: SparkSession, client: Client, tidelog_server: Server, 
     assert client.redis.info("streams")["stages"] == 0
 
 
+@pytest.mark.parametrize("kind", ["key", "topic"])
 def test_the_driver_is_killed_before_and_after_publishing(
-    spark: SparkSession, client: Client, tidelog_server: Server, tmp_path: Path
+    spark: SparkSession, client: Client, tidelog_server: Server, tmp_path: Path, kind: str
 ) -> None:
+    def there(name: str) -> Counter[int]:
+        keys = [name] if kind == "key" else [f"{name}:{at}" for at in range(4)]
+        return sum((written(client, key) for key in keys), Counter())
+
     fill(client, range(300))
     pauses = tmp_path / "pauses"
     pauses.mkdir()
     driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.tidelog.spark.driver", tidelog_server.url, str(tmp_path)],
+        [sys.executable, "-m", "tests.tidelog.spark.driver", tidelog_server.url, str(tmp_path), kind],
         env=os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_TEST_PAUSES": str(pauses)},
         cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -82,11 +87,11 @@ def test_the_driver_is_killed_before_and_after_publishing(
     finally:
         os.killpg(driver.pid, signal.SIGKILL)  # with its JVM
         driver.wait()
-    assert (client.tlen("before"), client.tlen("after")) == (100, 200)
+    assert (there("before").total(), there("after").total()) == (100, 200)
     for key in ("before", "after"):
         # The unfinished batch is run again, with other partitions than before.
-        start(spark, tidelog_server.url, str(tmp_path / key), pieces=7, key=key).awaitTermination(PATIENCE)
-        assert written(client, key) == once(range(300))
+        start(spark, tidelog_server.url, str(tmp_path / key), pieces=7, key=key, kind=kind).awaitTermination(PATIENCE)
+        assert there(key) == once(range(300))
 
 
 def test_a_task_fails_after_it_has_staged(

@@ -1,0 +1,117 @@
+"""Rows of a batch to the partitions of a topic, by the hash of tidelog.topics.partition, a column at a time.
+
+Rule 1: rows of one partition keep their order.
+Rule 2: without keys, partitions take turns. Rows then stay where they are: each partition gets a slice of the batch.
+Rule 3: a key has the bytes that it has in Python: text its UTF-8, a whole number its decimal text, binary itself, a
+        UUID its text with dashes in lower case.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.client.publish import Part
+from tidelog.codecs import Codec, codec_for
+from tidelog.codecs.packed import FIELD
+from tidelog.spark.commands import Column, Ints, RowError, as_text, cut, fields_of
+from tidelog.spark.pages import native
+
+try:
+    from tidelog.spark._rows import partitions as compiled
+except ImportError:  # as in pages.py, or built before it had this function
+    compiled = None  # type: ignore[assignment]
+
+PLAIN: Final = "plain"
+UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+
+
+class TopicEntries:
+    """Makes Parts from rows, for the partitions of a topic.
+
+    columns: those that are fields. key: the column that decides the partition, None if they take turns; ``uuids``:
+    what it holds are UUIDs. codec: the topic's; with ``plain`` each column is a field.
+    """
+
+    def __init__(
+        self, name: str, partitions: int, columns: list[str], key: str | None, uuids: bool, codec: str,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.streams = [f"{name}:{at}".encode() for at in range(partitions)]
+        self.columns = columns
+        self.key = key
+        self.uuids = uuids
+        self.codec = codec
+        self._turn: int | None = None  # the partition that is next; None: any
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        """The rows of a batch, by partition, in their order. RowError for a row without a key or without any value."""
+        if not batch.num_rows:
+            return
+        if self.key is None:
+            counts = self._shares(batch.num_rows)
+        else:
+            at = partitions_of(self._keys(batch.column(self.key)), len(self.streams))
+            counts = list(enumerate(np.bincount(at, minlength=len(self.streams)).tolist()))
+            batch = batch.take(pa.array(np.argsort(at, kind="stable")))
+        yield from cut(self._fields(batch), [(self.streams[at], number) for at, number in counts if number])
+
+    def _fields(self, batch: pa.RecordBatch) -> list[Column]:
+        if self.codec == PLAIN:
+            return fields_of(batch, self.columns)
+        values = (batch.column(name).to_pylist(maps_as_pydicts="lossy") for name in self.columns)
+        rows = [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
+        encode = self._packer.encode
+        return [(FIELD.encode(), pa.array((encode(row)[1][0] for row in rows), pa.binary()))]
+
+    @cached_property
+    def _packer(self) -> Codec[dict[str, Any]]:
+        """Only where it is used, in a task: it can't be pickled."""
+        return codec_for(dict, self.codec)
+
+    def _keys(self, column: pa.Array) -> pa.Array:
+        """The bytes of keys."""
+        if column.null_count:
+            raise RowError(f"topic {self.name!r}: a row's {self.key} is null, and its partition depends on that")
+        keys = as_text(column)
+        if self.uuids:
+            text = pc.utf8_lower(keys.cast(pa.string()))
+            matches = pc.match_substring_regex(text, UUID)
+            if not pc.all(matches).as_py():
+                wrong = text.filter(pc.invert(matches))[0].as_py()
+                raise RowError(f"topic {self.name!r}: {self.key} is {wrong!r}, which is no UUID with dashes")
+            keys = text.cast(pa.binary())
+        return keys
+
+    def _shares(self, rows: int) -> list[tuple[int, int]]:
+        """Partitions and numbers of rows, as even as can be. The first partition of a task is a random one."""
+        count = len(self.streams)
+        begin = random.randrange(count) if self._turn is None else self._turn
+        self._turn = (begin + rows) % count
+        return [((begin + n) % count, rows // count + (n < rows % count)) for n in range(min(rows, count))]
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> Ints:
+    """The partition of each key, a binary column without nulls."""
+    numbers = _hashed(keys, partitions) if compiled is not None and native() else by_zlib(keys, partitions)
+    return numbers.astype(np.uint16) if partitions <= 1 << 16 else numbers  # sorting 16 bits is several times faster
+
+
+def by_zlib(keys: pa.Array, partitions: int) -> Ints:
+    """As ``partitions_of``, with a call for each key."""
+    hashes = np.fromiter(map(crc32, keys.to_numpy(zero_copy_only=False)), np.uint32, len(keys))
+    numbers: Ints = hashes % np.uint32(partitions)
+    return numbers
+
+
+def _hashed(keys: pa.Array, partitions: int) -> Ints:
+    assert compiled is not None  # noqa: S101
+    _, offsets, data = keys.buffers()
+    return np.frombuffer(compiled(offsets, data or b"", keys.offset, len(keys), partitions), np.uint32)

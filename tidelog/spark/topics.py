@@ -1,0 +1,204 @@
+"""What a query knows of a topic: its facts on the server, compared with options and columns before rows are written.
+
+Rule 1: the facts are read when Spark makes the writer of a batch, and again before the batch is published. Between the
+        two, rows were given to partitions: if the topic has changed meanwhile, nothing is published.
+Rule 2: what Topic does after a send is done after a batch: with ``drop`` its partitions are evicted. ``hard_limit`` is
+        looked at before a batch is published, so one batch can exceed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.servers import Servers
+from tidelog.client.steps import Steps, drive, good
+from tidelog.spark.columns import PARTITION
+from tidelog.spark.commands import FIELDS, KEY, is_fields
+from tidelog.spark.given import OptionError
+from tidelog.spark.options import Declared, Sink
+from tidelog.spark.partitioning import PLAIN, TopicEntries
+from tidelog.topics.agreement import compare, known
+from tidelog.topics.facts import FUNCTION, Facts, TopicError
+from tidelog.topics.sending import TopicFullError
+
+T = TypeVar("T")
+Ask = Callable[..., list[Any]]  # Servers.ask, or Publisher's
+NO_FIELDS: Final = frozenset({KEY, PARTITION})  # columns of the source that the sink does not write
+MAP: Final = "map"
+#: Kinds of columns that a field of a kind takes. What another kind would take is none that Python writes or reads so.
+TAKES: Final[Mapping[str, tuple[str, ...]]] = {
+    "float": ("float", "int"), "time": ("str",), "timedelta": ("str",), "uuid": ("str",), "enum": ("str", "int"),
+    "literal": ("str", "int"),
+}  # fmt: skip
+
+
+class TopicChangedError(Exception):
+    """A topic is not what it was when the batch was planned."""
+
+
+def run(ask: Ask, steps: Steps[T]) -> T:
+    """Drive an operation of ``tidelog.topics``; returns what it returns."""
+    return drive(lambda made: ask(*made), steps)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The topic that a batch is written to, as it was when the batch was planned."""
+
+    name: str
+    facts: Facts
+
+    def unchanged(self, ask: Ask) -> None:
+        """TopicChangedError if rows would now belong elsewhere (Rule 1)."""
+        now = run(ask, known(self.name))
+        if now is None or (now.id, now.partitions) != (self.facts.id, self.facts.partitions):
+            what = "was deleted" if now is None else f"has {now.partitions} partitions"
+            if now is not None and now.id != self.facts.id:
+                what = "was deleted and made anew"
+            raise TopicChangedError(
+                f"topic {self.name!r} {what} while the batch was written for its {self.facts.partitions} partitions: "
+                "nothing was published. Run it again; a streaming query: start it again"
+            )
+
+    def room(self, ask: Ask, streams: Iterable[bytes]) -> None:
+        """TopicFullError if one of these partitions has as many entries as the topic's hard limit."""
+        limit = self.facts.retention.hard_limit
+        if limit is not None:
+            keys = sorted(streams)
+            for key, length in zip(keys, good(ask(*map(calls.tlen, keys))), strict=True):
+                if length >= limit:
+                    raise TopicFullError(self.name, number_of(key.decode()), length, limit)
+
+    def evict(self, ask: Ask, streams: Iterable[bytes]) -> None:
+        """What ``overflow="drop"`` gives up, of these partitions."""
+        kept = self.facts.retention
+        made: list[Call[Any]] = []
+        for key in sorted(streams) if kept.drops else ():
+            if kept.partition_size is not None:
+                made.append(calls.ttrim(key, count=kept.partition_size))
+            if kept.max_age_ms is not None:
+                made.append(calls.ttrim(key, ms=kept.max_age_ms))
+        good(ask(*made))
+
+
+def number_of(key: str) -> int:
+    """The partition whose stream has this key."""
+    return int(key.rpartition(":")[2])
+
+
+def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, TopicEntries]:
+    """The topic, made if it need be, and what makes entries for it of rows with this schema.
+
+    OptionError, TopicError and TopicMismatchError for options and columns that don't fit it. Nothing is written then.
+    """
+    servers = Servers(sink.access, "spark-tidelog-sink-driver")
+    kinds = _kinds(schema)
+    try:
+        facts = run(servers.ask, _agree(topic, kinds))
+    finally:
+        servers.close()
+    key = _key_column(topic, facts, kinds)
+    uuids = key is not None and facts.fields.get(key) == "uuid"
+    columns = [name for name in schema.fieldNames() if name not in NO_FIELDS]
+    return Target(topic.name, facts), TopicEntries(topic.name, facts.partitions or 1, columns, key, uuids, facts.codec)
+
+
+def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[Facts]:
+    wanted: Facts | None = None
+    if (yield from known(topic.name)) is None and topic.partitions is not None:
+        by = FUNCTION if topic.partition_by in NO_FIELDS else topic.partition_by
+        wanted = Facts(topic.partitions, by, topic.codec or PLAIN, _fields(kinds)).complete()
+        _check(topic, wanted, kinds)
+
+    def agreed(_: str, there: Facts) -> Facts:
+        _check(topic, there, kinds)
+        fits = {name: there.fields[name] for name, kind in kinds.items() if _fits(there.fields.get(name), kind)}
+        by = there.partition_by if topic.partition_by is None or _is_made(there) else topic.partition_by
+        ours = Facts(topic.partitions, by, topic.codec or there.codec, {**_fields(kinds), **fits})
+        return ours.agreed(topic.name, there)
+
+    facts = yield from compare(topic.name, agreed, wanted)
+    if facts is None:
+        raise TopicError(
+            f"there is no topic {topic.name!r}: it is made where the option partitions says how many it has, or by a "
+            "program that uses tidelog.topics"
+        )
+    return facts
+
+
+def _check(topic: Declared, facts: Facts, kinds: Mapping[str, str]) -> None:
+    """OptionError for columns that the codec can't write, or that can't be the key."""
+    fields = [name for name in kinds if name not in NO_FIELDS]
+    if not fields:
+        raise OptionError(f"topic {topic.name!r}: there is no column to write")
+    for name in fields:
+        if not kinds[name] or (facts.codec == PLAIN and kinds[name] == "json"):
+            raise OptionError(
+                f"column {name} has a type that topic {topic.name!r} with the codec {facts.codec} can't hold: "
+                "cast it, use to_json, or make a topic with codec=json"
+            )
+    key = _key_column(topic, facts, kinds)
+    if key is not None and kinds[key] not in ("str", "int", "bytes"):
+        raise OptionError(
+            f"column {key} is {kinds[key]}, and the partition of a row depends on it: it must be a string, a whole "
+            "number or binary"
+        )
+
+
+def _is_made(facts: Facts) -> bool:
+    """Whether keys are made by a function, or have another name in entries: then the option names a column."""
+    by = facts.partition_by
+    return by == FUNCTION or (by is not None and bool(facts.fields) and by not in facts.fields)
+
+
+def _key_column(topic: Declared, facts: Facts, kinds: Mapping[str, str]) -> str | None:
+    if facts.partition_by is None:
+        return None
+    column = topic.partition_by if _is_made(facts) else facts.partition_by
+    if column is None:
+        raise OptionError(
+            f"topic {topic.name!r} is partitioned by {facts.partition_by}, which is no field: partitionBy must name "
+            f"the column that has these keys ({KEY} is a column that is not written)"
+        )
+    if column not in kinds:
+        raise OptionError(f"there is no column {column}, by which topic {topic.name!r} is partitioned")
+    return column
+
+
+# -- types ---------------------------------------------------------------------------------------------------
+def _fields(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Columns as the facts of a topic name their types."""
+    return {name: kind for name, kind in kinds.items() if name not in NO_FIELDS and kind != MAP}
+
+
+def _fits(there: str | None, kind: str) -> bool:
+    if there is None:
+        return False
+    return there == "json" or kind in TAKES.get(there, (there,))
+
+
+def _kinds(schema: StructType) -> dict[str, str]:
+    """Kinds of columns: those of codecs/shapes.py; MAP for a column of fields; "" for what no codec can write."""
+    return {field.name: _kind(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")}
+
+
+def _kind(name: str, kind: pa.DataType) -> str:
+    if name == FIELDS and is_fields(name, kind):
+        return MAP
+    known = {
+        "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
+        "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
+        "datetime": pa.types.is_timestamp,
+    }  # fmt: skip
+    for what, is_kind in known.items():
+        if is_kind(kind):
+            return what
+    return "json" if pa.types.is_nested(kind) else ""
