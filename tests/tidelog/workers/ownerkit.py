@@ -1,0 +1,111 @@
+"""What tests of ownership share: a worker without processors, that notes what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.client.access import Access
+from tidelog.client.aio import AsyncClient
+from tidelog.leases import Claim, Keeper, Lease
+from tidelog.workers import keys
+from tidelog.workers.control import Control
+from tidelog.workers.leadership import Leadership
+from tidelog.workers.ownership import Ownership
+
+PARTITIONS = 16
+
+
+async def until(met: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+class Notes:
+    """A listener. ``owned`` is what it may work on; ``told``: each call."""
+
+    def __init__(self, slow: float = 0.0) -> None:
+        self.owned: dict[int, Claim] = {}
+        self.told: list[tuple[str, int]] = []
+        self.slow = slow  # seconds that releasing takes
+        self.fails = 0  # how often ``acquired`` raises
+
+    async def acquired(self, claim: Claim) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise ValueError("as asked for")
+        assert claim.partition not in self.owned
+        self.owned[claim.partition] = claim
+        self.told.append(("acquired", claim.partition))
+
+    async def released(self, partition: int) -> None:
+        await asyncio.sleep(self.slow)
+        self.owned.pop(partition, None)
+        self.told.append(("released", partition))
+
+    def lost(self, partition: int) -> None:
+        del self.owned[partition]
+        self.told.append(("lost", partition))
+
+
+class Worker:
+    """A keeper, an ownership for each processor, leadership: what a worker has, without the processors."""
+
+    def __init__(
+        self, url: str, name: str, ttl: float = 10.0, processors: tuple[str, ...] = ("bill",),
+        partitions: int = PARTITIONS, notes: Notes | None = None, proxied: str | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.lease = Lease(keys.lease("shop", name), name, ttl, keys.epochs("shop"))
+        self.keeper = Keeper(Access((proxied or url,)), self.lease)
+        self.client = AsyncClient(proxied or url)
+        self.control = Control("shop", self.client)
+        self.notes = notes or Notes()
+        vitals: dict[str, float] = {}
+        self.ownerships = [
+            Ownership(
+                "shop", processor, partitions, self.lease, self.client, self.notes, self.control, vitals=vitals,
+                **options,
+            )
+            for processor in processors
+        ]  # fmt: skip
+        self.led: list[str] = []
+        self.leadership = Leadership(
+            "shop", self.lease, self.client, self.control, vitals=vitals,
+            gained=lambda claim: self.led.append(f"gained {claim.held}"), lost=lambda: self.led.append("lost"),
+        )  # fmt: skip
+
+    @property
+    def owned(self) -> set[int]:
+        return {at for at, claim in self.notes.owned.items() if claim.held}
+
+    async def start(self) -> Worker:
+        self.keeper.start()
+        await self.control.begin()
+        self.control.start()
+        for ownership in self.ownerships:
+            ownership.start()
+        self.leadership.start()
+        return self
+
+    async def stop(self) -> None:
+        await asyncio.gather(*[ownership.stop() for ownership in self.ownerships], self.leadership.stop())
+        await self.close()
+
+    async def close(self) -> None:
+        """End without leaving; the lease is released."""
+        await asyncio.to_thread(self.keeper.stop)
+        await self.control.stop()
+        await self.client.close()
+
+
+def shared(workers: list[Worker], partitions: int = PARTITIONS) -> bool:
+    """Whether each partition has one owner, and the shares are even."""
+    owned = [worker.owned for worker in workers]
+    sizes = list(map(len, owned))
+    return sorted(at for each in owned for at in each) == list(range(partitions)) and max(sizes) - min(sizes) <= 1

@@ -1,0 +1,154 @@
+"""Transactional processors: what they send and what they acknowledge is one step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.tidelog.workers.workerkit import Order, pending, until, working
+from tidelog.client import Client
+from tidelog.testing import Server
+from tidelog.topics import Topic
+from tidelog.workers import App, DeadLetter, Event, Events, Retry, Take
+
+
+@pytest.fixture
+def app(tidelog_server: Server) -> App:
+    return App("shop", tidelog_server.url, lease=2.0, grace=5.0)
+
+
+def topics(app: App, **options: Any) -> tuple[Topic[Any], Topic[Any]]:
+    orders = app.topic("orders", Order, partition_by="key", partitions=3)
+    return orders, app.topic("out", Order, partition_by="key", partitions=2, **options)
+
+
+def sent(client: Client) -> list[tuple[str, int]]:
+    """Keys and numbers of what was sent on, each key in order."""
+    return [(entry["key"].decode(), int(entry["id"])) for at in range(2) for entry in client.trange(f"out:{at}")]
+
+
+@pytest.mark.parametrize("form", ["each", "key", "batch", "events"])
+def test_what_a_failed_attempt_has_sent_is_thrown_away(app: App, tidelog_server: Server, form: str) -> None:
+    orders, out = topics(app)
+    failed: list[int] = []
+
+    async def copy(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+        await event.send(out, Order(event.record.id + 1000, event.record.key))
+        if event.record.id % 10 == 0 and failed.count(event.record.id) < (1 if event.record.id else 9):
+            failed.append(event.record.id)
+            raise RuntimeError("broken")
+
+    on_error = [Retry(2, first=0.01, most=0.01), DeadLetter()]
+    if form in ("each", "key"):
+        ordering: Any = "key" if form == "key" else "partition"
+
+        @app.each(orders, name="bill", transactional=True, on_error=on_error, ordering=ordering)
+        async def bill(event: Event[Order]) -> None:
+            await copy(event)
+
+    elif form == "batch":
+
+        @app.batch(orders, name="bill", transactional=True, take=Take(1), on_error=on_error)
+        async def bill_batch(batch: list[Event[Order]]) -> None:
+            for event in batch:
+                await copy(event)
+
+    else:
+
+        @app.processor(orders, name="bill", transactional=True, on_error=on_error)
+        async def bill_events(events: Events[Order]) -> None:
+            async for event in events:
+                await copy(event)
+
+    async def main(client: Client) -> None:
+        await orders.send_many(Order(number, f"k{number % 7}") for number in range(100))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 100)
+            assert worker.stats["bill"].deadlettered == 1
+        assert pending(client, app, "bill") == 0
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+        numbers = [number for _, number in sent(client)]
+        assert Counter(numbers) == Counter([*range(1, 100), *range(1001, 1100)])
+        assert client.tlen("orders.dead:0") == 1
+        for key in range(7):
+            mine = [number for name, number in sent(client) if name == f"k{key}" and number < 1000]
+            assert mine == sorted(mine)
+
+
+def test_nothing_happens_once_another_has_the_claim(app: App, tidelog_server: Server) -> None:
+    orders, out = topics(app)
+    gate = asyncio.Event()
+    inside = asyncio.Event()
+    epochs: list[int] = []
+
+    @app.each(orders, transactional=True)
+    async def bill(event: Event[Order]) -> None:
+        epochs.append(event.epoch)
+        await event.send(out, event.record)
+        inside.set()
+        await gate.wait()
+
+    async def main(client: Client) -> None:
+        await orders.send(Order(1))
+        async with working(app) as worker:
+            await inside.wait()
+            (partition,) = [each for each in worker.executors["bill"].partitions.values() if each.buffer.held]
+            key = f"app:shop:owner:bill:{partition.number}"
+            client.redis.set(key, "app:shop:lease:other|other:1|999999")  # a lease that has ended: free to be taken
+            gate.set()
+            await until(lambda: len(epochs) == 2)  # claimed again, and delivered again
+            await until(lambda: worker.stats["bill"].acknowledged == 1)
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+        assert [number for _, number in sent(client)] == [1]
+    assert epochs[0] < epochs[1]
+
+
+def test_what_the_server_refuses_becomes_a_dead_letter_and_the_others_come_through(
+    app: App, tidelog_server: Server
+) -> None:
+    orders, out = topics(app)
+
+    @app.each(orders, transactional=True)
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+
+    async def main(client: Client) -> None:
+        await out.ready()
+        number = out.partition(Order(0, "k0"))
+        client.redis.set(f"out:{number}", "no stream")
+        await orders.send_many(Order(at, f"k{at % 7}") for at in range(50))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 50)
+            good = [at for at in range(50) if out.partition(Order(0, f"k{at % 7}")) != number]
+            assert worker.stats["bill"].deadlettered == 50 - len(good)
+            found = [int(entry["id"]) for entry in client.trange(f"out:{1 - number}")]
+            assert sorted(found) == good
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+        assert pending(client, app, "bill") == 0
+
+
+def test_topics_that_drop_are_kept_short(app: App, tidelog_server: Server) -> None:
+    orders, out = topics(app, partition_size=10, overflow="drop")
+
+    @app.each(orders, transactional=True)
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+
+    async def main(client: Client) -> None:
+        await orders.send_many(Order(number, f"k{number % 7}") for number in range(300))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 300)
+            await until(lambda: [client.tlen(f"out:{at}") for at in range(2)] == [10, 10])
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))

@@ -1,0 +1,240 @@
+"""``App``: topics, processors, timers. A declaration: nothing runs, and no server is asked, until a worker runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
+
+from tidelog.client.access import DEFAULT_URL, Access, shown
+from tidelog.codecs import CodecError
+from tidelog.topics import Topic, TopicError
+from tidelog.workers.declared import BatchOptions, Declared, EachOptions, Options, check_name, declare
+from tidelog.workers.errors import AppError
+from tidelog.workers.events import Take
+from tidelog.workers.middleware import Middleware, checked
+from tidelog.workers.policy import DeadLetter, Policy, is_number
+from tidelog.workers.schedule import Cron, Every, Scheduled
+from tidelog.workers.signature import Kind, check_takes, name_of, wants_time
+
+if TYPE_CHECKING:
+    from tidelog.testing import Server
+    from tidelog.workers.testing import AppTest
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Awaitable[None]])
+
+LEAST_LEASE: Final = 0.2  # seconds: below it a lease is renewed more often than a busy server answers
+
+
+class App:
+    """What a worker program does: processors of topics, timers, crons.
+
+    >>> app = App("shop", url="redis://localhost:6379")
+    >>> orders = app.topic("orders", Order, partition_by="id", partitions=16)
+    >>> @app.each(orders)
+    ... async def bill(order: Order) -> None: ...
+
+    name: 1 to 100 letters, digits, - and _. It stands in the keys of the app and in its groups' names: another name is
+        another app, which begins anew.
+    url: the server; ``access`` instead for several servers, Sentinels, TLS files.
+    lease: seconds after which the others take a silent worker for dead.
+    grace: seconds that a worker which goes down gives to what is in hand.
+    middleware: around all processors, outermost first.
+    on_error: the failure policy of processors that have none: ``[Retry(3), DeadLetter()]`` by default.
+
+    AppError, here and in all methods, for what makes no sense.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        access: Access | None = None,
+        lease: float = 10.0,
+        grace: float = 30.0,
+        middleware: Sequence[Middleware] = (),
+        on_error: Sequence[Any] | Policy | None = None,
+    ) -> None:
+        check_name("an app", name)
+        title = f"app {name!r}"
+        if url is not None and access is not None:
+            raise AppError(f"{title}: url and access both say where the server is: give one")
+        for what, value in (("lease", lease), ("grace", grace)):
+            if not is_number(value) or value < LEAST_LEASE:
+                raise AppError(f"{title}: {what} is a number of seconds, {LEAST_LEASE} at least: {value!r}")
+        if lease > grace:
+            raise AppError(
+                f"{title}: lease ({lease} s) is longer than grace ({grace} s), so a worker that goes down would leave"
+                " its work later than one that dies: shorten lease, or give more grace"
+            )
+        try:
+            self.access = access or Access((url or DEFAULT_URL,))
+        except ValueError as error:
+            raise AppError(f"{title}: {error}") from None
+        self.name = name
+        self.lease = float(lease)
+        self.grace = float(grace)
+        self.middleware = checked(title, middleware)
+        self.policy = Policy.of(on_error)
+        self.topics: dict[str, Topic[Any]] = {}
+        self.processors: dict[str, Declared] = {}
+        self.timers: dict[str, Scheduled] = {}  # timers and crons
+        self._url = url or (DEFAULT_URL if access is None else None)
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r})"
+
+    @overload
+    def topic(self, name: str, record_type: type[R], **options: Any) -> Topic[R]: ...
+    @overload
+    def topic(self, name: str, record_type: Any = ..., **options: Any) -> Topic[Any]: ...
+    def topic(self, name: str, record_type: Any = dict, **options: Any) -> Topic[Any]:
+        """A topic on the app's server. Arguments are those of ``Topic``."""
+        if callable(options.get("partition_by")):
+            example = "partition_by=lambda record: record.id"
+            check_takes(f"topic {name!r}: partition_by", options["partition_by"], example)
+        try:
+            topic: Topic[Any] = Topic(name, record_type, **{"url": self._url, **options})
+        except TypeError as error:
+            if isinstance(error, CodecError):
+                raise AppError(f"topic {name!r}: {error}") from None
+            raise AppError(f"topic {name!r}: {str(error).removeprefix('Topic.__init__() ')}") from None
+        except TopicError as error:
+            raise AppError(str(error)) from None
+        self._add_topic(topic)
+        return topic
+
+    def each(self, topic: Topic[Any], **options: Unpack[EachOptions]) -> Callable[[F], F]:
+        """A function that gets one record (or Event) at a time.
+
+        Options: name, ordering, concurrency, key, ack, on_error, timeout, middleware, transactional, prefetch, start.
+        ``docs/workers.md`` has each with its default.
+        """
+        return self._declaring("each", topic, options)
+
+    def batch(self, topic: Topic[Any], *, take: Take, **options: Unpack[BatchOptions]) -> Callable[[F], F]:
+        """A function that gets a list of records (or Events): ``take`` says how many. Options: those of ``each``,
+        without ``key``. An exception is a failure of the whole batch.
+        """
+        return self._declaring("batch", topic, {"take": take, **options})
+
+    def processor(self, topic: Topic[Any], **options: Unpack[Options]) -> Callable[[F], F]:
+        """A function that is called once for each partition, with its ``Events``. Options: those of ``each``, without
+        ``concurrency`` and ``key``; ordering is that of the partition.
+        """
+        return self._declaring("events", topic, options)
+
+    def timer(
+        self, interval: float, *, name: str | None = None, on_leader: bool = False, catch_up: bool = False
+    ) -> Callable[[F], F]:
+        """A function that is called every ``interval`` seconds: without arguments, or with the time it runs for.
+
+        on_leader: in one worker only, the leader; the last run is kept on the server, so that another leader goes on
+            where this one stopped. False: in each worker, from its start.
+        catch_up: run once for each interval that was missed; False: once for all of them.
+        """
+        return self._scheduling(name, "timer", lambda: Every(interval), on_leader, catch_up)
+
+    def cron(
+        self, expression: str, *, timezone: str = "UTC", name: str | None = None, on_leader: bool = True,
+        catch_up: bool = False,
+    ) -> Callable[[F], F]:  # fmt: skip
+        """A function that is called at the times of a cron expression: without arguments, or with the time.
+
+        expression: five fields, or six with seconds in front; see ``Cron``. Needs ``tidelog[workers]``.
+        timezone: a name such as ``Europe/Oslo``.
+        on_leader: as for ``timer``.
+        catch_up: run once for each time that was missed while no worker ran; False: they are left out.
+        """
+        return self._scheduling(name, "cron", lambda: Cron(expression, timezone), on_leader, catch_up)
+
+    def select(self, names: Iterable[str] | None = None) -> list[Declared]:
+        """The processors of these names, all without names. AppError for a name that there is not."""
+        if names is None:
+            return list(self.processors.values())
+        found = []
+        for name in names:
+            if name not in self.processors:
+                known = ", ".join(self.processors) or "none"
+                raise AppError(f"app {self.name!r} has no processor {name!r}: it has {known}")
+            found.append(self.processors[name])
+        return found
+
+    def test(
+        self, *, workers: int = 1, processors: Iterable[str] | None = None, lease: float = 1.0, grace: float = 5.0,
+        server: Server | None = None,
+    ) -> AppTest:  # fmt: skip
+        """The app in this process, with so many workers, on a server of its own: ``async with app.test() as test``.
+
+        The app's topics are on that server until the end, whatever they were declared with. ``processors``: only
+        these. ``server``: one of ``tidelog.testing`` that runs already, such as the fixture; it should be empty.
+        """
+        from tidelog.workers.testing import AppTest  # it imports pytest where that is installed
+
+        return AppTest(self, workers, processors, lease, grace, server)
+
+    def _declaring(self, kind: Kind, topic: Any, options: Any) -> Callable[[F], F]:
+        if not isinstance(topic, Topic):
+            way = "app.each(orders), app.batch(orders, take=Take(100)) or app.processor(orders)"
+            raise AppError(f"a processor's topic is made by app.topic(...): {topic!r}. Write {way}")
+
+        def decorate(function: F) -> F:
+            self._add_topic(topic)
+            declared = declare(self.name, kind, topic, function, options, self.policy, self.middleware)
+            self._check_free(declared.name)
+            self._check_letters(declared)
+            self.processors[declared.name] = declared
+            return function
+
+        return decorate
+
+    def _scheduling(
+        self, name: str | None, kind: str, timing: Callable[[], Every | Cron], on_leader: bool, catch_up: bool
+    ) -> Callable[[F], F]:
+        if name is not None:
+            check_name(f"a {kind}", name)
+        for what, value in (("on_leader", on_leader), ("catch_up", catch_up)):
+            if not isinstance(value, bool):
+                raise AppError(f"app.{kind}: {what} is True or False: {value!r}")
+        try:
+            made = timing()
+        except AppError as error:
+            raise AppError(f"app.{kind}: {error}") from None
+
+        def decorate(function: F) -> F:
+            called = name_of(function) if name is None else name
+            check_name(f"a {kind}", called)
+            takes_time = wants_time(f"{kind} {called!r}", function)
+            self._check_free(called)
+            self.timers[called] = Scheduled(called, function, made, on_leader, catch_up, takes_time)
+            return function
+
+        return decorate
+
+    def _add_topic(self, topic: Topic[Any]) -> None:
+        known_urls = () if self.access.sentinels else self.access.urls
+        if topic.url is not None and topic.url not in known_urls:
+            raise AppError(
+                f"topic {topic.name!r} is on {shown(topic.url)}, app {self.name!r} on {self.access.places}: an app's"
+                " topics are on its server. Leave url out of the topic, or give both the same"
+            )
+        known = self.topics.setdefault(topic.name, topic)
+        if known is not topic:
+            raise AppError(f"app {self.name!r} has a topic {topic.name!r} already: declare it once, and use it")
+
+    def _check_letters(self, declared: Declared) -> None:
+        """AppError if dead letters would go among the records of another topic."""
+        ending = declared.policy.ending
+        if isinstance(ending, DeadLetter):
+            topic = self.topics.get(ending.target(declared.topic.name))
+            if topic is not None and topic.codec.shape.fields:
+                raise AppError(
+                    f"processor {declared.name!r}: its dead letters would go to topic {topic.name!r}, which is one of"
+                    f" {topic.codec.shape.title}: name another, DeadLetter('...')"
+                )
+
+    def _check_free(self, name: str) -> None:
+        for what, known in (("processor", self.processors), ("timer", self.timers)):
+            if name in known:
+                raise AppError(f"app {self.name!r} has a {what} {name!r} already: give one of them name='...'")

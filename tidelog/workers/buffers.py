@@ -1,0 +1,104 @@
+"""``Buffer``: the entries of one partition that are in hand: waiting, in work, or finished and not acknowledged yet.
+
+Rule 1: an ID is in ``held`` from its delivery until the server is known to have forgotten it, or until it is given
+        back. An entry that is delivered again meanwhile is dropped.
+Rule 2: an acknowledgement and a TREAD may pass each other. So while a TREAD is under way, IDs that leave stay in
+        ``held`` until its reply has been taken in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidelog.workers.stats import Stats
+
+Row = list[Any]  # an entry as the server sends it: ID, field, value, ...
+
+
+class Buffer:
+    """Of one partition. ``limit``: how many entries it takes, those in work included."""
+
+    __slots__ = (
+        "_freed", "_leaving", "_stats", "extra", "filled", "held", "limit", "open", "ours", "quiet", "rows", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self, stream: str, limit: int, stats: Stats, freed: Callable[[], None], ours: Callable[[], bool]
+    ) -> None:  # fmt: skip
+        self.stream = stream
+        self.limit = limit
+        self.rows: deque[Row] = deque()  # waiting, oldest first
+        self.extra = 0  # of those in hand, how many don't count against the limit
+        self.held: dict[bytes, float] = {}  # ID -> when it was delivered or touched last, on the monotonic clock
+        self.filled = asyncio.Event()  # set when rows come
+        self.open = False  # whether entries may be read into it
+        self.quiet = asyncio.Event()  # clear while a TREAD for it is under way
+        self.quiet.set()
+        self.ours = ours  # whether the partition is, at this moment
+        self._freed = freed  # called when there is room again
+        self._leaving: list[bytes] = []
+        self._stats = stats
+
+    @property
+    def room(self) -> int:
+        """How many entries may be read. 0 while it is more than half full, so that they are read by many."""
+        held = len(self.held) - self.extra
+        return self.limit - held if self.open and held * 2 <= self.limit else 0
+
+    def take_in(self, rows: Iterable[Row | None], now: float) -> int:
+        """Add what a TREAD returned at ``now``; returns the number of entries, those in hand already included."""
+        held, taken, came = self.held, self.rows, 0
+        stats = self._stats
+        for row in rows:
+            if row is None:
+                stats.missing += 1
+                continue
+            came += 1
+            entry_id = row[0]
+            if entry_id in held:
+                stats.repeated += 1
+                continue
+            held[entry_id] = now
+            taken.append(row)
+        stats.fetched += came
+        if taken:
+            self.filled.set()
+        return came
+
+    def read_ended(self) -> None:
+        """No TREAD is under way any more."""
+        self.quiet.set()
+        if self._leaving:
+            leaving, self._leaving = self._leaving, []
+            self.forget(leaving)
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """These were acknowledged or given back."""
+        if not self.quiet.is_set():
+            self._leaving.extend(ids)
+            return
+        pop = self.held.pop
+        for entry_id in ids:
+            pop(entry_id, None)
+        self.changed()
+
+    def changed(self) -> None:
+        """There may be room again."""
+        if self.room:
+            self._freed()
+
+    def clear(self) -> None:
+        """Nothing is in hand any more."""
+        self.rows.clear()
+        self.held.clear()
+        self.extra = 0
+
+    def aging(self, before: float, now: float) -> list[bytes]:
+        """The IDs that were neither delivered nor touched since ``before``. They count as touched now."""
+        old = [entry_id for entry_id, at in self.held.items() if at < before]
+        for entry_id in old:
+            self.held[entry_id] = now
+        return old

@@ -1,0 +1,179 @@
+"""One connection to one server for asyncio. Requests of many tasks are pipelined; replies are given out in order.
+
+Rule 1: the calls of one request leave together, so a MULTI in it is not mixed with other tasks' calls.
+Rule 2: once the connection is lost it is not made again here. Every request under way gets LostError then, and nobody
+        knows whether the server carried it out. So what a connection stands for, such as a WATCH, ends visibly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import hiredis
+import redis
+
+from tidelog.client.access import Access, shown
+from tidelog.client.calls import Call
+from tidelog.client.client import translated
+from tidelog.client.wire import PASSING, PORT, tls_context
+
+#: Codes of errors after which the same request may succeed later, perhaps elsewhere: the connection counts as lost.
+LATER: Final = PASSING | {"NOREPLICAS", "MISCONF", "OOM", "UNBLOCKED", "CLUSTERDOWN"}
+
+
+class LostError(redis.ConnectionError, ConnectionError):
+    """The server did not answer, or can't serve requests now. It may have carried out the last ones all the same."""
+
+
+class _Request:
+    __slots__ = ("calls", "future", "replies", "timer")
+
+    def __init__(
+        self, calls: Sequence[Call[Any]], future: asyncio.Future[list[Any]], timer: asyncio.TimerHandle
+    ) -> None:
+        self.calls = calls
+        self.future = future
+        self.replies: list[Any] = []
+        self.timer = timer  # ends the connection if the replies take too long
+
+
+class Channel(asyncio.Protocol):
+    """A connection, made by ``connect``."""
+
+    def __init__(self, place: str, patience: float) -> None:
+        self.place = place
+        self._patience = patience  # seconds without the reply to a request
+        self._reader = hiredis.Reader()
+        self._waiting: deque[_Request] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.lost: LostError | None = None  # why the connection is gone
+
+    def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
+        """Send calls together, none of them empty. The future has what each reads, an error in the place of one.
+
+        LostError from the future if the connection is lost. A cancelled future does not stop the server.
+        """
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if self.lost is not None or self._transport is None:
+            future.set_exception(LostError(str(self.lost)))
+            return future
+        if not calls:
+            future.set_result([])
+            return future
+        data = b"".join(
+            [call.packed if call.packed is not None else hiredis.pack_command(call.args) for call in calls]  # type: ignore[arg-type]
+        )
+        patience = self._patience + sum(call.block or 0 for call in calls) / 1000
+        timer = self._loop.call_later(patience, self.close, "no reply in time")
+        self._waiting.append(_Request(calls, future, timer))
+        self._transport.write(data)
+        return future
+
+    def close(self, why: str = "closed") -> None:
+        """End the connection, and with LostError every request under way."""
+        if self.lost is None:
+            self.lost = LostError(f"{self.place}: {why}")
+        while self._waiting:
+            request = self._waiting.popleft()
+            request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(LostError(str(self.lost)))
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close(str(exc) if exc else "the server closed the connection")
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while self._waiting and (reply := reader.gets()) is not False:
+                self._replied(reply)
+        except hiredis.ProtocolError as error:
+            self.close(f"does not speak RESP: {error}")
+
+    def _replied(self, reply: Any) -> None:
+        request = self._waiting[0]
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if text.partition(" ")[0] in LATER:
+                self.close(text)
+                return
+            reply = translated(redis.ResponseError(text))
+        request.replies.append(reply)
+        if len(request.replies) < len(request.calls):
+            return
+        self._waiting.popleft()
+        request.timer.cancel()
+        if request.future.done():  # cancelled
+            return
+        try:
+            request.future.set_result(
+                [
+                    found if isinstance(found, redis.ResponseError) else call.read(found)
+                    for call, found in zip(request.calls, request.replies, strict=True)
+                ]
+            )
+        except Exception as error:  # noqa: BLE001 - a reply of another form than the call expects: its caller's error
+            request.future.set_exception(error)
+
+
+async def connect(access: Access, url: str, name: str) -> Channel:
+    """A connection, authenticated, listed as ``name``. LostError or OSError where no server answers.
+
+    redis.ResponseError for a wrong password.
+    """
+    parts = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    made = Channel(shown(url), access.read_ms / 1000)
+    async with asyncio.timeout(access.connect_ms / 1000):
+        if parts.scheme == "unix":
+            await loop.create_unix_connection(lambda: made, unquote(parts.path))
+        else:
+            tls = tls_context(access, url) if access.secure else None
+            host, port = parts.hostname or "localhost", parts.port or PORT
+            await loop.create_connection(lambda: made, host, port, ssl=tls)
+        try:
+            await _greet(made, access, url, name)
+        except BaseException:
+            made.close()
+            raise
+    return made
+
+
+async def _greet(made: Channel, access: Access, url: str, name: str) -> None:
+    parts = urlsplit(url)
+    username = access.username or (unquote(parts.username) if parts.username else None)
+    password = access.password if access.password is not None else parts.password and unquote(parts.password)
+    greeting: list[Call[Any]] = []
+    if password is not None:
+        greeting.append(plain("AUTH", *((username,) if username else ()), password))
+    greeting.append(plain("CLIENT", "SETNAME", name))
+    for reply in await made.send(greeting):
+        if isinstance(reply, redis.ResponseError):
+            raise reply
+
+
+def plain(*args: Any) -> Call[Any]:
+    """A call whose reply is taken as it is."""
+    return Call(args, _as_it_is)
+
+
+def queued(call: Call[Any]) -> Call[Any]:
+    """A call inside MULTI, whose reply is that it was queued."""
+    return Call(call.args, _as_it_is, packed=call.packed)
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,274 @@
+"""Consumers: what takes the entries of a partition out of its buffer and gives them to the user's function.
+
+    EachConsumer    one event at a time
+    BatchConsumer   up to ``take.count`` at a time
+    keyed.py        many at a time, one of each key
+    generators.py   the function takes them itself
+
+Rule 1: an event is begun only while the partition is held, and acknowledged only then.
+Rule 2: a failed event holds its partition back until the policy has settled it.
+Rule 3: user code that never waits must not keep the event loop: after SLICE seconds others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from tidelog.client.entries import Entry, StreamId
+from tidelog.workers.buffers import Row
+from tidelog.workers.declared import Declared
+from tidelog.workers.events import Event
+from tidelog.workers.failures import Failures
+from tidelog.workers.partition import Partition, StoppedError, entry_of
+from tidelog.workers.stats import Stats
+
+SLICE: Final = 0.002  # seconds
+BEFORE: Final = 100  # events that are acknowledged together before they are begun, with ack="before"
+
+
+class Consumer:
+    """Of one partition. ``run`` returns when the partition is to be released, or is lost."""
+
+    def __init__(self, declared: Declared, partition: Partition, failures: Failures, stats: Stats) -> None:
+        self.declared = declared
+        self.partition = partition
+        self.failures = failures
+        self.stats = stats
+        self.rows = partition.buffer.rows  # what is consumed
+        self._before = declared.ack == "before"
+        self._after = declared.ack == "after"
+        self._transactional = declared.transactional
+
+    async def run(self) -> None:
+        """Consume until told to stop."""
+        partition, buffer = self.partition, self.partition.buffer
+        try:
+            while not partition.stopping.is_set():
+                if not buffer.rows:
+                    partition.acks.soon()
+                    await partition.filled()
+                elif not partition.held:
+                    return
+                elif self._before:
+                    await self._consume_acknowledged()
+                else:
+                    await self.consume()
+        except StoppedError:
+            pass
+
+    async def consume(self) -> None:
+        """Consume what is in the buffer, in slices."""
+        raise NotImplementedError
+
+    async def settled(self, rows: list[Row], invoke: Callable[[int], Awaitable[None]], error: Exception) -> None:
+        """After a first attempt failed: what the policy says, until the events are finished or given up."""
+        attempt = 1
+        while True:
+            delay = await self.failures.settle(self.partition, rows, error, attempt)
+            if delay is None:
+                return
+            await self.partition.rest(delay)
+            attempt += 1
+            try:
+                await invoke(attempt)
+            except Exception as again:  # noqa: BLE001 - the policy sees every error
+                error = again
+            else:
+                self.finish(rows)
+                return
+
+    async def gathered(self, count: int, within: float) -> None:
+        """Wait until there are so many entries, or so many seconds have gone by, or the partition is to be released."""
+        buffer, stopping = self.partition.buffer, self.partition.stopping.is_set
+        if len(self.rows) >= count or within <= 0 or stopping():
+            return
+        self.partition.acks.soon()
+        try:
+            async with asyncio.timeout(within):
+                while len(self.rows) < count and not stopping():
+                    buffer.filled.clear()
+                    await buffer.filled.wait()
+        except TimeoutError:
+            pass
+
+    def finish(self, rows: list[Row]) -> None:
+        """The processor is through with these."""
+        self.stats.finished += len(rows)
+        if self._transactional:
+            self.failures.commit(self.partition, rows)
+        elif self._after:
+            self.partition.acks.add_all([row[0] for row in rows])
+
+    def event(self, row: Row, attempt: int) -> Event[Any]:
+        """The event of an entry."""
+        partition = self.partition
+        return Event(
+            self.declared.topic, partition.number, entry_of(row), partition.sink, attempt, partition.claim.epoch
+        )
+
+    async def _consume_acknowledged(self) -> None:
+        """ack="before": the server forgets them first. What was not begun when the process ends is not done at all."""
+        partition, waiting = self.partition, self.partition.buffer.rows
+        count = max(BEFORE, self.declared.take.count if self.declared.take else 1)
+        self.rows = deque(waiting.popleft() for _ in range(min(count, len(waiting))))
+        partition.acks.add_all([row[0] for row in self.rows])
+        await partition.acks.flush()
+        while self.rows and partition.held:
+            await self.consume()
+
+
+class EachConsumer(Consumer):
+    """One event at a time."""
+
+    async def consume(self) -> None:
+        if self.declared.plain:
+            await self._consume_records()
+            return
+        partition, rows = self.partition, self.rows
+        until = time.monotonic() + SLICE
+        while rows and partition.held and (self._before or not partition.stopping.is_set()):
+            row = rows.popleft()
+            await self._one(row)
+            if time.monotonic() > until:
+                break
+        await asyncio.sleep(0)
+
+    async def _one(self, row: Row) -> None:
+        async def invoke(attempt: int) -> None:
+            self.stats.busy += 1
+            try:
+                self.partition.sink.begin((row[0],))
+                await self.declared.invoke([self.event(row, attempt)])
+            finally:
+                self.stats.busy -= 1
+
+        try:
+            await invoke(1)
+        except Exception as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled([row], invoke, error)
+        else:
+            self.finish([row])
+
+    async def _consume_records(self) -> None:
+        """The bare record to the bare function: no event, no task, and nothing made twice."""
+        partition, declared = self.partition, self.declared
+        function, decode, stream = declared.function, declared.topic.codec.decode, partition.stream
+        rows, claim, clock, stopping = self.rows, partition.claim, time.monotonic, partition.stopping.is_set
+        acknowledge = None if self._before else partition.acks.add
+        until = clock() + SLICE
+        finished = 0
+        self.stats.busy += 1
+        try:
+            while rows and claim.held:
+                row = rows.popleft()
+                try:
+                    ms, _, seq = row[0].partition(b".")
+                    await function(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
+                except Exception as error:  # noqa: BLE001 - the policy sees every error
+                    await self.settled([row], self._record_again(row), error)
+                else:
+                    finished += 1
+                    if acknowledge is not None:
+                        acknowledge(row[0])
+                if clock() > until or stopping():
+                    break
+        finally:
+            self.stats.busy -= 1
+            self.stats.finished += finished
+        await asyncio.sleep(0)
+
+    def _record_again(self, row: Row) -> Callable[[int], Awaitable[None]]:
+        async def invoke(_: int) -> None:
+            await self.declared.function(self.partition.record(row))
+
+        return invoke
+
+
+class BatchConsumer(Consumer):
+    """Up to ``take.count`` events at a time. A failure is one of the whole batch, but for entries that are no records:
+    those are settled alone.
+    """
+
+    def __init__(
+        self, declared: Declared, partition: Partition, failures: Failures, stats: Stats,
+        limit: asyncio.Semaphore | None,
+    ) -> None:  # fmt: skip
+        super().__init__(declared, partition, failures, stats)
+        self._limit = limit  # of calls at a time, of all partitions
+
+    async def consume(self) -> None:
+        rows = await self._taken()
+        if not rows:
+            return
+        if self._limit is None:
+            await self._consume_batch(rows)
+            return
+        async with self._limit:
+            await self._consume_batch(rows)
+
+    async def _consume_batch(self, rows: list[Row]) -> None:
+        partition = self.partition
+        if not partition.held:
+            return
+        if not self.declared.plain:
+            await self._attempts(rows, lambda attempt: [self.event(row, attempt) for row in rows])
+            return
+        records, good = [], []
+        decode, stream = self.declared.topic.codec.decode, partition.stream
+        for row in rows:
+            try:
+                ms, _, seq = row[0].partition(b".")
+                records.append(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
+                good.append(row)
+            except Exception as error:  # noqa: BLE001 - the policy sees every error
+                await self.settled([row], self._again([row]), error)
+        if not good:
+            return
+        self.stats.busy += 1
+        try:
+            await self.declared.function(records)
+        except Exception as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(good, self._again(good), error)
+        else:
+            self.finish(good)
+        finally:
+            self.stats.busy -= 1
+        await asyncio.sleep(0)
+
+    def _again(self, rows: list[Row]) -> Callable[[int], Awaitable[None]]:
+        async def invoke(_: int) -> None:
+            await self.declared.function([self.partition.record(row) for row in rows])
+
+        return invoke
+
+    async def _attempts(self, rows: list[Row], events: Callable[[int], list[Event[Any]]]) -> None:
+        async def invoke(attempt: int) -> None:
+            self.stats.busy += 1
+            try:
+                self.partition.sink.begin([row[0] for row in rows])
+                await self.declared.invoke(events(attempt))
+            finally:
+                self.stats.busy -= 1
+
+        try:
+            await invoke(1)
+        except Exception as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(rows, invoke, error)
+        else:
+            self.finish(rows)
+
+    async def _taken(self) -> list[Row]:
+        """The next batch: full, or what came ``within`` so many seconds of the first one."""
+        take = self.declared.take
+        assert take is not None  # noqa: S101 - a batch processor has one
+        partition = self.partition
+        if not self._before:
+            await self.gathered(take.count, take.within)
+        if partition.stopping.is_set() and not self._before:
+            return []
+        rows = self.rows
+        return [rows.popleft() for _ in range(min(take.count, len(rows)))]

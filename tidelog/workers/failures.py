@@ -1,0 +1,211 @@
+"""``Failures``: carries out what the failure policy of a processor decides.
+
+Again       the caller waits, and tries again in place
+Skip        acknowledged
+DeadLetter  appended to the dead letters and acknowledged, in one transaction
+Park        the key is listed on the server, and its events are set aside until it is resumed
+Pause       the partition is listed on the server and stops; the event stays pending
+Halt        the same for all partitions of the processor
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import redis
+
+from tidelog.client import calls
+from tidelog.client.steps import arun
+from tidelog.workers import deadletters, logs, marks
+from tidelog.workers.buffers import Row
+from tidelog.workers.channel import LostError
+from tidelog.workers.control import message
+from tidelog.workers.declared import Declared
+from tidelog.workers.link import Line
+from tidelog.workers.outputs import Output
+from tidelog.workers.partition import Partition, StoppedError, entry_of
+from tidelog.workers.policy import Again, DeadLetter, Ending, Halt, Park, Pause, Skip
+from tidelog.workers.stats import Stats
+from tidelog.workers.transactions import Committer
+
+log = logs.get(__name__)
+ASIDE_MS: Final = 86_400_000  # a parked event is due again after a day, and is then set aside again
+
+
+class Stopping(Protocol):
+    """What can be paused. The executor implements it."""
+
+    def pause(self, partition: Partition | None) -> None:
+        """Stop consuming one partition, or all, until it is resumed on the server."""
+
+    def look(self) -> None:
+        """Something is held back: look now and then whether it still is."""
+
+
+class Failures:
+    """Of one processor in one worker. ``line``: where small and urgent calls leave."""
+
+    def __init__(
+        self, declared: Declared, worker: str, line: Line, committer: Committer, executor: Stopping, stats: Stats
+    ) -> None:
+        self._declared = declared
+        self._worker = worker
+        self._line = line
+        self._committer = committer
+        self._executor = executor
+        self._stats = stats
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._letters: set[str] = set()  # topics for dead letters that are known to be there
+
+    async def settle(self, partition: Partition, rows: list[Row], error: Exception, attempt: int) -> float | None:
+        """After the attempt of this number failed: seconds until the next one; None if the events are finished. A call
+        of the generator form may fail without one.
+
+        StoppedError if they are not to be tried again here.
+        """
+        if isinstance(error, StoppedError):
+            raise error
+        self._stats.failed += 1
+        decision = self._declared.policy.decide(error, attempt)
+        names = f"processor {self._declared.name}: {partition.buffer.stream} {rows[0][0].decode() if rows else ''}"
+        if len(rows) > 1:
+            names += f" and {len(rows) - 1} more"
+        where = {"processor": self._declared.name, "partition": partition.number}
+        if isinstance(decision, Again):
+            self._stats.retried += 1
+            log.warning(
+                "%s: attempt %d failed: %r; again in %.3g s", names, attempt, error, decision.delay, extra=where
+            )
+            return decision.delay
+        ending = type(decision).__name__
+        log.error("%s: given up after attempt %d: %s", names, attempt, ending, exc_info=error, extra=where)
+        await self._end(decision, partition, rows, error, attempt)
+        return None
+
+    def commit(self, partition: Partition, rows: list[Row]) -> None:
+        """Commit what finished events have sent, with their acknowledgements, soon."""
+        ids = [row[0] for row in rows]
+        future = self._committer.commit(partition, partition.sink.taken(ids), ids)
+
+        def refused(done: asyncio.Future[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, redis.ResponseError):
+                task = asyncio.get_running_loop().create_task(self._refused(partition, rows, error))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        future.add_done_callback(refused)
+
+    async def _refused(self, partition: Partition, rows: list[Row], error: redis.ResponseError) -> None:
+        """The server refuses what events have sent, and will again: they get the policy's ending."""
+        self._stats.failed += 1
+        log.error("processor %s: the server refuses what was sent: %s", self._declared.name, error)
+        try:
+            await self._end(self._declared.policy.ending, partition, rows, error, 1)
+        except StoppedError:
+            pass
+
+    async def _end(
+        self, ending: Ending, partition: Partition, rows: list[Row], error: Exception, attempt: int
+    ) -> None:  # fmt: skip
+        if isinstance(ending, Skip | DeadLetter | Park) and not rows:
+            return
+        if isinstance(ending, Skip):
+            self._stats.skipped += len(rows)
+            if self._declared.ack != "before":
+                partition.acks.add_all([row[0] for row in rows])
+        elif isinstance(ending, DeadLetter):
+            await self._deadletter(ending, partition, rows, error, attempt)
+        elif isinstance(ending, Park):
+            await self._park(partition, rows, error)
+        elif isinstance(ending, Pause):
+            await self._pause(partition, str(partition.number), rows, error)
+        elif isinstance(ending, Halt):
+            await self._pause(None, marks.ALL, rows, error)
+            raise StoppedError
+
+    async def _deadletter(
+        self, ending: DeadLetter, partition: Partition, rows: list[Row], error: Exception, attempt: int
+    ) -> None:
+        declared = self._declared
+        name = ending.target(declared.topic.name)
+        if name not in self._letters:
+            await self._listed(partition, lambda: arun(self._line, deadletters.ready(name)))
+            self._letters.add(name)
+        outputs = []
+        for row in rows:
+            pairs = deadletters.fields_of(
+                declared.topic.name, partition.number, entry_of(row), self._key(partition, row), declared.group, error,
+                attempt, self._worker, _now(),
+            )  # fmt: skip
+            outputs.append(
+                Output(deadletters.stream_of(name), [field for field, _ in pairs], [value for _, value in pairs])
+            )
+        ids = [] if self._declared.ack == "before" else [row[0] for row in rows]
+        await self._committer.commit(partition, outputs, ids)
+        self._stats.deadlettered += len(rows)
+
+    def _key(self, partition: Partition, row: Row) -> bytes | None:
+        """The event's key, where it has one that can be told."""
+        try:
+            return self._declared.key_of(partition.record(row))
+        except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
+            return None
+
+    async def _park(self, partition: Partition, rows: list[Row], error: Exception) -> None:
+        for row in rows:
+            key = self._key(partition, row)
+            if key is None:  # there is nothing to hold back but the event itself
+                await self._deadletter(DeadLetter(), partition, [row], error, 1)
+                continue
+            name = marks.shown_key(key)
+            facts = {"id": row[0].decode(), "error": _shown(error), "time": _now()}
+            where = marks.parked_key(self._declared.app, self._declared.name, partition.number)
+            await self._listed(partition, lambda: arun(self._line, marks.add(where, name, facts)))  # noqa: B023
+            partition.parked.add(name)
+            self._executor.look()
+            await self.set_aside(partition, [row])
+
+    async def set_aside(self, partition: Partition, rows: list[Row]) -> None:
+        """Events of parked keys: they stay pending, and out of the way."""
+        ids = [row[0] for row in rows]
+        self._stats.parked += len(ids)
+        if partition.held:
+            touch = calls.ttouch(partition.buffer.stream, self._declared.group, ASIDE_MS, *ids)
+            await self._listed(partition, lambda: self._line.ask(touch))
+        partition.buffer.forget(ids)
+
+    async def _pause(self, partition: Partition | None, name: str, rows: list[Row], error: Exception) -> None:
+        reason = _shown(error) + (f" at {rows[0][0].decode()}" if rows else "")
+        facts = {"reason": reason, "time": _now(), "worker": self._worker}
+        where = marks.paused_key(self._declared.app, self._declared.name)
+        await self._listed(partition, lambda: arun(self._line, marks.add(where, name, facts)))
+        told = message(self._declared.app, "paused", self._worker, self._declared.name, None)
+        await self._listed(partition, lambda: self._line.ask(told))
+        self._executor.pause(partition)
+        raise StoppedError
+
+    async def _listed(self, partition: Partition | None, write: Callable[[], Awaitable[Any]]) -> None:
+        """Write to the server, again while it does not answer. StoppedError if the partition is lost meanwhile."""
+        while True:
+            try:
+                await write()
+            except LostError:
+                if partition is not None and not partition.held:
+                    raise StoppedError from None
+            except redis.ResponseError:
+                log.exception("processor %s: the server refuses to write what is held back", self._declared.name)
+                return
+            else:
+                return
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

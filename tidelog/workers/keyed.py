@@ -1,0 +1,271 @@
+"""Many events at a time: ordering "key" and "none".
+
+    buffer --> KeyedConsumer (one a partition) --> Queue (one a key) --> ready --> Slots (one a processor)
+
+A slot is a coroutine that lives as long as the processor: an event costs no task. A queue is ready, or in a slot, or
+rests after a failure, so no two events of a key are in work at once. With ordering "none" each event has a queue of its
+own, and a failed one goes back to the server.
+
+Rule 1: a key that rests after a failure holds back only itself. What waits behind it does not count against the
+        partition's prefetch, up to BACKLOG times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final
+
+from tidelog.client import calls
+from tidelog.client.entries import Entry, StreamId
+from tidelog.workers import marks
+from tidelog.workers.buffers import Row
+from tidelog.workers.channel import LostError
+from tidelog.workers.consumer import BEFORE, SLICE, Consumer
+from tidelog.workers.declared import Declared
+from tidelog.workers.failures import Failures
+from tidelog.workers.link import Line
+from tidelog.workers.partition import Partition, StoppedError
+from tidelog.workers.stats import Stats
+
+BACKLOG: Final = 9  # prefetches
+
+
+class Queue:
+    """The events of one key that are in hand, oldest first."""
+
+    __slots__ = ("attempt", "consumer", "items", "key", "resting")
+
+    def __init__(self, consumer: KeyedConsumer, key: bytes | None) -> None:
+        self.consumer = consumer
+        self.key = key  # None: nothing else is of this key
+        self.items: deque[tuple[Row, Any]] = deque()  # entry, record; the record is None if there is none
+        self.attempt = 1  # of the first one
+        self.resting = False
+
+
+class Slots:
+    """Calls the function for up to ``count`` events at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._ready: deque[Queue] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._count = count
+        self._loop = asyncio.get_running_loop()
+        self._until = 0.0  # on the monotonic clock: by then the loop is to go round
+        self._asked = False  # whether it will tell when it does
+
+    def give(self, queue: Queue) -> None:
+        """This one may be worked on."""
+        self._ready.append(queue)
+        idle = self._idle
+        while idle:
+            future = idle.pop()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._count):
+                group.create_task(self._slot())
+
+    async def _slot(self) -> None:
+        ready, idle = self._ready, self._idle
+        while True:
+            while not ready:
+                future = self._loop.create_future()
+                idle.append(future)
+                await future
+            queue = ready.popleft()
+            await queue.consumer.work(queue)
+            if time.monotonic() > self._until:
+                if self._asked:
+                    await asyncio.sleep(0)
+                else:  # a handler that waits lets the loop go round by itself
+                    self._asked = True
+                    self._until = time.monotonic() + SLICE
+                    self._loop.call_soon(self._looked)
+
+    def _looked(self) -> None:
+        """The loop has gone round."""
+        self._asked = False
+        self._until = time.monotonic() + SLICE
+
+
+class KeyedConsumer(Consumer):
+    """Of one partition: sorts its events by key."""
+
+    def __init__(
+        self, declared: Declared, partition: Partition, failures: Failures, stats: Stats, slots: Slots
+    ) -> None:  # fmt: skip
+        super().__init__(declared, partition, failures, stats)
+        self._slots = slots
+        self._queues: dict[bytes, Queue] = {}
+        self._queued = 0  # events in queues, those in work included
+        self._working = 0  # events in work
+        self._resting = 0  # events of keys that rest
+        self._less = asyncio.Event()  # set when one of these numbers has become smaller
+        self._plain = declared.plain
+        self._simple = declared.ack == "after" and not declared.transactional
+
+    async def run(self) -> None:
+        """Until told to stop, and until what is in work is finished."""
+        await super().run()
+        while self.partition.held and (self._working or (self._before and self._queued)):
+            await self._fewer()
+
+    async def _consume_acknowledged(self) -> None:
+        while self._queued >= max(BEFORE, self.declared.concurrency) and self.partition.held:
+            await self._fewer()
+        await super()._consume_acknowledged()
+
+    async def _fewer(self) -> None:
+        self._less.clear()
+        await self._less.wait()
+
+    async def consume(self) -> None:
+        rows, partition, key_of = self.rows, self.partition, self.declared.key_of
+        decode, stream = self.declared.topic.codec.decode, partition.stream
+        until = time.monotonic() + SLICE
+        while rows and (self._before or not partition.stopping.is_set()):
+            row = rows.popleft()
+            try:
+                ms, _, seq = row[0].partition(b".")
+                record = decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream)
+                key = key_of(record)
+            except Exception:  # noqa: BLE001 - raised again where the policy sees it
+                record = key = None
+            if key is not None and partition.parked and marks.shown_key(key) in partition.parked:
+                await self.failures.set_aside(partition, [row])
+            else:
+                self._sort(row, record, key)
+            if time.monotonic() > until:
+                break
+        await asyncio.sleep(0)
+
+    def _sort(self, row: Row, record: Any, key: bytes | None) -> None:
+        self._queued += 1
+        queue = self._queues.get(key) if key is not None else None
+        if queue is not None:
+            queue.items.append((row, record))
+            if queue.resting:
+                self._rest_more(1)
+            return
+        queue = Queue(self, key)
+        queue.items.append((row, record))
+        if key is not None:
+            self._queues[key] = queue
+        self._slots.give(queue)
+
+    async def work(self, queue: Queue) -> None:
+        """Give the first event of a queue to the function."""
+        partition = self.partition
+        if not partition.claim.held or (partition.stopping.is_set() and not self._before):
+            return
+        row, record = queue.items[0]
+        self._working += 1
+        self.stats.busy += 1
+        try:
+            if self._plain and record is not None:
+                await self.declared.function(record)
+            else:
+                await self._invoke(row, record, queue.attempt)
+        except Exception as error:  # noqa: BLE001 - the policy sees every error
+            await self._failed(queue, row, error)
+        else:
+            if self._simple:
+                self.stats.finished += 1
+                partition.acks.add(row[0])
+            else:
+                self.finish([row])
+            self._next(queue)
+        finally:
+            self.stats.busy -= 1
+            self._working -= 1
+            self._less.set()
+
+    async def _invoke(self, row: Row, record: Any, attempt: int) -> None:
+        if self._plain:
+            await self.declared.function(self.partition.record(row))
+            return
+        self.partition.sink.begin((row[0],))
+        event = self.event(row, attempt)
+        if record is not None:
+            event.record = record
+        await self.declared.invoke([event])
+
+    def _next(self, queue: Queue) -> None:
+        """The first one is settled."""
+        queue.items.popleft()
+        self._queued -= 1
+        queue.attempt = 1
+        if queue.items:
+            self._slots.give(queue)
+        elif queue.key is not None:
+            del self._queues[queue.key]
+
+    async def _failed(self, queue: Queue, row: Row, error: Exception) -> None:
+        partition = self.partition
+        try:
+            delay = await self.failures.settle(partition, [row], error, queue.attempt)
+        except StoppedError:
+            return
+        if delay is not None:
+            queue.attempt += 1
+            queue.resting = True
+            self._rest_more(len(queue.items))
+            asyncio.get_running_loop().call_later(delay, self._rested, queue)
+            return
+        if queue.key is not None and marks.shown_key(queue.key) in partition.parked:
+            behind = [item[0] for item in queue.items][1:]
+            while behind:
+                await self.failures.set_aside(partition, behind)
+                for _ in behind:
+                    queue.items.pop()
+                    self._queued -= 1
+                behind = [item[0] for item in queue.items][1:]
+        self._next(queue)
+
+    def _rested(self, queue: Queue) -> None:
+        queue.resting = False
+        self._rest_more(-len(queue.items))
+        self._slots.give(queue)
+
+    def _rest_more(self, count: int) -> None:
+        self._resting += count
+        self.partition.buffer.extra = min(self._resting, BACKLOG * self.declared.prefetch)
+        self.partition.buffer.changed()
+
+
+class FreeConsumer(KeyedConsumer):
+    """Of one partition, with ordering "none": nobody owns it, and a failed event goes back to the server."""
+
+    def __init__(
+        self, declared: Declared, partition: Partition, failures: Failures, stats: Stats, slots: Slots, line: Line
+    ) -> None:  # fmt: skip
+        super().__init__(declared, partition, failures, stats, slots)
+        self._line = line
+
+    async def consume(self) -> None:
+        rows = self.rows
+        while rows:
+            self._sort(rows.popleft(), None, None)
+        await asyncio.sleep(0)
+
+    async def _failed(self, _: Queue, row: Row, error: Exception) -> None:
+        partition, group = self.partition, self.declared.group
+        stream, text = partition.buffer.stream, row[0].decode()
+        try:
+            (found,) = await self._line.ask(calls.tpending_range(stream, group, text, text, 1))
+            if not found or not partition.held:
+                return  # somebody else has it
+            delay = await self.failures.settle(partition, [row], error, found[0].deliveries)
+            if delay is not None:
+                self.stats.returned += 1
+                await self._line.ask(calls.tnack(stream, group, text, delay=max(1, round(delay * 1000))))
+                partition.buffer.forget([row[0]])
+        except (StoppedError, LostError):
+            return

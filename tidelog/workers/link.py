@@ -1,0 +1,134 @@
+"""``Link``: the server of a worker, wherever it leads now; ``Line``: a connection to it that is made again when lost.
+
+A worker has several lines, so that a large reply or a wait does not hold up what is small and urgent. Each is made when
+it is first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import redis
+
+from tidelog.client.access import Access
+from tidelog.client.calls import Call
+from tidelog.client.servers import Servers
+from tidelog.client.steps import good
+from tidelog.client.wire import ReplyError
+from tidelog.workers import logs
+from tidelog.workers.channel import Channel, LostError, connect
+
+log = logs.get(__name__)
+FIRST: Final = 0.05  # seconds until the second attempt to connect
+MOST: Final = 2.0  # seconds between two attempts at most
+
+Opened = Callable[[Channel], Awaitable[None]]
+
+
+class Link:
+    """Where the server is. ``name`` is the name of the connections in CLIENT LIST."""
+
+    def __init__(self, access: Access, name: str) -> None:
+        self.access = access
+        self.name = name
+        self._away = False  # whether it has been logged that the server does not answer
+
+    def line(self, opened: Opened | None = None) -> Line:
+        """A new line. ``opened`` is called with each new connection before anything else is sent on it."""
+        return Line(self, opened)
+
+    async def connect(self) -> Channel:
+        """A connection to the leader. Tried again until there is one; redis.ResponseError for a wrong password."""
+        delay = FIRST
+        while True:
+            try:
+                made = await connect(self.access, await self._leader(), self.name)
+            except (OSError, TimeoutError) as error:  # LostError and UnreachableError among them
+                if not self._away:
+                    log.warning("%s: %s; trying again until it answers", self.access.places, error)
+                self._away = True
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(MOST, delay * 2)
+            else:
+                if self._away:
+                    log.info("%s: connected again", self.access.places)
+                self._away = False
+                return made
+
+    async def _leader(self) -> str:
+        """The leader's URL."""
+        if not self.access.movable:
+            return self.access.urls[0]
+        return await asyncio.to_thread(_found, self.access, self.name)
+
+
+def _found(access: Access, name: str) -> str:
+    servers = Servers(access, name)
+    try:
+        return servers.leader().url
+    except ReplyError as error:
+        raise redis.ResponseError(str(error)) from None
+    finally:
+        servers.close()
+
+
+class Line:
+    """A connection that is made again when it is lost. What was under way then gets LostError."""
+
+    def __init__(self, link: Link, opened: Opened | None = None) -> None:
+        self.link = link
+        self._opened = opened
+        self._channel: Channel | None = None
+        self._making = asyncio.Lock()
+        self._closed = False
+
+    async def channel(self) -> Channel:
+        """The connection; it is made if there is none. LostError after ``close``."""
+        found = self._channel
+        if found is not None and found.lost is None:
+            return found
+        async with self._making:
+            while self._channel is None or self._channel.lost is not None:
+                if self._closed:
+                    raise LostError("closed")
+                made = await self.link.connect()
+                try:
+                    if self._opened is not None:
+                        await self._opened(made)
+                except LostError:
+                    made.close()
+                    continue
+                except BaseException:
+                    made.close()
+                    raise
+                self._channel = made
+            return self._channel
+
+    async def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """What the calls read from their replies, an error in the place of one. LostError if the server is lost."""
+        return await (await self.channel()).send(calls)
+
+    async def ask(self, *calls: Call[Any]) -> list[Any]:
+        """As ``send``; the first error is raised, and a lost server asked again: for what may be done twice."""
+        while True:
+            try:
+                return good(await self.send(calls))
+            except LostError:
+                if self._closed:
+                    raise
+
+    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
+        """As ``send``, in the form of AsyncClient: for ``steps.arun``. Calls may be empty."""
+        replies = await self.send([call for call in calls if call.args])
+        left = iter(replies)
+        results = [next(left) if call.args else call.read(None) for call in calls]
+        return good(results) if raise_on_error else results
+
+    def close(self) -> None:
+        """Close the connection for good."""
+        self._closed = True
+        if self._channel is not None:
+            self._channel.close()

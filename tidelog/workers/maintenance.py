@@ -1,0 +1,125 @@
+"""``Maintenance``: the leader evicts what the retention of the app's topics gives up.
+
+    a look        TLEN of each partition, the topic's facts; with max_age, the age of its oldest entry
+    an eviction   of partitions that hold too much: behind the slowest group, in ``tidelog.topics.retention``
+
+Rule 1: a look is cheap, and rarer where nothing changes: from LEAST seconds after an eviction to MOST.
+Rule 2: nothing goes before each processor of the app that reads the topic has its group on the partition. Groups of
+        others are waited for as well, also those that nobody reads any more: these are named in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import redis
+
+from tidelog.client import calls, strings
+from tidelog.client.steps import Link, Steps, arun, good
+from tidelog.leases import Claim
+from tidelog.topics.facts import Retention, TopicError, key_of, read_facts
+from tidelog.topics.retention import trim
+from tidelog.workers import logs
+from tidelog.workers.declared import Declared
+
+log = logs.get(__name__)
+LEAST: Final = 1.0  # seconds between two looks where the last one found something to evict
+CHANGING: Final = 5  # times LEAST: where a partition has grown
+MOST: Final = 300.0  # seconds where nothing changes
+PAGE: Final = 500  # partitions of one pipeline
+
+
+class Maintenance:
+    """For the topics ``names`` of ``app``; ``processors`` are all that the app declares. ``lead`` is a duty."""
+
+    def __init__(
+        self, app: str, names: Iterable[str], processors: Iterable[Declared], link: Link, *, least: float = LEAST,
+        most: float = MOST,
+    ) -> None:  # fmt: skip
+        self.evicted = 0  # entries
+        self._app = app
+        self._names = sorted(set(names))
+        self._link = link
+        self._least, self._most = least, most
+        self._groups: dict[str, set[bytes]] = {name: set() for name in self._names}
+        for declared in processors:
+            self._groups.setdefault(declared.topic.name, set()).add(declared.group.encode())
+        self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
+        self._told: set[str] = set()
+
+    async def lead(self, claim: Claim) -> None:
+        """Look after the topics until cancelled."""
+        wait = self._least
+        while self._names:
+            await asyncio.sleep(wait)
+            if not claim.held:
+                continue
+            try:
+                before = self.evicted
+                changed = [await arun(self._link, self.look(name)) for name in self._names]
+            except (redis.RedisError, OSError, TopicError) as error:
+                log.warning("app %s: retention: %s; trying again", self._app, error)
+                wait = min(self._most, wait * 2)
+                continue
+            if self.evicted > before:
+                wait = self._least
+            else:
+                wait = min(self._most, self._least * CHANGING if any(changed) else wait * 2)
+
+    def look(self, name: str) -> Steps[bool]:
+        """Evict what a topic has too much; whether its length has changed since the last look."""
+        (text,) = good((yield [strings.get(key_of(name))]))
+        if text is None:
+            return False
+        facts = read_facts(name, text)
+        kept = facts.retention
+        if kept.partition_size is None and kept.max_age_ms is None:
+            return False
+        streams = [f"{name}:{at}" for at in range(facts.partitions or 0)]
+        lengths: list[int] = []
+        for at in range(0, len(streams), PAGE):
+            lengths += good((yield [calls.tlen(stream) for stream in streams[at : at + PAGE]]))
+        for stream in (yield from self._overfull(streams, lengths, kept)):
+            evicted = yield from trim(stream, kept, self._groups[name])
+            self.evicted += evicted
+            lengths[streams.index(stream)] -= evicted
+            if not kept.drops and not evicted:
+                yield from self._explain(name, stream)
+        changed = lengths != self._seen.get(name)
+        self._seen[name] = lengths
+        return changed
+
+    def _overfull(self, streams: Sequence[str], lengths: Sequence[int], kept: Retention) -> Steps[list[str]]:
+        """Those that hold more, or for longer, than the retention says."""
+        size, age = kept.partition_size, kept.max_age_ms
+        found = {stream for stream, length in zip(streams, lengths, strict=True) if size is not None and length > size}
+        filled = [stream for stream, length in zip(streams, lengths, strict=True) if length]
+        if age is not None and filled:
+            (now,) = good((yield [strings.server_time()]))
+            for at in range(0, len(filled), PAGE):
+                part = filled[at : at + PAGE]
+                batches = good((yield [calls.tread(stream, "0", 0, with_info=True) for stream in part]))
+                found.update(
+                    stream
+                    for stream, batch in zip(part, batches, strict=True)
+                    if batch.info.first is not None and batch.info.first.ms + age <= now
+                )
+        return [stream for stream in streams if stream in found]
+
+    def _explain(self, name: str, stream: str) -> Steps[None]:
+        """Say what holds the eviction up, once for each cause: a group of this app that no processor has."""
+        (groups,) = good((yield [calls.tgroup_list(stream)]))
+        ours = f"{self._app}.".encode()
+        for group in groups:
+            if not group.name.startswith(ours) or group.name in self._groups[name]:
+                continue
+            title = group.name.decode(errors="replace")
+            if title not in self._told:
+                self._told.add(title)
+                log.warning(
+                    "topic %s: its entries can't be evicted behind the group %s, which no processor of the app has any"
+                    " more. If nobody needs it: TGROUP DESTROY %s %s, and on the other partitions",
+                    name, title, stream, title,
+                )  # fmt: skip

@@ -1,0 +1,238 @@
+"""``Worker``: a process that runs processors of an app, until it is told to stop.
+
+    SIGTERM, SIGINT   stop fetching, finish what is in work within ``grace``, acknowledge, give the rest back, leave
+    a second one      what is in work is cancelled
+    lost server       lines are made again, with growing pauses; claims are compared before anything is acknowledged
+
+The lease of the process is kept by a thread of its own. One that is lost, by a pause or a server that was away for
+longer, ends all that the worker owns; then it joins again under another epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, cast
+from uuid import uuid4
+
+from tidelog.client.aio import AsyncClient
+from tidelog.leases import Claim, Keeper, Lease, Tenure
+from tidelog.topics import Topic
+from tidelog.workers import keys, logs
+from tidelog.workers.channel import LostError
+from tidelog.workers.control import Control
+from tidelog.workers.declared import Declared
+from tidelog.workers.executor import Executor
+from tidelog.workers.leading import Leading
+from tidelog.workers.link import Link
+from tidelog.workers.ownership import Ownership
+from tidelog.workers.program import Program
+from tidelog.workers.stats import Stats
+
+log = logs.get(__name__)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Runs ``processors`` of ``app``, all by default. ``name``: of this process among the app's workers, never in use
+    twice at a time; by default made of host, process and chance.
+    """
+
+    def __init__(self, app: Program, processors: Iterable[str] | None = None, name: str | None = None) -> None:
+        self.app = app
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+        self.declared: Sequence[Declared] = app.select(processors)
+        self.lease = Lease(keys.lease(app.name, self.name), self.name, app.lease, keys.epochs(app.name))
+        self.executors: dict[str, Executor] = {}
+        self.ready = asyncio.Event()  # set when all processors have joined
+        self._stopping = asyncio.Event()
+        self._link = Link(app.access, f"tidelog-worker-{self.name}")
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """What each processor has done in this worker."""
+        return {name: executor.stats for name, executor in self.executors.items()}
+
+    def stop(self) -> None:
+        """Begin to stop, as SIGTERM does."""
+        self._stopping.set()
+
+    async def run(self, signals: bool = True) -> None:
+        """Work until told to stop. ``signals``: stop by SIGTERM and SIGINT, too.
+
+        TopicError and AppError where the declarations don't fit what is on the server.
+        """
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        for number in SIGNALS if signals else ():
+            loop.add_signal_handler(number, self._signalled, number, task)
+        token = logs.enter(worker=self.name)
+        try:
+            await self._run()
+        finally:
+            logs.leave(token)
+            for number in SIGNALS if signals else ():
+                loop.remove_signal_handler(number)
+
+    async def _run(self) -> None:
+        async with _Topics(self._link, self.app.topics.values()):
+            keeper = Keeper(self.app.access, self.lease, f"tidelog-lease-{self.name}")
+            keeper.start()
+            watch = asyncio.create_task(self._watch_lag())
+            try:
+                while not await asyncio.to_thread(keeper.wait, 1.0):
+                    if self._stopping.is_set():
+                        return
+                await self._work()
+            finally:
+                watch.cancel()
+                await asyncio.to_thread(keeper.stop)
+
+    async def _work(self) -> None:
+        owners: list[Ownership | Unowned] = []
+        lines = [self._link.line(), self._link.line()]
+        control = Control(self.app.name, lines[0])
+        await _begun(control)
+        following = asyncio.create_task(control.run())
+        vitals: dict[str, float] = {}
+        leading = Leading(self.app, self.lease, self._link, lines[1], control, vitals)
+        try:
+            for declared in self.declared:
+                executor = Executor(declared, self._link, self.lease, self.app.grace)
+                self.executors[declared.name] = executor
+                await executor.start()
+                control.subscribe(declared.name, lambda _, look=executor.look: look())  # type: ignore[misc]
+                if declared.ordering == "none":
+                    owners.append(Unowned(declared, executor, self.lease))
+                    continue
+                owner = Ownership(
+                    self.app.name, declared.name, declared.topic.partitions, self.lease, lines[1], executor, control,
+                    vitals=vitals,
+                )  # fmt: skip
+                executor.doubted = partial(owner.hint, doubt=True)
+                owners.append(owner)
+            for each in owners:
+                each.start()
+            leading.start()
+            self.ready.set()
+            log.info("worker %s: %s", self.name, ", ".join(self.executors))
+            await self._told()
+            log.info("worker %s: stopping", self.name)
+            await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
+        finally:
+            await leading.stop(0)
+            await _all(executor.stop() for executor in self.executors.values())
+            following.cancel()
+            for line in lines:
+                line.close()
+
+    async def _told(self) -> None:
+        """Until it is told to stop. Raises what a processor can't go on with."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        failures = [executor.failure for executor in self.executors.values()]
+        waited: set[asyncio.Future[Any]] = {stopping, *failures}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for failure in failures:
+            if failure.done():
+                failure.result()
+
+    def _signalled(self, number: int, task: asyncio.Task[Any] | None) -> None:
+        if self._stopping.is_set() and task is not None:
+            log.warning("worker %s: %s again: what is in work is cancelled", self.name, signal.Signals(number).name)
+            task.cancel()
+        self._stopping.set()
+
+    async def _watch_lag(self) -> None:
+        """Log when the event loop stood still for longer than a quarter of the lease."""
+        period = self.lease.ttl / 8
+        done: dict[str, int] = {}
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(period)
+            late = time.monotonic() - before - period
+            if late > self.lease.ttl / 4:
+                busy = [name for name, stats in self.stats.items() if stats.busy or stats.attempts != done.get(name)]
+                log.warning(
+                    "worker %s: the event loop stood still for %.2f s (lease: %g s); at work meanwhile: %s. What"
+                    " computes belongs into a thread or another process", self.name, late, self.lease.ttl,
+                    ", ".join(busy) or "nothing",
+                )  # fmt: skip
+            done = {name: stats.attempts for name, stats in self.stats.items()}
+
+
+class Unowned:
+    """For ordering "none": every worker reads all partitions, for as long as its lease lasts."""
+
+    def __init__(self, declared: Declared, executor: Executor, lease: Lease) -> None:
+        self._declared = declared
+        self._executor = executor
+        self._lease = lease
+        self._unwatch: Callable[[], None] | None = None
+        self._tenure: Tenure | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:  # in the lease's thread
+            loop.call_soon_threadsafe(self._changed)
+
+        self._unwatch = self._lease.watch(changed)
+        self._changed()
+
+    async def stop(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+        await _all(self._executor.released(number) for number in list(self._executor.partitions))
+
+    def _changed(self) -> None:
+        tenure = self._lease.tenure
+        if tenure is self._tenure and tenure.held:
+            return
+        for number in list(self._executor.partitions):
+            self._executor.lost(number)
+        if tenure.held:
+            self._tenure = tenure
+            for number in range(self._declared.topic.partitions):
+                self._executor.begin(Claim("", number, tenure, 0, b""))
+
+
+class _Topics:
+    """The topics of an app while a worker runs: compared with the server, and able to send."""
+
+    def __init__(self, link: Link, topics: Iterable[Topic[Any]]) -> None:
+        self._topics = list(topics)
+        self._line = link.line()
+
+    async def __aenter__(self) -> None:
+        for topic in self._topics:
+            if topic.url is None:  # several servers, Sentinels, TLS files: where a URL doesn't say enough
+                topic.use(cast(AsyncClient, self._line))  # it sends calls together, which is all that a topic needs
+            await topic.ready()
+
+    async def __aexit__(self, *_: object) -> None:
+        for topic in self._topics:
+            await topic.close()
+        self._line.close()
+
+
+async def _begun(control: Control) -> None:
+    while True:
+        try:
+            await control.begin()
+        except LostError:
+            continue
+        return
+
+
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of it; then the first error is raised."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
