@@ -3,7 +3,13 @@
     program   the commands load, tail, dump, info
     backups   those of backups: backup, backups, verify, restore
     topics    tidelog topics: what topics there are, and what changes them
+    dlq       tidelog dlq: dead letters, the events that processors gave up
     sending   tidelog send, sendmany: records into a topic
+    worker    tidelog worker: run the processors of an app
+    logs      its logging, as text or as JSON lines
+    app       tidelog app: what an app is doing, and what people do to it
+    status    what ``tidelog app status`` prints
+    modules   module:name, in arguments
     connect   the option --url, and a server's errors
     load      rows of a file into a stream
     lines     entries as JSON lines and as text

@@ -17,12 +17,15 @@ import redis
 
 import tidelog
 from tidelog.cli import backups, lines
+from tidelog.cli.app import app_commands
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.dlq import dlq
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
 from tidelog.cli.topics import topics
+from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
 
@@ -50,6 +53,9 @@ def main() -> None:
       tidelog topics list                     streams in parts, with typed records
       tidelog send shop:orders '{"id": 7}'    a record into a topic of a module, and
       tidelog sendmany shop:orders rows.csv   any number of them
+      tidelog dlq list                        events that processors gave up
+      tidelog worker shop:app                 run the processors of an app
+      tidelog app status shop:app             who works on it, and how far they are
       tidelog backup /mnt/backups             a verified copy of everything; then:
       tidelog backups /mnt/backups            list, and
       tidelog verify /mnt/backups             check, and
@@ -57,7 +63,9 @@ def main() -> None:
     """
 
 
-for _command in (backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany):
+for _command in (
+    backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
+):  # fmt: skip
     main.add_command(_command)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import stat
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -18,39 +16,12 @@ import redis
 
 from tidelog.cli.connect import connected
 from tidelog.cli.load import BadRow, guess_format, read_rows
+from tidelog.cli.modules import Declaration
 from tidelog.cli.progress import Progress
 from tidelog.codecs import CodecError
 from tidelog.topics import SyncTopic, Topic, TopicError
 
 BATCH = 5000  # records of one batch
-
-
-class TopicPath(click.ParamType[Topic[Any]]):
-    """``module:name``: a Topic in a module, which is imported; the current folder is looked in first."""
-
-    name = "module:topic"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Topic[Any]:
-        if isinstance(value, Topic):
-            return value
-        module_name, colon, path = str(value).partition(":")
-        if not colon or not module_name or not path:
-            self.fail(f"{value!r} is not module:topic, such as shop.topics:orders", param, ctx)
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        try:
-            found: Any = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise  # it exists, and imports something that doesn't
-            self.fail(f"there is no module {error.name!r} here or where Python is installed", param, ctx)
-        for part in path.split("."):
-            if not hasattr(found, part):
-                self.fail(f"{module_name} has no {path!r}", param, ctx)
-            found = getattr(found, part)
-        if not isinstance(found, Topic):
-            self.fail(f"{value} is {type(found).__name__}, not a Topic", param, ctx)
-        return found
 
 
 @contextmanager
@@ -72,7 +43,7 @@ def server_option(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("topic", type=TopicPath())
+@click.argument("topic", type=Declaration[Topic[Any]](Topic, "shop.topics:orders"))
 @click.argument("record", metavar="JSON")
 @server_option
 def send(topic: Topic[Any], record: str, url: str | None) -> None:
@@ -90,7 +61,7 @@ def send(topic: Topic[Any], record: str, url: str | None) -> None:
 
 
 @click.command()
-@click.argument("topic", type=TopicPath())
+@click.argument("topic", type=Declaration[Topic[Any]](Topic, "shop.topics:orders"))
 @click.argument("file", type=click.File("rb"))
 @server_option
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Default: guessed.")

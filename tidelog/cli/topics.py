@@ -47,6 +47,9 @@ def show(name: str, url: str) -> None:
     with connected(url) as client:
         facts = admin.facts_of(client, name)
         _describe(facts)
+        delayed = admin.waiting(client, name)
+        if delayed:
+            facts_lines({"waiting": f"{delayed:,} records to be sent later, in {name}:delayed"})
         click.echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished"],
@@ -131,8 +134,10 @@ def delete(name: str, yes: bool, url: str) -> None:
     with connected(url) as client:
         facts = admin.facts_of(client, name)
         entries = sum(client.together(*admin.lengths(name, facts)))
+        delayed = admin.waiting(client, name)
+        later = f", and {delayed:,} records to be sent later" if delayed else ""
         if not yes:
-            click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries?", abort=True)
+            click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries{later}?", abort=True)
         admin.delete(client, name)
     click.echo(f"{name} is deleted")
 

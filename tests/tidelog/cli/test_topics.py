@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
+from tidelog.topics import Topic
 
 Run = Callable[..., Result]
 SHOP = '''
@@ -156,3 +157,14 @@ def test_topics(run: Run, client: Client) -> None:
     assert run("topics", "delete", "orders", "--yes").output == "orders is deleted\n"
     assert client.redis.keys() == []
     assert "there is no topic 'orders'" in run("topics", "show", "orders", ok=False).output
+
+
+def test_what_waits_is_shown_and_goes_with_the_topic(run: Run, tidelog_server: Server, client: Client) -> None:
+    topic: Topic[dict[str, str]] = Topic("later", partition_by="id", partitions=2, url=tidelog_server.url)
+    for number in range(3):
+        topic.sync.send({"id": str(number)}, delay=3600)
+    topic.sync.close()
+    assert "3 records to be sent later, in later:delayed" in run("topics", "show", "later").output
+    asked = run("topics", "delete", "later", text="y\n").output
+    assert "2 partitions with 0 entries, and 3 records to be sent later?" in asked
+    assert client.redis.keys("*later*") == []

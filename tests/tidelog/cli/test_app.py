@@ -1,0 +1,221 @@
+"""tidelog app against a real server, with worker processes where there must be some."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.tidelog.workers.workerkit import eventually, process
+from tidelog import Client
+from tidelog.cli.program import main
+from tidelog.testing import Server
+
+Run = Callable[..., Result]
+SOURCE = """
+import asyncio, msgspec
+from tidelog.workers import App, DeadLetter, Park
+
+class Order(msgspec.Struct):
+    id: int
+    key: str
+
+app = App("shop", url=URL, lease=2.0)
+orders = app.topic("orders", Order, partition_by="key", partitions=4)
+
+@app.each(orders, on_error=[DeadLetter()])
+async def bill(order: Order) -> None:
+    if order.id == 13:
+        raise ValueError("thirteen")
+
+@app.each(orders, ordering="key", on_error=[Park()])
+async def book(order: Order) -> None:
+    if order.key == "bad":
+        raise ValueError("bad key")
+
+@app.each(orders, ordering="none")
+async def look(order: Order) -> None: ...
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with the module ``shopapp``."""
+    (tmp_path / "shopapp.py").write_text(f"URL = {tidelog_server.url!r}\n{SOURCE}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("shopapp", None)
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    def run(*args: object, ok: bool = True, text: str | None = None) -> Result:
+        result = CliRunner().invoke(main, ["app", *map(str, args)], input=text)
+        assert (result.exit_code == 0) is ok, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def client(tidelog_server: Server) -> Iterator[Client]:
+    with tidelog_server.client() as client:
+        yield client
+
+
+def send(*records: tuple[int, str]) -> None:
+    import shopapp  # type: ignore[import-not-found]  # made by the fixture
+
+    shopapp.orders.sync.send_many(shopapp.Order(*record) for record in records)
+    shopapp.orders.sync.close()
+
+
+def looked(run: Run, *options: str) -> dict[str, Any]:
+    """The processors of a status, by name."""
+    facts = json.loads(run("status", "shopapp:app", "--json", "--interval", "0", *options).output)
+    return {processor["name"]: processor for processor in facts["processors"]} | {"app": facts}
+
+
+def unfinished(run: Run, processor: str) -> int:
+    return sum(each["lag"] + each["pending"] for each in looked(run)[processor]["partitions"])
+
+
+def test_before_anything_has_run(run: Run) -> None:
+    output = run("status", "shopapp:app", "--interval", "0").output
+    assert output.startswith("app shop: 0 workers, leader: none\n")
+    assert output.count("the topic is not there yet") == 3
+    output = run("reset", "shopapp:app", "bill", "--to", "0", "--yes", ok=False).output
+    assert "topic 'orders' is not on the server yet" in output
+
+
+def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> None:
+    send(*((at, f"k{at}") for at in range(100)), (13, "bad"), (14, "bad"))
+    assert unfinished(run, "bill") == 102
+    with process(tidelog_server, folder, SOURCE):
+        eventually(lambda: unfinished(run, "bill") == 0 and unfinished(run, "look") == 0)
+        eventually(lambda: unfinished(run, "book") == 2)
+        seen = looked(run)
+        (worker,) = seen["bill"]["members"]
+        assert worker["lease_ms"] > 0
+        assert [each["owner"] for each in seen["bill"]["partitions"]] == [worker["worker"]] * 4
+        assert [each["worker"] for each in seen["look"]["members"]] == [worker["worker"]]
+        assert seen["app"]["dead_letters"] == {"orders.dead": 2}
+        (parked,) = [each for each in seen["book"]["partitions"] if each["parked"]]
+        assert parked["aside"] == 2
+        output = run("status", "shopapp:app", "--interval", "0.1").output
+        assert output.startswith("app shop: 1 worker, leader: ")
+        assert "dead letters: 2 in orders.dead; see: tidelog dlq list\n" in output
+        assert "bill: topic orders, 4 partitions, ordering partition\n" in output
+        assert "\n  behind 0   age -   pending 0   sent 0/s" in output
+        assert f"  key bad of partition {parked['partition']} is parked: ValueError: bad key\n" in output
+        assert re.search(rf"\n  0 +{worker['worker']} +0 +- +0 +0 +-\n", output)
+        assert re.search(r"\n  3 +everyone +0 +- +0 +0 +-\n$", output)
+
+
+def test_rates_are_of_two_looks(run: Run) -> None:
+    """Looks are a tenth of a second apart; nothing is finished meanwhile, so what is sent shows."""
+    from tidelog.client.steps import run as run_steps
+    from tidelog.workers.status import look, rates
+
+    send((1, "a"))
+    import shopapp
+
+    client = shopapp.orders.client
+    before = run_steps(client, look(shopapp.app))
+    send(*((at, "a") for at in range(50)))
+    client = shopapp.orders.client
+    after = run_steps(client, look(shopapp.app))
+    shopapp.orders.sync.close()
+    found = rates(before, after)["bill"]
+    assert round(found.sent * (after.at - before.at) / 1000) == 50
+    assert found.finished == 0
+
+
+def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, client: Client) -> None:
+    send(*((at, "a") for at in range(10)))
+    with process(tidelog_server, folder, SOURCE) as worker:
+        eventually(lambda: unfinished(run, "bill") == 0)
+        output = run("reset", "shopapp:app", "bill", "--to", "0", "--yes", ok=False).output
+        assert "processor 'bill' is being run by 1 workers" in output
+        assert "--force" in output
+        run("reset", "shopapp:app", "bill", "--to", "0", "--yes", "--force")
+        eventually(lambda: unfinished(run, "bill") == 0)
+        worker.kill()
+    eventually(lambda: not looked(run)["bill"]["members"][0]["lease_ms"])  # the lease of the dead one ends
+    assert "Aborted" in run("reset", "shopapp:app", "bill", "--to", "0", ok=False, text="n\n").output
+    output = run("reset", "shopapp:app", "bill", "--to", "0", text="y\n").output
+    assert re.search(r"partition +before +now after +pending forgotten +entries to go", output)
+    assert unfinished(run, "bill") == 10
+    (stream,) = [f"orders:{at}" for at in range(4) if client.tlen(f"orders:{at}")]
+    at = stream[-1]
+    entries = client.trange(stream)
+    run("reset", "shopapp:app", "bill", "--to", entries[3].id, "--yes", "--partition", at)
+    assert unfinished(run, "bill") == 6
+    client.tread(stream, count=2, group="shop.bill", retry=60_000)
+    assert run("reset", "shopapp:app", "bill", "--to", "end", "--yes").output.count(" 2 ") == 1
+    assert unfinished(run, "bill") == 0
+    assert client.tpending(stream, "shop.bill").count == 0
+    run("reset", "shopapp:app", "bill", "--to", entries[0].id.time.isoformat(), "--yes")
+    assert unfinished(run, "bill") == 10
+    run("reset", "shopapp:app", "bill", "--to", "2999-01-01T00:00Z", "--yes")
+    assert unfinished(run, "bill") == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("soon", "'soon' is not 0, an ID, a time, or end"),
+        ("2026-11-21T08:00", "needs its zone, such as 2026-11-21T08:00Z"),
+        ("2026-13-21T08:00Z", "is no time"),
+    ],
+)
+def test_a_target_that_is_none(run: Run, to: str, said: str) -> None:
+    assert said in run("reset", "shopapp:app", "bill", "--to", to, "--yes", ok=False).output
+
+
+def test_paused_by_hand_and_resumed(run: Run, folder: Path, tidelog_server: Server) -> None:
+    send((1, "a"))
+    with process(tidelog_server, folder, SOURCE):
+        eventually(lambda: unfinished(run, "bill") == 0 and unfinished(run, "book") == 0)
+        assert run("pause", "shopapp:app", "bill", "--reason", "audit").output == "bill: all partitions held back\n"
+        assert run("pause", "shopapp:app", "bill").output == "bill: held back already\n"
+        assert "ALL PARTITIONS ARE PAUSED: audit\n" in run("status", "shopapp:app", "--interval", "0").output
+        output = run("pause", "shopapp:app", "book", "--key", "ann").output
+        assert re.fullmatch(r"book: key ann in partition \d held back\n", output)
+        assert run("pause", "shopapp:app", "look", "--partition", "3").output == "look: partition 3 held back\n"
+        assert run("resume", "shopapp:app", "bill").output == "bill: all partitions resumed\n"
+        assert run("resume", "shopapp:app", "look").output == "look: partition 3 resumed\n"
+        assert "resumed\n" in run("resume", "shopapp:app", "book", "--key", "ann").output
+        assert "nothing of that is held back" in run("resume", "shopapp:app", "book", ok=False).output
+        send((2, "a"), (3, "ann"))
+        eventually(lambda: unfinished(run, "bill") == unfinished(run, "book") == unfinished(run, "look") == 0)
+
+
+def test_what_is_not_there_is_named(run: Run, folder: Path) -> None:
+    send((1, "a"))
+    output = run("pause", "shopapp:app", "bil", ok=False).output
+    assert "app 'shop' has no processor 'bil': it has bill, book, look" in output
+    assert "partitions 0 to 3, so not 4" in run("pause", "shopapp:app", "bill", "--partition", "4", ok=False).output
+    output = run("pause", "shopapp:app", "bill", "--key", "a", ok=False).output
+    assert "only with ordering='key' can a key be held back by itself" in output
+    assert "there is no module 'nowhere'" in run("status", "nowhere:app", ok=False).output
+    assert "shopapp has no 'nothing'" in run("status", "shopapp:nothing", ok=False).output
+    assert "shopapp:orders is Topic, not an App" in run("status", "shopapp:orders", ok=False).output
+    output = run("status", "shopapp:app", "--url", "redis://127.0.0.1:1", ok=False).output
+    assert "no answer from redis://127.0.0.1:1: " in output
+    assert "--watch needs an --interval" in run("status", "shopapp:app", "--watch", "--interval", "0", ok=False).output
+
+
+def test_a_declaration_that_makes_no_sense_is_an_error_of_the_program(run: Run, folder: Path) -> None:
+    (folder / "wrongapp.py").write_text("from tidelog.workers import App\napp = App('a b')\n")
+    output = run("status", "wrongapp:app", ok=False).output
+    assert output.startswith("Error: wrongapp: an app can't have the name 'a b'")

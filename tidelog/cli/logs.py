@@ -1,0 +1,52 @@
+"""Logging of ``tidelog worker``: on standard error, as text or as JSON lines.
+
+Rule 1: where the program has configured the root logger itself, it stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from tidelog.workers.logs import LogFields
+
+FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, message, error with its traceback, and all ``extra`` fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts |= {
+            name: value for name, value in record.__dict__.items() if name not in _STANDARD and value is not None
+        }  # fmt: skip
+        if record.exc_info:
+            facts["error"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            facts["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(facts, default=str, ensure_ascii=False)
+
+
+def configure(level: str, as_json: bool) -> None:
+    """Set up the root logger, unless the program has done that."""
+    root = logging.getLogger()
+    if root.handlers:
+        if as_json:
+            click.echo("the program has configured logging itself: --log-json and --log-level are not used", err=True)
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(FORMAT))
+    handler.addFilter(LogFields())
+    root.addHandler(handler)
+    root.setLevel(level.upper())

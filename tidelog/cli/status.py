@@ -1,0 +1,131 @@
+"""What ``tidelog app status`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+import msgspec
+
+from tidelog.cli.report import table
+from tidelog.workers.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
+
+SHOWN: Final = 64  # partitions of a processor: beyond that, those with most to do
+NAMED: Final = 12  # partitions of a member, and parked keys, that are named
+
+
+def print_status(seen: AppStatus, before: AppStatus | None) -> None:
+    """One look; with ``before``, rates since then."""
+    workers = sorted({name for processor in seen.processors for name in processor.alive})
+    click.echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {_name(seen.leader or 'none')}")
+    letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
+    if letters:
+        click.echo(f"dead letters: {', '.join(letters)}; see: tidelog dlq list")
+    measured = rates(before, seen) if before is not None else {}
+    for processor in seen.processors:
+        click.echo()
+        _print_processor(processor, measured.get(processor.name), seen.at)
+
+
+def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -> None:
+    partitions = processor.partitions
+    click.echo(f"{processor.name}: topic {processor.topic}, {_counted(len(partitions), 'partition')}, "
+               f"ordering {processor.ordering}")  # fmt: skip
+    if not partitions:
+        click.echo("  the topic is not there yet: nobody has sent to it, and no worker has run")
+        return
+    behind, pending = sum(each.lag for each in partitions), sum(each.pending for each in partitions)
+    facts = [f"behind {behind:,}", f"age {_seconds(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
+    if rate is not None:
+        facts += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
+    click.echo(f"  {'   '.join(facts)}")
+    if processor.halted is not None:
+        click.echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
+    for each in partitions:
+        for key, mark in list(each.parked.items())[:NAMED]:
+            click.echo(f"  key {_name(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
+        if len(each.parked) > NAMED:
+            more = len(each.parked) - NAMED
+            click.echo(f"  and {more:,} more keys of partition {each.partition}; --json has them all")
+    _print_members(processor, now)
+    _print_partitions(processor)
+
+
+def _print_members(processor: ProcessorStatus, now: int) -> None:
+    rows = []
+    for member in processor.members:
+        owns = [str(each.partition) for each in processor.partitions if each.owner == member.worker]
+        listed = ", ".join(owns[:NAMED]) + (f", ... ({len(owns)})" if len(owns) > NAMED else "")
+        age = _seconds(max(0, now - member.joined)) if member.joined else "-"
+        lease = f"ends in {_seconds(member.lease_ms)}" if member.lease_ms else "DEAD"
+        rows.append([f"  {_name(member.worker)}", age, lease, listed or "-"])
+    if rows:
+        table(["  worker", "joined ago", "lease", "partitions"], rows)
+    else:
+        click.echo("  no workers")
+
+
+def _print_partitions(processor: ProcessorStatus) -> None:
+    found = list(processor.partitions)
+    if len(found) > SHOWN:
+        found.sort(key=lambda each: (-each.unfinished, each.partition))
+        found = sorted(found[:SHOWN], key=lambda each: each.partition)
+    rows = [
+        [
+            f"  {each.partition}", _owner(processor, each), f"{each.lag:,}", _seconds(each.lag_ms), f"{each.pending:,}",
+            f"{len(each.parked):,}", "-" if each.paused is None else _why(each.paused),
+        ]
+        for each in found
+    ]  # fmt: skip
+    table(["  partition", "owner", "behind", "age", "pending", "parked", "paused"], rows)
+    if len(found) < len(processor.partitions):
+        click.echo(f"  and {len(processor.partitions) - len(found):,} more with less to do; --json has them all")
+
+
+def to_json(seen: AppStatus, before: AppStatus | None) -> str:
+    """One look in one line; with ``before``, rates since then, in entries a second."""
+    facts = asdict(seen)
+    measured = rates(before, seen) if before is not None else {}
+    for processor, looked in zip(facts["processors"], seen.processors, strict=True):
+        rate = measured.get(looked.name)
+        processor["rates"] = None if rate is None else asdict(rate)
+        for partition, at in zip(processor["partitions"], looked.partitions, strict=True):
+            partition["offset"] = None if at.offset is None else str(at.offset)
+    return msgspec.json.encode(facts).decode()
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+def _owner(processor: ProcessorStatus, partition: PartitionStatus) -> str:
+    if processor.ordering == "none":
+        return "everyone"
+    owner, assigned = partition.owner, partition.assigned
+    shown = _name(owner) if owner else "nobody"
+    return shown if assigned in (owner, None) else f"{shown} -> {_name(assigned or '')}"
+
+
+def _why(mark: Mapping[str, Any], what: str = "reason") -> str:
+    reason = str(mark.get(what) or "by hand")
+    return _name(reason if len(reason) <= 80 else f"{reason[:80]}...")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _seconds(ms: int) -> str:
+    seconds = ms / 1000
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if ms else "-"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.1f}/s"
+
+
+def _name(text: str) -> str:
+    """With what a terminal can't show escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
