@@ -1,7 +1,8 @@
 """tidelog and redis-server side by side, on this machine, in one run. ``scripts/bench --help``.
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``
-and ``space``. ``long``, ``replication``, ``spark``, ``report`` and ``pending_memory`` are programs of their own.
+and ``space``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns`` and ``workers`` are
+programs of their own.
 
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; beside the ceiling
     ceiling         a server on uvloop and hiredis that does nothing: the limit of any server in Python
@@ -28,4 +29,6 @@ and ``space``. ``long``, ``replication``, ``spark``, ``report`` and ``pending_me
     sparksources    what the Spark source is measured against
     table           rows of figures, printed and kept
     targets         the ratio that is asked of a row: a floor and a goal
+    turns           ``python -m benchmarks.turns``: how long one command keeps the event loop from the others
+    workers/        ``python -m benchmarks.workers``: events a second of one worker
 """
