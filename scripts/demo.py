@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,9 @@ import psutil
 import redis
 from vega_datasets import local_data
 
-import tidelog
+sys.path.append(str(Path(__file__).parent.parent))
+
+from scripts.telling import promise, say, sparkline, title, which_tidelog
 from tidelog import Client, Entry, StreamId
 from tidelog.cli.load import Loader, Row, read_rows
 from tidelog.testing import Server, running_server
@@ -29,36 +30,6 @@ from tidelog.testing import Server, running_server
 EVERY = 0.1  # seconds between two measurements
 JOBS = 60
 RETRY = 1500  # ms until a job that was not acknowledged goes to another reader
-
-
-# -- telling ---------------------------------------------------------------------------------------------------
-def title(text: str) -> None:
-    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
-    print(f"\n{bold}{text}{plain}", flush=True)
-
-
-def say(text: str = "") -> None:
-    print(f"   {text}" if text else "", flush=True)
-
-
-def promise(kept: bool, text: str) -> None:
-    """One thing that must hold; the demo ends here if it does not."""
-    say(f"{'✓' if kept else '✗ NOT TRUE:'} {text}")
-    if not kept:
-        sys.exit(1)
-
-
-def which_tidelog(client: Client) -> str:
-    """Version and origin: an ordinary installation where there is one, else this checkout."""
-    info = client.redis.info("server")
-    how = "compiled" if info["tidelog_compiled"] else "interpreted"
-    return f"it is tidelog {info['tidelog_version']}, {how}, from {Path(tidelog.__file__).parent.parent}"
-
-
-def sparkline(values: Iterable[float]) -> str:
-    heights = list(values)
-    low, high = min(heights), max(heights)
-    return "".join("▁▂▃▄▅▆▇█"[round((v - low) / ((high - low) or 1) * 7)] for v in heights)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ sys.path.append(str(Path(__file__).parent.parent))
 os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # of Spark's workers
 
 from examples import spark_windows
-from scripts.demo import Sampler, promise, say, sparkline, title, which_tidelog
+from scripts.demo import Sampler
+from scripts.telling import promise, say, sparkline, title, which_tidelog
 from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:

@@ -117,6 +117,15 @@ def test_help_says_what_there_is(program: list[str]) -> None:
     assert "lag" in out if program[0] == "replication" else all(name in out for name in WORKLOADS)
 
 
+def test_turns() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.turns", "--scale", "300"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
+    rows = out.splitlines()[1:]
+    assert [row for row in rows if row.startswith("TREAD of 600k new")]
+    assert all(re.search(r" +\d+\.\d +\d+\.\d\d  \S", row) for row in rows)
+
+
 # -- figures ------------------------------------------------------------------------------------------------------
 def test_ratio_above_one_is_better_whichever_way_figures_go() -> None:
     assert ratio([1, 20, 30], [10], less_is_better=False) == 2

@@ -82,7 +82,7 @@ def sentinel_port(server: Server, replica: Server, tmp_path_factory: pytest.Temp
 def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The reader's programs, turned to these servers."""
     programs = tmp_path_factory.mktemp("programs")
-    shims = {"tidelog": f'{sys.executable} -m tidelog.cli "$@"'}
+    shims = {"tidelog": f'exec {sys.executable} -m tidelog.cli "$@"'}
     if redis_cli := shutil.which("redis-cli"):
         shims["redis-cli"] = (
             f'if [ "$1 $2" = "-p 6380" ]; then shift 2; port={replica.port}; else port={server.port}; fi\n'
@@ -97,6 +97,21 @@ def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPa
         "PYTHONPATH": str(ROOT),
         "TIDELOG_URL": server.url,
     }
+
+
+@pytest.fixture
+def in_background(environment: dict[str, str]) -> Iterator[Callable[[str, Path], None]]:
+    """Runs a line that ends with an ampersand until the end of its block, where it must still run."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(line: str, cwd: Path) -> None:
+        started.append(subprocess.Popen(["sh", "-c", f"exec {line}"], env=environment, cwd=cwd))
+
+    yield start
+    for process in started:
+        assert process.poll() is None, f"ended with status {process.returncode}"
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"line-{block.line}")
@@ -121,6 +136,9 @@ def test_block(
             arguments = shlex.split(line.removesuffix(" &"))[1:]
             command = [sys.executable, "-m", "_tidelog_server", *arguments, "--test-config"]
             assert run(command, environment, tmp_path).stdout.startswith("Configuration OK")
+            continue
+        if line.startswith("tidelog worker "):
+            request.getfixturevalue("in_background")(line.removesuffix(" &"), tmp_path)
             continue
         result = run(["sh", "-c", line], environment, tmp_path)
         if printed := PRINTED.findall(line):

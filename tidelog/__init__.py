@@ -4,6 +4,7 @@
 
     client   the clients, and what the other parts build on
     topics   streams in parts, with records of one type
+    workers  programs that process the records of topics
     codecs   records as entries: plain fields, JSON, MessagePack
     spark    streams as a source and a sink of PySpark
     backup   backups of a running server, and what is restored from them

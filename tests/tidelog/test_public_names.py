@@ -29,6 +29,11 @@ NAMES = {
         "Client", "ConflictError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError",
     ],
     "tidelog.spark": ["native", "register"],
+    "tidelog.workers": [
+        "App", "AppError", "CallNext", "DeadLetter", "EarlyReturnError", "Event", "Events", "Halt", "Middleware",
+        "Park", "Pause", "Policy", "Retry", "Skip", "Stats", "Take", "Timing", "Worker", "deduplicate", "timing",
+        "to_prometheus", "tracing",
+    ],
 }  # fmt: skip
 TESTING = ["Server", "ServerError", "free_port", "running_server", "tidelog_process", "tidelog_server"]
 

@@ -1,0 +1,39 @@
+"""How the demos tell what they do, and what must hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import tidelog
+from tidelog import Client
+
+
+def title(text: str) -> None:
+    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    print(f"\n{bold}{text}{plain}", flush=True)
+
+
+def say(text: str = "") -> None:
+    print(f"   {text}" if text else "", flush=True)
+
+
+def promise(kept: bool, text: str) -> None:
+    """One thing that must hold; the demo ends here if it does not."""
+    say(f"{'✓' if kept else '✗ NOT TRUE:'} {text}")
+    if not kept:
+        sys.exit(1)
+
+
+def which_tidelog(client: Client) -> str:
+    """Version and origin: an ordinary installation where there is one, else this checkout."""
+    info = client.redis.info("server")
+    how = "compiled" if info["tidelog_compiled"] else "interpreted"
+    return f"it is tidelog {info['tidelog_version']}, {how}, from {Path(tidelog.__file__).parent.parent}"
+
+
+def sparkline(values: Iterable[float]) -> str:
+    heights = list(values)
+    low, high = min(heights), max(heights)
+    return "".join("▁▂▃▄▅▆▇█"[round((v - low) / ((high - low) or 1) * 7)] for v in heights)
