@@ -60,8 +60,8 @@ class Block:
         raise NotImplementedError
 
     def same(self, other: Block) -> bool:  # noqa: ARG002
-        """Whether serve() of both returns the same now. ``other``: also waits for one key without a group, the same
-        one, with the same protocol."""
+        """Whether serve() of both returns the same for a key that both wait for, with the same group or none, and with
+        the same protocol. Then they share one reply. Not asked of those that are served in turn."""
         return False
 
 

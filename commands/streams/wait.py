@@ -21,7 +21,7 @@ from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import NEVER
 
-MOST_KEYS: Final = 10_000  # of one call: each takes some 500 bytes while the client waits
+MOST_KEYS: Final = 10_000  # of one call: each takes up to 800 bytes while the client waits
 
 
 def _for_group(argv: Sequence[bytes]) -> bool:
@@ -122,6 +122,9 @@ class GroupWait(Block):
         if not self._has_news(ctx, key):
             return None
         return encode.bulk_array([name for name in self.keys if self._has_news(ctx, name)])
+
+    def same(self, other: Block) -> bool:
+        return isinstance(other, GroupWait) and self.keys == other.keys
 
     def _has_news(self, ctx: Context, key: bytes) -> bool:
         stream = ctx.ks.stream(key, ctx.now)

@@ -2,7 +2,7 @@
 
 Rule 1: readers of one group are served in the order in which they blocked, one after another as entries arrive. A
 reader that was served and blocks again is at the end of the queue [18]. After them everyone else is served: readers
-without a group, of whom those that wait at the same place share one reply, and clients that take nothing [53].
+without a group, and clients that take nothing [53]. Those of them that wait for the same share one reply.
 Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
 The replies leave with the tick, when their entries are on disk.
 Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].

@@ -124,7 +124,7 @@ def test_one_batch_wakes_with_all_of_it(leader: Node, replica: Node) -> None:
 
 
 def test_an_expired_key_is_hidden_before_the_leader_says_so(leader: Node, replica: Node) -> None:
-    leader("SET", "k", "v", "PX", 150)
+    leader("SET", "k", "v", "PX", 3000)
     leader("SET", "other", "v")
     wait_until(lambda: in_sync(leader, replica), "in sync")
     assert replica("GET", "k") == b"v"

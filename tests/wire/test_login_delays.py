@@ -54,6 +54,19 @@ def test_right_passwords_never_wait(connect: Connect) -> None:
         assert raw("AUTH", "default", "secret") == b"OK"
 
 
+def test_a_client_that_has_shut_down_its_side_gets_its_replies(connect: Connect, locked: RunningServer) -> None:
+    """Nothing is read while it waits, so that it has shut down is not known; it is not looked for either."""
+    fail(connect)
+    raw = connect()
+    raw.sock.sendall(pack("AUTH", "secret") + pack("PING"))
+    raw.sock.shutdown(socket.SHUT_WR)
+    wait_for(locked, 1)
+    for _ in range(3):
+        locked.call(locked.server.on_time)
+    locked.advance(100)
+    assert [raw.read(), raw.read()] == [b"OK", b"PONG"]
+
+
 @pytest.mark.parametrize(
     ("words", "reply"),
     [

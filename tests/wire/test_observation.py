@@ -153,9 +153,8 @@ def test_the_buffers_of_clients(c: Raw, connect: Connect) -> None:
     assert (line(c, idle)["oll"], line(c, idle)["omem"], line(c, idle)["obl"]) == ("0", "0", "0")
     later = connect()
     later.pipeline(("PING",), ("PING",))
-    later.send("CLIENT", "PAUSE", 0)
+    later("CLIENT", "PAUSE", 0)
     later.sock.sendall(pack("ECHO", "x" * 1000) + pack("CLIENT", "INFO"))
-    later.read()
     later.read()
     assert b" obl=1009 " in later.read(), "replies that wait for the end of the tick"
 

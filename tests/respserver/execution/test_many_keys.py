@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from commands.context import Block, Context, Reply
+from commands.streams import wait
+from commands.streams.groupread import has_something
+from storage.keyspace import Keyspace
 from tests.respserver.execution.test_blocking import GROUP, NULL, UNBLOCKED, append, nothing_left, value_of
 from tests.respserver.local import LocalServer, Peer
 
@@ -215,6 +219,29 @@ def test_everyone_is_woken_and_readers_of_the_group_come_first(local: LocalServe
     append(writer, 3)
     assert value_of(second.taken()) == b"2"
     assert [peer.taken() for peer in waits] == [keys("s")] * 2
+    assert nothing_left(local)
+
+
+@pytest.mark.interpreted
+def test_clients_that_wait_for_the_same_share_one_reply(
+    local: LocalServer, writer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys are looked at once, not for each client."""
+    make_groups(writer, "s", "t", "u")
+    same = [waiting(local, 0, "GROUP", "g", "s", "t", "u") for _ in range(20)]
+    others = [waiting(local, 0, "GROUP", "g", *names) for names in (("u", "t", "s"), ("s", "u"))]
+    looks = list[bytes]()
+
+    def counted(ks: Keyspace, key: bytes, *rest: Any) -> bool:
+        looks.append(key)
+        return has_something(ks, key, *rest)
+
+    monkeypatch.setattr(wait, "has_something", counted)
+    writer.pipeline(("MULTI",), ("TAPPEND", "u", "f", 1), ("TAPPEND", "s", "f", 1), ("EXEC",))
+    local.settle()
+    assert [peer.taken() for peer in same] == [keys("s", "u")] * 20
+    assert [peer.taken() for peer in others] == [keys("u", "s"), keys("s", "u")]
+    assert len(looks) <= 3 * 4, "for each list of keys: the one with news, then all"
     assert nothing_left(local)
 
 
