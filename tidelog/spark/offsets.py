@@ -294,6 +294,10 @@ class Offsets:
             raise data_loss(self.source, key, before(wanted), info, what)
         return before(wanted) if wanted <= info.evicted_to else nearest
 
+    def mark(self) -> dict[str, str]:
+        """What an offset says about the topic, if there is one."""
+        return self.topic.mark() if self.topic is not None else {}
+
     def check_topic(self, offset: Mapping[str, str], fresh: bool = False) -> None:
         """TopicChangedError, with ``failOnDataLoss``, if the topic of this offset is gone or another one."""
         change = self.topic.change(offset, fresh) if self.topic is not None else None

@@ -153,7 +153,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets ------------------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        return self._written(self.offsets.start())
+        mark = self.offsets.mark()
+        return written(self.offsets.start()) | mark
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         if self.source.max_offsets is not None:
@@ -169,6 +170,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         begun = self._read(start)
+        mark = self.offsets.mark()  # before the topic is compared: if it is replaced from now on, the next call sees it
         self.offsets.check_topic(start)
         try:
             spans = self._available(begun)
@@ -182,15 +184,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spans = self.offsets.limited(spans, self.source.max_offsets)
             if self.source.max_bytes is not None:
                 spans = self.offsets.limited_bytes(spans, self.source.max_bytes)
-        return self._written(begun | {span.key: span.end for span in spans})
+        return written(begun | {span.key: span.end for span in spans}) | mark
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802 - Spark's name
-        return self._written(self.offsets.lasts())
-
-    def _written(self, ids: Ids) -> dict[str, str]:
-        """An offset in the form that Spark keeps, with the mark of a topic."""
-        topic = self.offsets.topic
-        return written(ids) | (topic.mark() if topic is not None else {})
+        mark = self.offsets.mark()
+        return written(self.offsets.lasts()) | mark
 
     def _read(self, offset: dict[str, str]) -> Ids:
         """An offset from the form that Spark keeps, without the mark of a topic."""

@@ -4,6 +4,8 @@ An offset of a topic has one more pair, ``"topic:orders": "id:5f0c..."``: the ID
 
 Rule 1: a topic that has grown has new partitions, which are keys that the offset does not name.
 Rule 2: a topic with another ID is another topic: what the query has read says nothing about it.
+Rule 3: the mark of an offset is taken before its IDs are read. So it may be of a topic that is gone by then, which the
+        next comparison finds, but never of one that was not compared with the offset before.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ Rule 2: nothing is changed outside of the MULTI. A worker that was stopped for a
         put a record off.
 Rule 3: after a lost reply the claim is claimed anew. From then on the EXEC can't happen any more, if it hasn't; what it
         did not move is still pending, and due within RETRY_MS.
-Rule 4: inside of EXEC the server carries out what follows a command that failed. So the targets are looked at first.
+Rule 4: inside of EXEC the server carries out what follows a command that failed. So the targets are looked at first;
+        and what could not be appended all the same, though it was acknowledged, waits anew in an entry of its own.
 """
 
 from __future__ import annotations
@@ -85,8 +86,11 @@ class Mover:
             if not self.claim.held:
                 return None
             done = yield from _transaction(plan.calls)
-            if done:
-                return Turn(len(batch), plan.moved)
+            if done is not None:
+                lost = plan.lost(done)
+                if lost:
+                    good((yield [_append(self.stream, again(waiting)) for waiting in lost]))
+                return Turn(len(batch), plan.moved - len(lost))
             _, (there, text) = good((yield self._watching()))
         return Turn(len(batch), 0) if self._ours(there) else None
 
@@ -156,9 +160,9 @@ class Mover:
             (evicted,) = good((yield [calls.ttrim(self.stream, before=border)]))
         if length - evicted <= 2 * pending.count + SLACK:
             return False
-        return bool((yield from self._renew()))
+        return bool((yield from self.renew()))
 
-    def _renew(self) -> Steps[int]:
+    def renew(self) -> Steps[int]:
         """Append the oldest records that wait anew; returns how many."""
         _, (there, _), oldest = good(
             (yield [*self._watching(), calls.tpending_range(self.stream, GROUP, count=PAGE)])
@@ -169,11 +173,14 @@ class Mover:
         moves: list[Call[Any]] = []
         ids = []
         for each, entries in zip(oldest, found, strict=True):
-            if entries:  # else evicted; TREAD says so when it is due
+            ids.append(each.id)
+            if entries:
                 waiting = read(entries[0])
                 moves.append(_append(self.stream, entries[0].flat if waiting is None else again(waiting)))
-                ids.append(each.id)
-        if not self.claim.held or not (yield from _transaction([*moves, calls.tack(self.stream, GROUP, *ids)])):
+            else:
+                log.error("stream %s: a record that waited is gone: %s was evicted", self.stream, each.id)
+        acknowledged = calls.tack(self.stream, GROUP, *ids)
+        if not self.claim.held or (yield from _transaction([*moves, acknowledged])) is None:
             return 0
         return len(ids)
 
@@ -198,8 +205,8 @@ class _Plan:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self._runs: list[tuple[str, Run]] = []  # targets and what they get, in order
-        self._open: dict[str, Run] = {}  # by target: its last run
+        self._runs: list[tuple[str, Run, list[Waiting]]] = []  # targets and what they get, in order
+        self._open: dict[str, tuple[Run, list[Waiting]]] = {}  # by target: its last run
         self._evictions: list[Call[Any]] = []
         self._ids: list[StreamId] = []  # of what is moved
         self._put_off: dict[int, list[StreamId]] = {}  # by delay in ms
@@ -211,19 +218,25 @@ class _Plan:
     @property
     def calls(self) -> list[Call[Any]]:
         late = [calls.tnack(self._stream, GROUP, *ids, delay=ms) for ms, ids in self._put_off.items()]
-        appends: list[Call[Any]] = [run.append(target) for target, run in self._runs]
+        appends: list[Call[Any]] = [run.append(target) for target, run, _ in self._runs]
         done = [calls.tack(self._stream, GROUP, *self._ids)] if self._ids else []
         return [*appends, *self._evictions, *done, *late]
 
     def move(self, target: str, waiting: Waiting) -> None:
         fields = waiting.flat[::2]
-        run = self._open.get(target)
+        run, records = self._open.get(target, (None, []))
         if run is None or run.fields != fields or run.size >= BYTES:
-            run = self._open[target] = Run(fields)
-            self._runs.append((target, run))
+            run, records = self._open[target] = Run(fields), []
+            self._runs.append((target, run, records))
+        records.append(waiting)
         packed: bytes = hiredis.pack_command(waiting.flat[1::2])  # type: ignore[arg-type]  # any length
         run.add(packed[packed.index(b"\r\n") + 2 :])
         self._ids.append(waiting.id)
+
+    def lost(self, replies: Sequence[Any]) -> list[Waiting]:
+        """Records that could not be appended, by the replies to ``calls``."""
+        runs = zip(self._runs, replies, strict=False)
+        return [each for (_, _, records), reply in runs if isinstance(reply, Exception) for each in records]
 
     def put_off(self, id: StreamId, ms: int) -> None:  # noqa: A002 - its name everywhere else
         self._put_off.setdefault(ms, []).append(id)
@@ -238,17 +251,20 @@ def _append(stream: str, flat: Sequence[bytes]) -> Call[Any]:
     return Call(("TAPPEND", stream, *flat), _itself)
 
 
-def _transaction(made: Sequence[Call[Any]]) -> Steps[bool]:
-    """Carry calls out in one step; False if what is watched has changed. What the server refuses is raised."""
+def _transaction(made: Sequence[Call[Any]]) -> Steps[list[Any] | None]:
+    """Carry calls out in one step; returns their replies, None if what is watched has changed.
+
+    What the server refuses is raised.
+    """
     queued = [Call(call.args, _itself, packed=call.packed) for call in made]
     replies = yield [Call(("MULTI",), _itself), *queued, Call(("EXEC",), _itself)]
     (done,) = good(replies[-1:])
     if done is None:
-        return False
+        return None
     for call, reply in zip(made, done, strict=True):
         if isinstance(reply, Exception):
             log.error("%s %s failed within a transaction: %s", call.args[0], call.args[1], reply)
-    return True
+    return list(done)
 
 
 def _itself(reply: Any) -> Any:

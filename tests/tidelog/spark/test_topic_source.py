@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from tests.tidelog.spark.test_streaming import until
-from tidelog import Client
+from tidelog import Client, StreamId
+from tidelog.spark import topicread
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, partition_of
 
@@ -219,6 +220,35 @@ class TestStreaming:
             query.awaitTermination(60)
         assert len(job.got) == 20
         again.sync.close()
+
+    def test_a_topic_that_is_replaced_while_an_offset_is_made(
+        self, topic: Topic[Order], client: Client, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The next question notices it: an offset never has the mark of a topic that was not compared."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+        from pyspark.sql.types import StructType
+
+        from tidelog.spark.offsets import Offsets, TopicChangedError
+        from tidelog.spark.source import TidelogDataSource
+
+        monkeypatch.setattr(topicread, "FACTS_FOR", 0.0)
+        given = {"url": tidelog_server.url, "topic": "orders", "startingOffsets": "earliest"}
+        reader = TidelogDataSource(given).streamReader(StructType().add("id", "long"))
+        lasts = Offsets.lasts
+
+        def replaced(offsets: Offsets, fresh: bool = False) -> dict[str, StreamId]:
+            monkeypatch.setattr(Offsets, "lasts", lasts)
+            admin.delete(client, "orders")
+            orders(tidelog_server, partitions=4).sync.close()
+            return offsets.lasts(fresh)
+
+        monkeypatch.setattr(Offsets, "lasts", replaced)
+        try:
+            offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+            with pytest.raises(TopicChangedError, match="topic 'orders' was deleted and made anew"):
+                reader.latestOffset(offset, ReadAllAvailable())
+        finally:
+            reader.stop()
 
     def test_a_topic_that_is_made_later(self, job: Job, tidelog_server: Server) -> None:
         with pytest.raises(Exception, match="topic names what is no topic here: 'orders'"):

@@ -65,7 +65,7 @@ def test_an_idle_query_asks_nothing_and_sees_the_next_entry(make: Callable[..., 
     until(lambda: offsets.lasts()["s3"] == last)
     until_quiet(offsets)
     assert offsets.lasts()["s1"] == first
-    assert client.redis.info("clients")["blocked_clients"] == 1
+    until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
 
 
 def test_while_entries_come_nothing_waits(make: Callable[..., Offsets], client: Client) -> None:

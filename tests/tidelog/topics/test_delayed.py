@@ -309,6 +309,21 @@ class TestMoving:
         moving.until_moved(1)
         assert arrived(client, topic, 1) == [[7]]
 
+    def test_what_could_not_be_appended_waits_on(self, tidelog_server: Server, client: Client, moving: Moving) -> None:
+        """The server carries out the rest of a transaction behind a command that failed: the acknowledgement too."""
+        topic = orders(tidelog_server, partitions=1)
+        topic.sync.send(Order(7), delay=0)
+        operation = moving.mover.turn()
+        made = next(operation)
+        while made[0].args[0] != "MULTI":
+            made = operation.send(moving.send(made))
+        client.redis.set("orders:0", "text")
+        assert finish(moving, operation, made) == Turn(1, 0)
+        assert admin.waiting(client, "orders") == 1
+        client.redis.delete("orders:0")
+        moving.until_moved(1)
+        assert arrived(client, topic, 1) == [[7]]
+
     def test_a_topic_is_deleted_with_what_waits(self, tidelog_server: Server, client: Client, moving: Moving) -> None:
         topic = orders(tidelog_server)
         topic.sync.send(Order(7), delay=3600)
@@ -344,3 +359,17 @@ class TestMoving:
         assert [waiting.flat[1] for waiting in left] == [b"7", b"8"]
         assert client.tlen(STREAM) == 2
         assert admin.waiting(client, "orders") == 2
+
+    def test_what_was_evicted_is_waited_for_no_longer(
+        self, tidelog_server: Server, client: Client, moving: Moving
+    ) -> None:
+        orders(tidelog_server).sync.send(Order(7), delay=3600)
+        assert moving.turn() == Turn(1, 0)
+        client.ttrim(STREAM, count=0)
+        rows = [("+3600000", str(n), str(n), "tea") for n in range(3)]
+        client.tmappend(STREAM, ["delayed:due", "delayed:key", "id", "item"], rows)
+        assert moving.turn() == Turn(3, 0)
+        client.ttrim(STREAM, count=0)
+        assert moving.run(moving.mover.renew()) == 4
+        assert admin.waiting(client, "orders") == 0
+        assert client.tlen(STREAM) == 0

@@ -96,12 +96,11 @@ class TestSending:
     ) -> None:
         topic = orders(tidelog_server, partitions=1)
         records = [Order(n, "small") for n in range(600)] + [Order(n, "x" * (1 << 20)) for n in range(20)]
-        limit = client.redis.config_get("client-query-buffer-limit")
         client.redis.config_set("client-query-buffer-limit", "8mb")
         try:
             assert topic.sync.send_many(records) == len(records)
         finally:
-            client.redis.config_set("client-query-buffer-limit", limit["client-query-buffer-limit"] or 0)
+            client.redis.config_set("client-query-buffer-limit", "1gb")
             topic.sync.close()
         assert sent(client, topic, 1) == [records]
 
