@@ -11,12 +11,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import redis
+
 from tidelog.client.calls import Call
+from tidelog.workers import logs
 from tidelog.workers.buffers import Buffer
 from tidelog.workers.channel import LostError
 from tidelog.workers.link import Line
 from tidelog.workers.stats import Stats
 
+log = logs.get(__name__)
 COUNT: Final = 500
 AGE: Final = 0.05  # seconds
 
@@ -84,11 +88,15 @@ class Acks:
                     return
                 ids, self._ids = self._ids, []
                 try:
-                    await channel.send([Call(("TACK", self._buffer.stream, self._group, *ids), int)])
+                    (reply,) = await channel.send([Call(("TACK", self._buffer.stream, self._group, *ids), int)])
                 except LostError:
                     self._ids = ids + self._ids
                     continue
-                self._stats.acknowledged += len(ids)
+                if isinstance(reply, redis.ResponseError):  # they come again when their retry time is over
+                    log.error("group %s: %d acknowledgements of %s are refused: %s", self._group, len(ids),
+                              self._buffer.stream, reply)  # fmt: skip
+                else:
+                    self._stats.acknowledged += len(ids)
                 self._buffer.forget(ids)
         finally:
             self._sending = None

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tidelog.leases import Claim
 from tidelog.workers.stats import Stats
 
 Row = list[Any]  # an entry as the server sends it: ID, field, value, ...
@@ -22,13 +23,13 @@ class Buffer:
     """Of one partition. ``limit``: how many entries it takes, those in work included."""
 
     __slots__ = (
-        "_freed", "_leaving", "_stats", "extra", "filled", "held", "limit", "open", "ours", "quiet", "rows", "stream",
+        "_freed", "_leaving", "_stats", "_wanted", "claim", "extra", "filled", "held", "limit", "open", "quiet", "rows",
+        "stream",
     )  # fmt: skip
 
-    def __init__(
-        self, stream: str, limit: int, stats: Stats, freed: Callable[[], None], ours: Callable[[], bool]
-    ) -> None:  # fmt: skip
+    def __init__(self, stream: str, claim: Claim, limit: int, stats: Stats, freed: Callable[[], None]) -> None:
         self.stream = stream
+        self.claim = claim  # of the partition
         self.limit = limit
         self.rows: deque[Row] = deque()  # waiting, oldest first
         self.extra = 0  # of those in hand, how many don't count against the limit
@@ -37,16 +38,23 @@ class Buffer:
         self.open = False  # whether entries may be read into it
         self.quiet = asyncio.Event()  # clear while a TREAD for it is under way
         self.quiet.set()
-        self.ours = ours  # whether the partition is, at this moment
         self._freed = freed  # called when there is room again
         self._leaving: list[bytes] = []
         self._stats = stats
+        self._wanted = 0  # so many rows somebody waits for
 
     @property
     def room(self) -> int:
-        """How many entries may be read. 0 while it is more than half full, so that they are read by many."""
-        held = len(self.held) - self.extra
-        return self.limit - held if self.open and held * 2 <= self.limit else 0
+        """How many entries may be read. 0 while it is more than half full, so that they are read by many; not so while
+        somebody waits for more than there are.
+        """
+        held, limit = len(self.held) - self.extra, max(self.limit, self._wanted)
+        return max(0, limit - held) if self.open and (held * 2 <= limit or len(self.rows) < self._wanted) else 0
+
+    def want(self, count: int) -> None:
+        """Somebody waits for so many rows. 0: nobody does any more."""
+        self._wanted = count
+        self.changed()
 
     def take_in(self, rows: Iterable[Row | None], now: float) -> int:
         """Add what a TREAD returned at ``now``; returns the number of entries, those in hand already included."""
@@ -83,6 +91,11 @@ class Buffer:
         pop = self.held.pop
         for entry_id in ids:
             pop(entry_id, None)
+        self.changed()
+
+    def given_back(self, entry_id: bytes) -> None:
+        """This one is being given back, by a call on the line of the TREADs: it may come again with the next one."""
+        self.held.pop(entry_id, None)
         self.changed()
 
     def changed(self) -> None:

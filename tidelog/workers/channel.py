@@ -52,6 +52,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.lost: LostError | None = None  # why the connection is gone
+        self.refused = False  # it is, since the server can't serve requests now
 
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         """Send calls together, none of them empty. The future has what each reads, an error in the place of one.
@@ -108,6 +109,7 @@ class Channel(asyncio.Protocol):
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
             if text.partition(" ")[0] in LATER:
+                self.refused = True
                 self.close(text)
                 return
             reply = translated(redis.ResponseError(text))

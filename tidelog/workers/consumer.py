@@ -15,18 +15,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from tidelog.client.entries import Entry, StreamId
+from tidelog.codecs import UndecodableError
 from tidelog.workers.buffers import Row
 from tidelog.workers.declared import Declared
 from tidelog.workers.events import Event
 from tidelog.workers.failures import Failures
-from tidelog.workers.partition import Partition, StoppedError, entry_of
+from tidelog.workers.partition import Partition, StoppedError, entry_of, failure
 from tidelog.workers.stats import Stats
 
 SLICE: Final = 0.002  # seconds
+Invoke = Callable[[Sequence[Row], int], Awaitable[None]]  # the user's function, with these; the number of the attempt
 BEFORE: Final = 100  # events that are acknowledged together before they are begun, with ack="before"
 
 
@@ -64,22 +66,39 @@ class Consumer:
         """Consume what is in the buffer, in slices."""
         raise NotImplementedError
 
-    async def settled(self, rows: list[Row], invoke: Callable[[int], Awaitable[None]], error: Exception) -> None:
+    async def settled(self, rows: list[Row], invoke: Invoke, error: Exception) -> None:
         """After a first attempt failed: what the policy says, until the events are finished or given up."""
         attempt = 1
         while True:
-            delay = await self.failures.settle(self.partition, rows, error, attempt)
-            if delay is None:
+            left = await self.records_of(rows) if isinstance(error, UndecodableError) and len(rows) > 1 else rows
+            if len(left) == len(rows):
+                delay = await self.failures.settle(self.partition, rows, error, attempt)
+                if delay is None:
+                    return
+                await self.partition.rest(delay)
+                attempt += 1
+            rows = left
+            if not rows:
                 return
-            await self.partition.rest(delay)
-            attempt += 1
             try:
-                await invoke(attempt)
-            except Exception as again:  # noqa: BLE001 - the policy sees every error
-                error = again
+                await invoke(rows, attempt)
+            except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001 - the policy sees every error
+                error = failure(again)
             else:
                 self.finish(rows)
                 return
+
+    async def records_of(self, rows: list[Row]) -> list[Row]:
+        """Those of them that are records. The others are settled, each alone."""
+        good = []
+        for row in rows:
+            try:
+                self.partition.record(row)
+                good.append(row)
+            except Exception as error:  # noqa: BLE001 - the policy sees every error
+                while (delay := await self.failures.settle(self.partition, [row], error, 1)) is not None:
+                    await self.partition.rest(delay)
+        return good
 
     async def gathered(self, count: int, within: float) -> None:
         """Wait until there are so many entries, or so many seconds have gone by, or the partition is to be released."""
@@ -87,6 +106,7 @@ class Consumer:
         if len(self.rows) >= count or within <= 0 or stopping():
             return
         self.partition.acks.soon()
+        buffer.want(count)
         try:
             async with asyncio.timeout(within):
                 while len(self.rows) < count and not stopping():
@@ -94,6 +114,8 @@ class Consumer:
                     await buffer.filled.wait()
         except TimeoutError:
             pass
+        finally:
+            buffer.want(0)
 
     def finish(self, rows: list[Row]) -> None:
         """The processor is through with these."""
@@ -102,6 +124,23 @@ class Consumer:
             self.failures.commit(self.partition, rows)
         elif self._after:
             self.partition.acks.add_all([row[0] for row in rows])
+
+    async def attempts(self, rows: list[Row]) -> None:
+        """Give events to the function, with all that is around it, until they are finished or given up."""
+        try:
+            await self._invoke(rows, 1)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(rows, self._invoke, failure(error))
+        else:
+            self.finish(rows)
+
+    async def _invoke(self, rows: Sequence[Row], attempt: int) -> None:
+        self.stats.busy += 1
+        try:
+            self.partition.sink.begin([row[0] for row in rows])
+            await self.declared.invoke([self.event(row, attempt) for row in rows])
+        finally:
+            self.stats.busy -= 1
 
     def event(self, row: Row, attempt: int) -> Event[Any]:
         """The event of an entry."""
@@ -131,27 +170,10 @@ class EachConsumer(Consumer):
         partition, rows = self.partition, self.rows
         until = time.monotonic() + SLICE
         while rows and partition.held and (self._before or not partition.stopping.is_set()):
-            row = rows.popleft()
-            await self._one(row)
+            await self.attempts([rows.popleft()])
             if time.monotonic() > until:
                 break
         await asyncio.sleep(0)
-
-    async def _one(self, row: Row) -> None:
-        async def invoke(attempt: int) -> None:
-            self.stats.busy += 1
-            try:
-                self.partition.sink.begin((row[0],))
-                await self.declared.invoke([self.event(row, attempt)])
-            finally:
-                self.stats.busy -= 1
-
-        try:
-            await invoke(1)
-        except Exception as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled([row], invoke, error)
-        else:
-            self.finish([row])
 
     async def _consume_records(self) -> None:
         """The bare record to the bare function: no event, no task, and nothing made twice."""
@@ -168,8 +190,8 @@ class EachConsumer(Consumer):
                 try:
                     ms, _, seq = row[0].partition(b".")
                     await function(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
-                except Exception as error:  # noqa: BLE001 - the policy sees every error
-                    await self.settled([row], self._record_again(row), error)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
+                    await self.settled([row], self._record_again, failure(error))
                 else:
                     finished += 1
                     if acknowledge is not None:
@@ -181,11 +203,8 @@ class EachConsumer(Consumer):
             self.stats.finished += finished
         await asyncio.sleep(0)
 
-    def _record_again(self, row: Row) -> Callable[[int], Awaitable[None]]:
-        async def invoke(_: int) -> None:
-            await self.declared.function(self.partition.record(row))
-
-        return invoke
+    async def _record_again(self, rows: Sequence[Row], _: int) -> None:
+        await self.declared.function(self.partition.record(rows[0]))
 
 
 class BatchConsumer(Consumer):
@@ -212,10 +231,11 @@ class BatchConsumer(Consumer):
 
     async def _consume_batch(self, rows: list[Row]) -> None:
         partition = self.partition
-        if not partition.held:
+        if not partition.held or (partition.stopping.is_set() and not self._before):
             return
         if not self.declared.plain:
-            await self._attempts(rows, lambda attempt: [self.event(row, attempt) for row in rows])
+            await self.attempts(rows)
+            await asyncio.sleep(0)
             return
         records, good = [], []
         decode, stream = self.declared.topic.codec.decode, partition.stream
@@ -225,41 +245,22 @@ class BatchConsumer(Consumer):
                 records.append(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
                 good.append(row)
             except Exception as error:  # noqa: BLE001 - the policy sees every error
-                await self.settled([row], self._again([row]), error)
+                await self.settled([row], self._again, error)
         if not good:
             return
         self.stats.busy += 1
         try:
             await self.declared.function(records)
-        except Exception as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(good, self._again(good), error)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(good, self._again, failure(error))
         else:
             self.finish(good)
         finally:
             self.stats.busy -= 1
         await asyncio.sleep(0)
 
-    def _again(self, rows: list[Row]) -> Callable[[int], Awaitable[None]]:
-        async def invoke(_: int) -> None:
-            await self.declared.function([self.partition.record(row) for row in rows])
-
-        return invoke
-
-    async def _attempts(self, rows: list[Row], events: Callable[[int], list[Event[Any]]]) -> None:
-        async def invoke(attempt: int) -> None:
-            self.stats.busy += 1
-            try:
-                self.partition.sink.begin([row[0] for row in rows])
-                await self.declared.invoke(events(attempt))
-            finally:
-                self.stats.busy -= 1
-
-        try:
-            await invoke(1)
-        except Exception as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(rows, invoke, error)
-        else:
-            self.finish(rows)
+    async def _again(self, rows: Sequence[Row], _: int) -> None:
+        await self.declared.function([self.partition.record(row) for row in rows])
 
     async def _taken(self) -> list[Row]:
         """The next batch: full, or what came ``within`` so many seconds of the first one."""

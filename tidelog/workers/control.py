@@ -5,7 +5,8 @@
 Rule 1: a message is a hint to look, never the news itself: what counts are documents and claims. So a message that is
         lost, late or doubled does no harm.
 Rule 2: it is read from the last ID that was seen, never "from now on": nothing is missed between two reads, nor while a
-        connection is made again.
+        connection is made again. Only where the stream ends before that ID, as after a failover that lost messages, it
+        is read from its end on; everything is looked at then.
 """
 
 from __future__ import annotations
@@ -72,8 +73,12 @@ class Control:
     async def begin(self) -> None:
         """Remember where the stream ends. Called before documents are read for the first time."""
         if self.last is None:
-            (batch,) = good(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
-            self.last = batch.info.last
+            self.last = await self._end()
+
+    async def _end(self) -> StreamId:
+        (batch,) = good(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
+        end: StreamId = batch.info.last
+        return end
 
     def feed(self, items: Sequence[Entry | Missing]) -> None:
         """Pass on what was read after ``last``."""
@@ -96,21 +101,24 @@ class Control:
 
     async def run(self) -> None:
         """As ``start``, until cancelled. End the task with ``tasks.end``, or by ``stop`` where ``start`` began it."""
-        delay = 0.0
+        delay, lost = 0.0, False
         while True:
             try:
                 await self.begin()
+                if lost:
+                    self.last = min(self.last or StreamId(0), await self._end())
+                    lost = False
+                    self._tell({processor for processor, _ in self._told.values()}, lost=True)
                 read = calls.tread(self.key, self.last or "0", AT_ONCE, block=WAIT_MS)
                 async with asyncio.timeout(WAIT_MS / 1000 * 2):  # a peer that vanished without a word
                     (batch,) = good(await self._link.together(read))
             except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
                 log.info("%s: %s", self.key, error)
+                lost = True
                 delay = min(MOST, delay * 2) or FIRST
                 await asyncio.sleep(delay)
                 continue
-            if delay:
-                delay = 0.0
-                self._tell({processor for processor, _ in self._told.values()}, lost=True)
+            delay = 0.0
             self.feed(batch)
 
     def _tell(self, concerned: set[str], lost: bool) -> None:

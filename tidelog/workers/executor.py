@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import redis
@@ -50,9 +51,11 @@ AGAIN: Final = 1.0  # seconds until a partition whose consumer failed is begun a
 class Executor:
     """Of ``declared``, for the worker that holds ``lease``. ``grace``: seconds for what is in work at a release."""
 
-    def __init__(self, declared: Declared, link: Link, lease: Lease, grace: float) -> None:
+    def __init__(
+        self, declared: Declared, link: Link, lease: Lease, grace: float, stats: Stats | None = None
+    ) -> None:  # fmt: skip
         self.declared = declared
-        self.stats = Stats()
+        self.stats = stats or Stats()
         self.partitions: dict[int, Partition] = {}
         self._lease = lease
         self._grace = grace
@@ -60,7 +63,8 @@ class Executor:
         self._reads = link.line(self._opened)  # TREAD, TACK, TTOUCH, TNACK, in their order
         self._small = link.line()  # what must not wait behind large replies
         self._start = "0" if declared.start == "oldest" else ""
-        self._fetcher = Fetcher(link, self._reads, declared.group, self._retry_ms, self._start)
+        owned = declared.ordering != "none"
+        self._fetcher = Fetcher(link, self._reads, declared.group, self._retry_ms, self._start, self._taken, owned)
         self._committer = Committer(link, lease, declared.group, self.stats, self._taken)
         self._failures = Failures(declared, lease.owner, self._small, self._committer, self, self.stats)
         self._slots = Slots(declared.concurrency)
@@ -114,7 +118,9 @@ class Executor:
         self._passing.add(task)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Without any of these tasks the processor would stand still: the worker has to end."""
+        """Without any of these tasks the processor, or a partition, would stand still: the worker has to end. Those of
+        partitions end with an error only if it is no Exception.
+        """
         if not task.cancelled() and (error := task.exception()) is not None and not self.failure.done():
             self.failure.set_exception(error)
 
@@ -130,15 +136,15 @@ class Executor:
     def begin(self, claim: Claim) -> None:
         """Consume a partition."""
         stream = self.declared.topic.stream(claim.partition)
-        buffer = Buffer(stream, self.declared.prefetch, self.stats, self._fetcher.roomy, lambda: claim.held)
+        buffer = Buffer(stream, claim, self.declared.prefetch, self.stats, self._fetcher.roomy)
         acks = Acks(self._reads, buffer, self.declared.group, lambda: claim.held, self.stats)
-        sink = ProcessorSink(self.declared, buffer, acks, claim, self._small, self._logged)
+        sink = ProcessorSink(self.declared, buffer, acks, claim, self._small, self._reads, self._logged)
         partition = Partition(self.declared.topic, claim, buffer, acks, sink)
         self.partitions[claim.partition] = partition
         context = self._context.copy()
         context.run(logs.enter, partition=claim.partition)
         partition.task = asyncio.create_task(self._consume(partition), context=context)
-        partition.task.add_done_callback(self._logged)
+        partition.task.add_done_callback(self._ended)
 
     async def released(self, number: int) -> None:
         """The partition is to go: when this returns, nothing of it is in hand."""
@@ -171,27 +177,20 @@ class Executor:
 
     # -- one partition ---------------------------------------------------------------------------------------
     async def _consume(self, partition: Partition) -> None:
-        while partition.held and not partition.stopping.is_set():
-            if not self._paused.isdisjoint((marks.ALL, str(partition.number))):
-                return  # begun when it is resumed
-            try:
-                await self._consume_once(partition)
-            except (LostError, StoppedError):
-                pass
-            except Exception:
+        if not self._paused.isdisjoint((marks.ALL, str(partition.number))):
+            return  # begun when it is resumed
+        try:
+            await self._recover(partition)
+            consumer = self._consumer(partition)
+            self._fetcher.add(partition.buffer)
+            await consumer.run()
+        except Exception as error:
+            if not isinstance(error, LostError):
                 log.exception("processor %s: %s is begun again", self.declared.name, partition.buffer.stream)
-                await asyncio.sleep(AGAIN)
-            else:
-                return
-            self._fetcher.remove(partition.buffer)
-            await partition.buffer.quiet.wait()
-            partition.buffer.clear()
-
-    async def _consume_once(self, partition: Partition) -> None:
-        await self._recover(partition)
-        consumer = self._consumer(partition)
-        self._fetcher.add(partition.buffer)
-        await consumer.run()
+                with suppress(StoppedError):
+                    await partition.rest(AGAIN)
+            self._in_passing(self._begin_again(partition))  # what is finished is settled first, the rest given back
+            return
         if partition.held and not partition.stopping.is_set():  # it wants no more
             self._in_passing(self._finish(partition))
 
@@ -254,6 +253,7 @@ class Executor:
                 await self._give_back(partition)
         except TimeoutError:
             log.warning("processor %s: no server to give %s back to", self.declared.name, partition.buffer.stream)
+        partition.ended = True
         partition.acks.drop()
         partition.buffer.clear()
 
@@ -326,7 +326,7 @@ class Executor:
 
     async def _begin_again(self, partition: Partition) -> None:
         await self._finish(partition)
-        if self.partitions.get(partition.number) is partition and partition.held:
+        if self.partitions.get(partition.number) is partition and partition.claim.held:
             self.begin(partition.claim)
 
     # -- the server ------------------------------------------------------------------------------------------
@@ -354,10 +354,11 @@ class Executor:
                 now = time.monotonic()
                 ids = partition.buffer.aging(now - self._lease.ttl / 2, now) if partition.held else []
                 if ids:
+                    touch = calls.ttouch(partition.buffer.stream, self.declared.group, self._retry_ms, *ids)
                     try:
-                        await self._reads.send(
-                            [calls.ttouch(partition.buffer.stream, self.declared.group, self._retry_ms, *ids)]
-                        )
+                        channel = await self._reads.channel()  # which may take longer than the lease lasts
+                        if partition.held:  # or it would put off what the new owner has made due
+                            await channel.send([touch])
                     except LostError:
                         break
 

@@ -19,6 +19,8 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.steps import arun
+from tidelog.topics import TopicError
+from tidelog.topics.partition import Key
 from tidelog.workers import deadletters, logs, marks
 from tidelog.workers.buffers import Row
 from tidelog.workers.channel import LostError
@@ -29,9 +31,10 @@ from tidelog.workers.outputs import Output
 from tidelog.workers.partition import Partition, StoppedError, entry_of
 from tidelog.workers.policy import Again, DeadLetter, Ending, Halt, Park, Pause, Skip
 from tidelog.workers.stats import Stats
-from tidelog.workers.transactions import Committer
+from tidelog.workers.transactions import Committer, PartlyError
 
 log = logs.get(__name__)
+REFUSED: Final = 5.0  # seconds until an ending that the server refuses is tried again
 ASIDE_MS: Final = 86_400_000  # a parked event is due again after a day, and is then set aside again
 
 
@@ -62,7 +65,7 @@ class Failures:
 
     async def settle(self, partition: Partition, rows: list[Row], error: Exception, attempt: int) -> float | None:
         """After the attempt of this number failed: seconds until the next one; None if the events are finished. A call
-        of the generator form may fail without one.
+        of the generator form may fail without one. An ending that the server refuses is due again with another attempt.
 
         StoppedError if they are not to be tried again here.
         """
@@ -82,7 +85,12 @@ class Failures:
             return decision.delay
         ending = type(decision).__name__
         log.error("%s: given up after attempt %d: %s", names, attempt, ending, exc_info=error, extra=where)
-        await self._end(decision, partition, rows, error, attempt)
+        partition.sink.begin([row[0] for row in rows])  # what the failed attempt has sent is thrown away
+        try:
+            await self._end(decision, partition, rows, error, attempt)
+        except (redis.ResponseError, TopicError) as refused:
+            log.error("%s: %s is refused: %s; trying again in %g s", names, ending, refused, REFUSED, extra=where)
+            return REFUSED
         return None
 
     def commit(self, partition: Partition, rows: list[Row]) -> None:
@@ -103,10 +111,22 @@ class Failures:
         """The server refuses what events have sent, and will again: they get the policy's ending."""
         self._stats.failed += 1
         log.error("processor %s: the server refuses what was sent: %s", self._declared.name, error)
-        try:
-            await self._end(self._declared.policy.ending, partition, rows, error, 1)
-        except StoppedError:
-            pass
+        ending = self._declared.policy.ending
+        if isinstance(error, PartlyError) and not isinstance(ending, Skip):
+            ending = DeadLetter(ending.topic if isinstance(ending, DeadLetter) else None)  # it is not pending any more
+        while True:
+            try:
+                await self._end(ending, partition, rows, error, 1)
+            except StoppedError:
+                return
+            except (redis.ResponseError, TopicError) as refused:
+                log.error("processor %s: %s is refused: %s", self._declared.name, type(ending).__name__, refused)
+                try:
+                    await partition.rest(REFUSED)
+                except StoppedError:
+                    return
+            else:
+                return
 
     async def _end(
         self, ending: Ending, partition: Partition, rows: list[Row], error: Exception, attempt: int
@@ -120,7 +140,7 @@ class Failures:
         elif isinstance(ending, DeadLetter):
             await self._deadletter(ending, partition, rows, error, attempt)
         elif isinstance(ending, Park):
-            await self._park(partition, rows, error)
+            await self._park(partition, rows, error, attempt)
         elif isinstance(ending, Pause):
             await self._pause(partition, str(partition.number), rows, error)
         elif isinstance(ending, Halt):
@@ -138,8 +158,8 @@ class Failures:
         outputs = []
         for row in rows:
             pairs = deadletters.fields_of(
-                declared.topic.name, partition.number, entry_of(row), self._key(partition, row), declared.group, error,
-                attempt, self._worker, _now(),
+                declared.topic.name, partition.number, entry_of(row), self._topic_key(partition, row), declared.group,
+                error, attempt, self._worker, _now(),
             )  # fmt: skip
             outputs.append(
                 Output(deadletters.stream_of(name), [field for field, _ in pairs], [value for _, value in pairs])
@@ -148,18 +168,25 @@ class Failures:
         await self._committer.commit(partition, outputs, ids)
         self._stats.deadlettered += len(rows)
 
+    def _topic_key(self, partition: Partition, row: Row) -> Key | None:
+        """The key that decided the event's partition, where it has one: it decides where a replay goes, too."""
+        try:
+            return self._declared.topic.key(partition.record(row))
+        except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
+            return None
+
     def _key(self, partition: Partition, row: Row) -> bytes | None:
-        """The event's key, where it has one that can be told."""
+        """The key by which the processor orders, where the event has one that can be told."""
         try:
             return self._declared.key_of(partition.record(row))
         except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
             return None
 
-    async def _park(self, partition: Partition, rows: list[Row], error: Exception) -> None:
+    async def _park(self, partition: Partition, rows: list[Row], error: Exception, attempt: int) -> None:
         for row in rows:
             key = self._key(partition, row)
             if key is None:  # there is nothing to hold back but the event itself
-                await self._deadletter(DeadLetter(), partition, [row], error, 1)
+                await self._deadletter(DeadLetter(), partition, [row], error, attempt)
                 continue
             name = marks.shown_key(key)
             facts = {"id": row[0].decode(), "error": _shown(error), "time": _now()}

@@ -4,16 +4,20 @@
     waiting  all others with room: one TWAIT for them together, on a line of its own
 
 Rule 1: all TREADs of a round leave as one pipeline. A partition without room is not in it.
-Rule 2: what is read under a lease that is over is missing at the new owner, whom it would make go on behind it. So that
-        is looked at last of all before a TREAD leaves: a process that was paused sees its TWAIT answered first.
+Rule 2: what a former owner reads is missing at the new one, who goes on with what comes after it: the order of a key
+        would break. A process that goes on after a pause can have a TREAD in hand that it has not sent yet. So a round
+        is one transaction that watches the claims: MULTI TREAD ... EXEC WATCH MGET, the last two for the next round.
 Rule 3: TWAIT delivers nothing. A wait whose partitions are out of date is ended (CLIENT UNBLOCK) where it lacks one,
         and otherwise left alone: what it names and is not ours is passed over.
+Rule 4: when the reply of a TREAD was lost, what it may have delivered is made due before anything else is read, or it
+        would come after newer entries. Not where partitions have no owner: there it may be another's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
@@ -21,12 +25,15 @@ import redis
 from tidelog.client import calls
 from tidelog.client.calls import Call, Value
 from tidelog.client.client import NoGroupError
+from tidelog.client.steps import good
+from tidelog.leases import Claim
 from tidelog.workers import logs
 from tidelog.workers.buffers import Buffer, Row
-from tidelog.workers.channel import Channel, LostError, plain
+from tidelog.workers.channel import Channel, LostError, plain, queued
 from tidelog.workers.link import Line, Link
 
 log = logs.get(__name__)
+PAGE: Final = 1000  # pending messages that are looked at at once
 WAIT_MS: Final = 60_000  # of one TWAIT
 REFUSED: Final = 1.0  # seconds until a stream that could not be read is tried again
 
@@ -37,14 +44,23 @@ class Fetcher:
     ``start``: where a group that does not exist yet begins, as TREAD takes it.
     """
 
-    def __init__(self, link: Link, reads: Line, group: str, retry_ms: int, start: str) -> None:
+    def __init__(
+        self, link: Link, reads: Line, group: str, retry_ms: int, start: str, taken: Callable[[Claim], None],
+        owned: bool = True,
+    ) -> None:  # fmt: skip
         self._reads = reads
         self._waits = link.line(self._opened)
         self._group = group
         self._options: tuple[Value, ...] = ("GROUP", group, 0, "RETRY", retry_ms, 0)
         self._start = start
+        self._owned = owned  # whether all that is pending is this worker's
+        self._unseen: set[Buffer] = set()  # something may have been delivered to them in a reply that was lost
         self._buffers: dict[str, Buffer] = {}  # by stream
         self._hot: dict[str, Buffer] = {}
+        self._taken = taken  # called with a claim that is somebody else's
+        self._channel: Channel | None = None  # on which is watched
+        self._watched: dict[str, Claim] = {}  # by key
+        self._refusing: set[str] = set()  # streams that can't be read now
         self._wake = asyncio.Event()
         self._waiting: asyncio.Task[list[str]] | None = None
         self._awaited: frozenset[str] = frozenset()  # the streams that it waits for
@@ -61,6 +77,7 @@ class Fetcher:
         buffer.open = False
         self._buffers.pop(buffer.stream, None)
         self._hot.pop(buffer.stream, None)
+        self._unseen.discard(buffer)
 
     def roomy(self) -> None:
         """A buffer has room again."""
@@ -71,7 +88,7 @@ class Fetcher:
         try:
             while True:
                 self._wake.clear()
-                wanted = [buffer for buffer in self._hot.values() if buffer.room and buffer.ours()]
+                wanted = [buffer for buffer in self._hot.values() if buffer.room and buffer.claim.held]
                 if wanted:
                     await self._read(wanted)
                 else:
@@ -83,40 +100,101 @@ class Fetcher:
 
     async def _read(self, wanted: list[Buffer]) -> None:
         try:
+            for buffer in self._unseen.intersection(wanted):
+                await self._make_due(buffer)
             channel = await self._reads.channel()
+            await self._watch(channel)
         except LostError:
             return
-        wanted = [buffer for buffer in wanted if buffer.ours()]
+        wanted = [buffer for buffer in wanted if buffer.room and buffer.claim.held]
         asked = [buffer.room for buffer in wanted]
-        made = [
-            Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
-            for buffer, room in zip(wanted, asked, strict=True)
-        ]
         for buffer in wanted:
             buffer.quiet.clear()
         try:
-            replies = await channel.send(made)
+            replies = await self._round(channel, wanted, asked)
+            if replies is None:
+                return  # they stay hot
             now = time.monotonic()
             for buffer, room, rows in zip(wanted, asked, replies, strict=True):
-                if isinstance(rows, redis.ResponseError):
-                    await self._refused(buffer.stream, rows)
+                if isinstance(rows, Exception):
+                    self._refused(buffer, rows)
                 elif buffer.take_in(rows, now) < room:
                     self._hot.pop(buffer.stream, None)
-        except LostError:
-            pass  # they stay hot
+        except LostError:  # they stay hot
+            if self._owned:
+                self._unseen.update(wanted)
         finally:
             for buffer in wanted:
                 buffer.read_ended()
 
-    async def _refused(self, stream: str, error: redis.ResponseError) -> None:
+    async def _round(self, channel: Channel, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
+        """What TREAD returns for each, or errors; None, and nothing is read, where a claim has changed."""
+        made = [
+            Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
+            for buffer, room in zip(wanted, asked, strict=True)
+        ]
+        keys = list(self._watched)
+        if not keys or not made:  # nobody owns them
+            return await channel.send(made)
+        *_, done, _, values = await channel.send([plain("MULTI"), *map(queued, made), plain("EXEC"), *_watching(keys)])
+        self._compare(keys, values)
+        return [done] * len(made) if isinstance(done, Exception) else done
+
+    async def _watch(self, channel: Channel) -> None:
+        """Watch the claims of all partitions that are read. LostError."""
+        if channel is not self._channel:
+            self._channel = channel
+            self._watched.clear()
+        claims = {buffer.claim.key: buffer.claim for buffer in self._buffers.values() if buffer.claim.key}
+        new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
+        self._watched = claims
+        if new:
+            _, values = await channel.send(_watching(new))
+            self._compare(new, values)
+
+    def _compare(self, keys: list[str], values: Any) -> None:
+        """Whether the claims are this worker's, under whatever epoch: another part of it may have claimed them anew."""
+        for key, value in zip(keys, good([values])[0], strict=True):
+            claim = self._watched[key]
+            if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:
+                del self._watched[key]
+                self._taken(claim)
+
+    async def _make_due(self, buffer: Buffer) -> None:
+        """Make due what is pending and not in hand. LostError."""
+        start = "-"
+        while True:
+            (page,) = await self._reads.send([calls.tpending_range(buffer.stream, self._group, start, "+", PAGE)])
+            if isinstance(page, redis.ResponseError) or not page or not buffer.claim.held:
+                break
+            ids = [message.id for message in page if b"%d.%d" % (message.id.ms, message.id.seq) not in buffer.held]
+            if ids:
+                await self._reads.send([calls.tnack(buffer.stream, self._group, *ids)])
+            last = page[-1].id
+            start = f"{last.ms}.{last.seq + 1}"
+        self._unseen.discard(buffer)
+
+    def _refused(self, buffer: Buffer, error: Exception) -> None:
+        """The others are read meanwhile."""
+        stream = buffer.stream
         log.error("group %s can't read %s: %s; trying again every %g s", self._group, stream, error, REFUSED)
-        await asyncio.sleep(REFUSED)
+        self._hot.pop(stream, None)
+        self._refusing.add(stream)
+        asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
+
+    def _try_again(self, buffer: Buffer) -> None:
+        self._refusing.discard(buffer.stream)
+        if self._buffers.get(buffer.stream) is buffer:
+            self._hot[buffer.stream] = buffer
+            self._wake.set()
 
     # -- waiting ---------------------------------------------------------------------------------------------
     async def _wait(self) -> None:
         """Until a stream has something, or the buffers have changed."""
         streams = frozenset(
-            stream for stream, buffer in self._buffers.items() if stream not in self._hot and buffer.room
+            stream
+            for stream, buffer in self._buffers.items()
+            if stream not in self._hot and stream not in self._refusing and buffer.room
         )
         if self._waiting is not None and not streams <= self._awaited:
             await self._unblock(self._waiting)
@@ -140,7 +218,7 @@ class Fetcher:
         self._waiting = None
         for stream in waiting.result():
             buffer = self._buffers.get(stream)
-            if buffer is not None:
+            if buffer is not None and stream not in self._refusing:
                 self._hot[stream] = buffer
 
     async def _unblock(self, waiting: asyncio.Task[list[str]]) -> None:
@@ -169,6 +247,10 @@ class Fetcher:
 
     async def _opened(self, channel: Channel) -> None:
         (self._client_id,) = await channel.send([plain("CLIENT", "ID")])
+
+
+def _watching(keys: list[str]) -> list[Call[Any]]:
+    return [plain("WATCH", *keys), plain("MGET", *keys)]
 
 
 def _rows(reply: Any) -> list[Row | None]:

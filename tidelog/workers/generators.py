@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import islice
 from typing import Any, Final
 
+from tidelog.codecs import UndecodableError
 from tidelog.workers.buffers import Row
 from tidelog.workers.consumer import SLICE, Consumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.events import Event, Events
 from tidelog.workers.failures import Failures
-from tidelog.workers.partition import Partition, StoppedError
+from tidelog.workers.partition import Partition, StoppedError, failure
 from tidelog.workers.sinks import raw_id
 from tidelog.workers.stats import Stats
 
@@ -41,8 +43,8 @@ class EventsConsumer(Consumer):
                 events: Events[Any] = Events(self.declared.topic, partition.number, self)
                 try:
                     await self.declared.invoke_events(events)
-                except Exception as error:  # noqa: BLE001 - the policy sees every error
-                    await self._settle([raw_id(event) for event in events.in_hand], error)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
+                    await self._settle([raw_id(event) for event in events.in_hand], failure(error))
                 else:
                     events.settle()
                     if events.is_done:
@@ -64,11 +66,12 @@ class EventsConsumer(Consumer):
             partition.acks.soon()
             await partition.filled()
             self._until = time.monotonic() + SLICE
-        if count > 1:
+        if count > 1 and self.rows and self.rows[0][0] not in self._failed:
             await self.gathered(count, within)
         if partition.stopping.is_set() or not partition.held:
             return []
-        rows = [self.rows.popleft() for _ in range(min(count, len(self.rows)))]
+        again = sum(row[0] in self._failed for row in islice(self.rows, count))  # they are the first ones
+        rows = [self.rows.popleft() for _ in range(min(again or count, len(self.rows)))]
         ids = [row[0] for row in rows]
         if self._before:
             partition.acks.add_all(ids)
@@ -87,6 +90,13 @@ class EventsConsumer(Consumer):
     async def _settle(self, ids: list[bytes], error: Exception) -> None:
         """What the policy says about the events in hand. StoppedError if the partition is to stop."""
         rows = [self._given[entry_id] for entry_id in ids if entry_id in self._given]
+        if len(rows) > 1 and isinstance(error, UndecodableError):
+            good = await self.records_of(rows)
+            if len(good) < len(rows):  # the others were settled; these are handed out again
+                for row in rows:
+                    if row not in good:
+                        self._given.pop(row[0], None)
+                return
         same = bool(self._failed) and self._failed == set(ids)
         self._attempt = self._attempt + 1 if same or not ids else 1
         self._failed = set(ids)
@@ -102,7 +112,5 @@ class EventsConsumer(Consumer):
 
     def _give_again(self) -> None:
         """What was handed out and not finished comes first."""
-        if self.declared.ack == "before":
-            self._given.clear()
         self.rows.extendleft(reversed(self._given.values()))
         self._given.clear()

@@ -17,18 +17,22 @@ import time
 from collections import deque
 from typing import Any, Final
 
+import redis
+
 from tidelog.client import calls
-from tidelog.client.entries import Entry, StreamId
-from tidelog.workers import marks
+from tidelog.client.calls import Call
+from tidelog.client.entries import Entry, Pending, StreamId
+from tidelog.workers import logs, marks
 from tidelog.workers.buffers import Row
 from tidelog.workers.channel import LostError
 from tidelog.workers.consumer import BEFORE, SLICE, Consumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures
 from tidelog.workers.link import Line
-from tidelog.workers.partition import Partition, StoppedError
+from tidelog.workers.partition import Partition, StoppedError, failure
 from tidelog.workers.stats import Stats
 
+log = logs.get(__name__)
 BACKLOG: Final = 9  # prefetches
 
 
@@ -74,13 +78,22 @@ class Slots:
 
     async def _slot(self) -> None:
         ready, idle = self._ready, self._idle
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - run made it
         while True:
             while not ready:
                 future = self._loop.create_future()
                 idle.append(future)
                 await future
             queue = ready.popleft()
-            await queue.consumer.work(queue)
+            try:
+                await queue.consumer.work(queue, task)
+            except asyncio.CancelledError:
+                if not queue.consumer.abandoned or task.uncancel():
+                    raise
+            else:
+                if queue.consumer.abandoned and task.cancelling():  # and the function has kept it back
+                    task.uncancel()
             if time.monotonic() > self._until:
                 if self._asked:
                     await asyncio.sleep(0)
@@ -105,7 +118,8 @@ class KeyedConsumer(Consumer):
         self._slots = slots
         self._queues: dict[bytes, Queue] = {}
         self._queued = 0  # events in queues, those in work included
-        self._working = 0  # events in work
+        self._working: set[asyncio.Task[Any]] = set()  # slots with one of its events
+        self.abandoned = False  # what is in work is cancelled
         self._resting = 0  # events of keys that rest
         self._less = asyncio.Event()  # set when one of these numbers has become smaller
         self._plain = declared.plain
@@ -113,9 +127,16 @@ class KeyedConsumer(Consumer):
 
     async def run(self) -> None:
         """Until told to stop, and until what is in work is finished."""
-        await super().run()
-        while self.partition.held and (self._working or (self._before and self._queued)):
-            await self._fewer()
+        try:
+            await super().run()
+            while self.partition.held and (self._working or (self._before and self._queued)):
+                await self._fewer()
+        finally:
+            self.abandoned = True
+            for slot in self._working:
+                slot.cancel()
+            while self._working:
+                await self._fewer()
 
     async def _consume_acknowledged(self) -> None:
         while self._queued >= max(BEFORE, self.declared.concurrency) and self.partition.held:
@@ -160,21 +181,21 @@ class KeyedConsumer(Consumer):
             self._queues[key] = queue
         self._slots.give(queue)
 
-    async def work(self, queue: Queue) -> None:
+    async def work(self, queue: Queue, slot: asyncio.Task[Any]) -> None:
         """Give the first event of a queue to the function."""
         partition = self.partition
-        if not partition.claim.held or (partition.stopping.is_set() and not self._before):
+        if self.abandoned or not partition.claim.held or (partition.stopping.is_set() and not self._before):
             return
         row, record = queue.items[0]
-        self._working += 1
+        self._working.add(slot)
         self.stats.busy += 1
         try:
             if self._plain and record is not None:
                 await self.declared.function(record)
             else:
-                await self._invoke(row, record, queue.attempt)
-        except Exception as error:  # noqa: BLE001 - the policy sees every error
-            await self._failed(queue, row, error)
+                await self._call(row, record, queue.attempt)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
+            await self._failed(queue, row, failure(error))
         else:
             if self._simple:
                 self.stats.finished += 1
@@ -184,10 +205,10 @@ class KeyedConsumer(Consumer):
             self._next(queue)
         finally:
             self.stats.busy -= 1
-            self._working -= 1
+            self._working.discard(slot)
             self._less.set()
 
-    async def _invoke(self, row: Row, record: Any, attempt: int) -> None:
+    async def _call(self, row: Row, record: Any, attempt: int) -> None:
         if self._plain:
             await self.declared.function(self.partition.record(row))
             return
@@ -212,6 +233,11 @@ class KeyedConsumer(Consumer):
         try:
             delay = await self.failures.settle(partition, [row], error, queue.attempt)
         except StoppedError:
+            if self._before:  # they are given up, and nothing is to wait for them
+                self._queued -= len(queue.items)
+                queue.items.clear()
+                if queue.key is not None:
+                    del self._queues[queue.key]
             return
         if delay is not None:
             queue.attempt += 1
@@ -250,22 +276,51 @@ class FreeConsumer(KeyedConsumer):
         self._line = line
 
     async def consume(self) -> None:
-        rows = self.rows
-        while rows:
-            self._sort(rows.popleft(), None, None)
+        rows = [self.rows.popleft() for _ in range(len(self.rows))]
+        deliveries = {} if self._plain or self._before else await self._deliveries([row[0] for row in rows])
+        for row in rows:
+            queue = Queue(self, None)
+            queue.attempt = deliveries.get(row[0], 1)
+            queue.items.append((row, None))
+            self._queued += 1
+            self._slots.give(queue)
         await asyncio.sleep(0)
 
-    async def _failed(self, _: Queue, row: Row, error: Exception) -> None:
+    async def _deliveries(self, ids: list[bytes]) -> dict[bytes, int]:
+        """How often each was delivered. Most are neighbours: one page has them; the others are asked for one by one."""
+        texts = [entry_id.decode() for entry_id in ids]
+        ordered = sorted(texts, key=StreamId.parse)
+        try:
+            (page,) = await self._line.ask(self._pending(ordered[0], ordered[-1], 2 * len(ids)))
+            found = {str(message.id).encode(): int(message.deliveries) for message in page}
+            missing = [text for entry_id, text in zip(ids, texts, strict=True) if entry_id not in found]
+            for (message,) in filter(None, await self._line.ask(*[self._pending(text, text, 1) for text in missing])):
+                found[str(message.id).encode()] = message.deliveries
+        except redis.ResponseError:  # the group is gone, for instance: they count as delivered for the first time
+            return {}
+        return found
+
+    def _pending(self, first: str, last: str, count: int) -> Call[list[Pending]]:
+        return calls.tpending_range(self.partition.buffer.stream, self.declared.group, first, last, count)
+
+    async def _failed(self, queue: Queue, row: Row, error: Exception) -> None:
+        if self._before:  # the server has nothing that it could deliver again
+            await super()._failed(queue, row, error)
+            return
         partition, group = self.partition, self.declared.group
         stream, text = partition.buffer.stream, row[0].decode()
         try:
-            (found,) = await self._line.ask(calls.tpending_range(stream, group, text, text, 1))
+            (found,) = await self._line.ask(self._pending(text, text, 1))
             if not found or not partition.held:
-                return  # somebody else has it
+                partition.buffer.forget([row[0]])  # somebody else has it, or had it
+                return
             delay = await self.failures.settle(partition, [row], error, found[0].deliveries)
             if delay is not None:
                 self.stats.returned += 1
+                partition.buffer.given_back(row[0])
                 await self._line.ask(calls.tnack(stream, group, text, delay=max(1, round(delay * 1000))))
-                partition.buffer.forget([row[0]])
         except (StoppedError, LostError):
             return
+        except redis.ResponseError as refused:  # it is due again when its retry time is over
+            log.error("processor %s: %s can't be given back: %s", self.declared.name, text, refused)
+            partition.buffer.forget([row[0]])

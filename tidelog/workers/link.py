@@ -83,6 +83,8 @@ class Line:
         self._opened = opened
         self._channel: Channel | None = None
         self._making = asyncio.Lock()
+        self._refusals = 0  # connections in a row that were given up because the server could not serve requests
+        self._refused_at = 0.0  # when the last one was, on the event loop's clock
         self._closed = False
 
     async def channel(self) -> Channel:
@@ -92,6 +94,7 @@ class Line:
             return found
         async with self._making:
             while self._channel is None or self._channel.lost is not None:
+                await self._pause()
                 if self._closed:
                     raise LostError("closed")
                 made = await self.link.connect()
@@ -100,12 +103,22 @@ class Line:
                         await self._opened(made)
                 except LostError:
                     made.close()
+                    self._channel = made
                     continue
                 except BaseException:
                     made.close()
                     raise
                 self._channel = made
             return self._channel
+
+    async def _pause(self) -> None:
+        """Connecting again does not help a server that loads, or whose memory is full: it gets time."""
+        if self._channel is None or not self._channel.refused:
+            return
+        now, before = asyncio.get_running_loop().time(), self._refused_at
+        self._refusals = self._refusals + 1 if now < before + 2 * MOST else 1
+        self._refused_at = now
+        await asyncio.sleep(min(MOST, FIRST * 2.0 ** min(self._refusals - 1, 10)) * random.uniform(0.5, 1.0))
 
     async def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """What the calls read from their replies, an error in the place of one. LostError if the server is lost."""

@@ -6,6 +6,7 @@
 Rule 1: a look is cheap, and rarer where nothing changes: from LEAST seconds after an eviction to MOST.
 Rule 2: nothing goes before each processor of the app that reads the topic has its group on the partition. Groups of
         others are waited for as well, also those that nobody reads any more: these are named in the log.
+Rule 3: a topic, or a partition, that the server refuses something for does not hold up the others.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Maintenance:
         for declared in processors:
             self._groups.setdefault(declared.topic.name, set()).add(declared.group.encode())
         self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
-        self._told: set[str] = set()
+        self._partitions: dict[str, int] = {}  # by topic: as they were at the first look
+        self._told: set[str] = set()  # what was logged
 
     async def lead(self, claim: Claim) -> None:
         """Look after the topics until cancelled."""
@@ -56,10 +58,10 @@ class Maintenance:
             await asyncio.sleep(wait)
             if not claim.held:
                 continue
+            before = self.evicted
             try:
-                before = self.evicted
-                changed = [await arun(self._link, self.look(name)) for name in self._names]
-            except (redis.RedisError, OSError, TopicError) as error:
+                changed = [await self._looked(name) for name in self._names]
+            except (redis.RedisError, OSError) as error:
                 log.warning("app %s: retention: %s; trying again", self._app, error)
                 wait = min(self._most, wait * 2)
                 continue
@@ -68,19 +70,35 @@ class Maintenance:
             else:
                 wait = min(self._most, self._least * CHANGING if any(changed) else wait * 2)
 
+    async def _looked(self, name: str) -> bool:
+        try:
+            return await arun(self._link, self.look(name))
+        except (redis.ResponseError, TopicError) as error:
+            self._tell(f"topic {name}: nothing is evicted: {error}")
+            return False
+
     def look(self, name: str) -> Steps[bool]:
         """Evict what a topic has too much; whether its length has changed since the last look."""
         (text,) = good((yield [strings.get(key_of(name))]))
         if text is None:
             return False
         facts = read_facts(name, text)
+        known = self._partitions.setdefault(name, facts.partitions or 0)
+        if facts.partitions != known:
+            self._tell(
+                f"topic {name}: it had {known} partitions and has {facts.partitions} now. Workers keep to those that it"
+                " had when they started: start them again"
+            )
         kept = facts.retention
         if kept.partition_size is None and kept.max_age_ms is None:
             return False
         streams = [f"{name}:{at}" for at in range(facts.partitions or 0)]
         lengths: list[int] = []
         for at in range(0, len(streams), PAGE):
-            lengths += good((yield [calls.tlen(stream) for stream in streams[at : at + PAGE]]))
+            lengths += [
+                reply if isinstance(reply, int) else self._unknown(name, reply)
+                for reply in (yield [calls.tlen(stream) for stream in streams[at : at + PAGE]])
+            ]
         for stream in (yield from self._overfull(streams, lengths, kept)):
             evicted = yield from trim(stream, kept, self._groups[name])
             self.evicted += evicted
@@ -108,18 +126,29 @@ class Maintenance:
                 )
         return [stream for stream in streams if stream in found]
 
+    def _unknown(self, name: str, error: Exception) -> int:
+        self._tell(f"topic {name}: nothing is evicted from a partition: {error}")
+        return 0
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning(text)
+
     def _explain(self, name: str, stream: str) -> Steps[None]:
-        """Say what holds the eviction up, once for each cause: a group of this app that no processor has."""
+        """Say what holds the eviction up, once for each cause: a processor that has not begun, a group without one."""
         (groups,) = good((yield [calls.tgroup_list(stream)]))
+        for missing in sorted(self._groups[name] - {group.name for group in groups}):
+            self._tell(
+                f"topic {name}: nothing is evicted before all processors have begun with it, and"
+                f" {missing.decode()} has not. Does a worker run it?"
+            )
         ours = f"{self._app}.".encode()
         for group in groups:
             if not group.name.startswith(ours) or group.name in self._groups[name]:
                 continue
             title = group.name.decode(errors="replace")
-            if title not in self._told:
-                self._told.add(title)
-                log.warning(
-                    "topic %s: its entries can't be evicted behind the group %s, which no processor of the app has any"
-                    " more. If nobody needs it: TGROUP DESTROY %s %s, and on the other partitions",
-                    name, title, stream, title,
-                )  # fmt: skip
+            self._tell(
+                f"topic {name}: its entries can't be evicted behind the group {title}, which no processor of the app"
+                f" has any more. If nobody needs it: TGROUP DESTROY {name}:N {title} for each partition N"
+            )

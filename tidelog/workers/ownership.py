@@ -10,6 +10,7 @@ Rule 3: a partition is released on the server, and the others are told, when ``r
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
@@ -69,6 +70,7 @@ class Ownership:
         self._hinted = True
         self._doubt = False  # whether claims are to be compared with the server
         self._stopping = False
+        self._stopped_at = math.inf  # on the lease's clock: what the server refuses is tried for a ttl from then on
         self._runner: asyncio.Task[None] | None = None
         self._undo: list[Callable[[], None]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last call of the listener for each partition
@@ -101,6 +103,7 @@ class Ownership:
         not counting the listener's ``released``.
         """
         self._stopping = True
+        self._stopped_at = self._lease.clock()
         self._wake.set()
         if self._runner is not None and not self._runner.done():
             await asyncio.wait([self._runner], timeout=self._left())
@@ -198,7 +201,8 @@ class Ownership:
 
     async def _release(self, partition: int) -> None:
         """Release it on the server; what can't be released ends with the lease."""
-        while partition in self.seat.leaving and self._lease.held:
+        began = self._lease.clock()
+        while partition in self.seat.leaving and self._goes_on(began):
             await self._within_lease(self.seat.release(partition))
         self.hint()
 
@@ -225,7 +229,8 @@ class Ownership:
 
     async def _leave(self) -> None:
         left = False
-        while self._lease.held and not left:
+        began = self._lease.clock()
+        while self._goes_on(began) and not left:
             left = await self._within_lease(self.seat.leave())
 
     async def _within_lease(self, steps: Steps[Any]) -> bool:
@@ -233,11 +238,15 @@ class Ownership:
         try:
             async with asyncio.timeout(self._left()):
                 await arun(self._link, steps)
-        except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError) as error:
+        except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, ClaimError, MembersError) as error:
             log.info("%s: %s: %s", self._name, type(error).__name__, error)
             await asyncio.sleep(self._lease.ttl / 100)
             return False
         return True
+
+    def _goes_on(self, began: float) -> bool:
+        """Whether what was begun at that time is to be tried again."""
+        return self._lease.held and self._lease.clock() < max(began, self._stopped_at) + self._lease.ttl
 
     def _left(self) -> float:
         return max(0.0, self._lease.tenure.until - self._lease.clock())

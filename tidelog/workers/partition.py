@@ -17,6 +17,24 @@ class StoppedError(Exception):
     """The partition is being released, or lost: the event in hand is not to be begun again."""
 
 
+class CancelledInsideError(Exception):
+    """A processor's function ended with CancelledError, and nobody had cancelled it."""
+
+
+def failure(error: BaseException) -> Exception:
+    """What the failure policy gets for what came out of user code. A cancellation of this task is no failure: it is
+    raised again. One of something else that the function waited for (a task, a future) is.
+    """
+    if isinstance(error, Exception):
+        return error
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
+        raise error
+    made = CancelledInsideError("what the function waited for was cancelled")
+    made.__cause__ = error
+    return made
+
+
 class Partition:
     """What is in hand, and whether it may be worked on.
 
@@ -34,12 +52,13 @@ class Partition:
         self.parked: set[str] = set()  # keys that are held back, as they are listed on the server
         self.parked_known = False  # whether the server was asked
         self.task: asyncio.Task[None] | None = None  # that consumes it
+        self.ended = False  # nothing of it is in hand any more; the claim may go on under another Partition
         self._decode = topic.codec.decode
 
     @property
     def held(self) -> bool:
         """Whether it is still ours, for all we know."""
-        return self.claim.held
+        return not self.ended and self.claim.held
 
     def stop(self) -> None:
         """Begin no event any more."""

@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class ProcessorSink:
-    """Of one partition. ``line``: where small and urgent calls leave."""
+    """Of one partition. ``line``: where small and urgent calls leave; ``reads``: the line of the TREADs."""
 
     def __init__(
-        self, declared: Declared, buffer: Buffer, acks: Acks, claim: Claim, line: Line,
+        self, declared: Declared, buffer: Buffer, acks: Acks, claim: Claim, line: Line, reads: Line,
         failed: Callable[[asyncio.Task[Any]], None],
     ) -> None:  # fmt: skip
         self.app = declared.app
@@ -42,24 +42,31 @@ class ProcessorSink:
         self._acks = acks
         self._claim = claim
         self._line = line
+        self._reads = reads
         self._failed = failed
         self._outputs: dict[bytes, list[Output]] = {}  # by the ID of the event
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Events that have sent what is not committed yet."""
+        return len(self._outputs)
 
     def ack(self, event: Event[Any]) -> None:
         """Acknowledge the event with the next flush."""
         self._acks.add(raw_id(event))
 
     def nack(self, event: Event[Any], delay: float) -> None:
-        """Give the event back. It is not in hand any more at once."""
+        """Give the event back. It is not in hand any more at once: with the TREADs behind this it may come again."""
         entry_id = raw_id(event)
         made = calls.tnack(self._buffer.stream, self._group, entry_id, delay=round(delay * 1000))
-        self._spawn(self._give_back(made, entry_id))
+        self._buffer.given_back(entry_id)
+        self._spawn(self._ask(self._reads, made))
 
     def touch(self, event: Event[Any], seconds: float) -> None:
         """Keep the event for so much longer."""
         made = calls.ttouch(self._buffer.stream, self._group, max(1, round(seconds * 1000)), raw_id(event))
-        self._spawn(self._ask(made))
+        self._spawn(self._ask(self._line, made))
 
     async def send(self, event: Event[Any], topic: Topic[Any], record: Any) -> StreamId | None:
         """Send a record: in a transaction with the acknowledgement (then None), or at once."""
@@ -94,14 +101,9 @@ class ProcessorSink:
         pop = self._outputs.pop
         return [output for entry_id in ids for output in pop(entry_id, ())]
 
-    async def _give_back(self, made: Call[int], entry_id: bytes) -> None:
+    async def _ask(self, line: Line, made: Call[int]) -> None:
         if self._claim.held:
-            await self._line.ask(made)
-        self._buffer.forget([entry_id])
-
-    async def _ask(self, made: Call[int]) -> None:
-        if self._claim.held:
-            await self._line.ask(made)
+            await line.ask(made)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

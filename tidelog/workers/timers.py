@@ -153,6 +153,9 @@ class Timers:
             except msgspec.MsgspecError as error:
                 log.error("timer %s: it does not run: the key %s can't be read: %s; delete it", timer.name, key, error)
                 await self._pause(NAP)
+            except Exception:  # such as a moment on the server that is no time
+                log.exception("timer %s: it does not run: see the key %s; trying again", timer.name, key)
+                await self._pause(NAP)
 
     async def _serve(self, timer: Scheduled, claim: Claim, key: str) -> None:
         """Run one timer for as long as the server answers."""

@@ -10,7 +10,8 @@ Rule 1: one commit is under way at a time, and events are committed in the order
 Rule 2: without a reply it is unknown whether an EXEC was carried out, or still will be. The partition is claimed anew
         first: then it can't be carried out any more. Then the pending list says whether it was.
 Rule 3: inside EXEC the server carries out what follows a command that failed. So a stream is looked at before it is
-        first appended to: TLEN fails for a key of another type.
+        first appended to: TLEN fails for a key of another type. If it becomes one later, the events whose outputs are
+        missing are known from EXEC's reply: their futures get PartlyError, so that they end as dead letters.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import redis
 from tidelog.client import calls
 from tidelog.client.calls import Call
 from tidelog.client.steps import arun, good
-from tidelog.leases import Claim, Lease
+from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.leases.claims import reclaim
-from tidelog.topics.sending import ROWS, Run, Sender
+from tidelog.topics.sending import BYTES, ROWS, Run, Sender
 from tidelog.workers import logs
 from tidelog.workers.channel import Channel, LostError, plain, queued
 from tidelog.workers.link import Line, Link
@@ -36,15 +37,21 @@ from tidelog.workers.stats import Stats
 
 log = logs.get(__name__)
 AT_ONCE: Final = 4000  # events of one commit
+MOST: Final = 8 * BYTES  # of what one commit appends, unless one event sends more
+
+
+class PartlyError(redis.ResponseError):
+    """The server has acknowledged events and appended only some of what they sent: a stream has become another type."""
 
 
 class _Commit:
-    __slots__ = ("future", "ids", "outputs", "partition")
+    __slots__ = ("future", "ids", "outputs", "partition", "size")
 
     def __init__(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> None:
         self.partition = partition
         self.outputs = outputs
         self.ids = ids
+        self.size = sum(len(output.row) for output in outputs)  # bytes
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -66,7 +73,7 @@ class Committer:
 
     def commit(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> asyncio.Future[None]:
         """Append and acknowledge, soon. The future: StoppedError if the partition is not ours any more, and
-        redis.ResponseError if the server refuses it; then nothing of it has happened.
+        redis.ResponseError if the server refuses it; then nothing of it has happened, but for PartlyError.
         """
         made = _Commit(partition, outputs, ids)
         self._queue.append(made)
@@ -88,7 +95,8 @@ class Committer:
                 await self._some.wait()
                 self._some.clear()
                 while self._queue:
-                    batch, self._queue = self._queue[:AT_ONCE], self._queue[AT_ONCE:]
+                    count = _fitting(self._queue)
+                    batch, self._queue = self._queue[:count], self._queue[count:]
                     self._under_way = True
                     try:
                         await self._commit_all(batch)
@@ -114,7 +122,8 @@ class Committer:
             if not batch:
                 return
             watched = list(self._watched)
-            made = [plain("MULTI"), *self._changes(batch), plain("EXEC"), *_watching(watched)]
+            changes, senders = self._changes(batch)
+            made = [plain("MULTI"), *changes, plain("EXEC"), *_watching(watched)]
             try:
                 replies = await channel.send(made)
             except LostError:
@@ -125,7 +134,7 @@ class Committer:
                 self._compare(watched, replies[-1])
             if done is None:
                 continue  # a claim has changed: those that are still ours are tried again
-            await self._done(batch, done)
+            await self._done(batch, done, senders)
             return
 
     def _ours(self, batch: list[_Commit]) -> list[_Commit]:
@@ -140,16 +149,24 @@ class Committer:
                 commit.future.set_exception(StoppedError())
         return kept
 
-    async def _done(self, batch: list[_Commit], done: Any) -> None:
+    async def _done(self, batch: list[_Commit], done: Any, senders: list[tuple[str, set[_Commit]]]) -> None:
         """After EXEC."""
         if isinstance(done, redis.ResponseError):  # nothing was carried out
             await self._refused(batch, done)
             return
-        failed = next((reply for reply in done if isinstance(reply, Exception)), None)
-        if failed is not None:
-            log.error("group %s: part of a transaction failed, the rest was carried out: %s", self._group, failed)
+        failed: dict[_Commit, Exception] = {}
+        for at, reply in enumerate(done):
+            if isinstance(reply, Exception):
+                log.error("group %s: part of a transaction failed, the rest was carried out: %s", self._group, reply)
+                if at < len(senders):
+                    stream, commits = senders[at]
+                    self._looked_at.discard(stream)
+                    failed |= dict.fromkeys(commits, reply)
         self._stats.transactions += 1
         for commit in batch:
+            if commit in failed and not commit.future.done():
+                error = PartlyError(f"{failed[commit]}: not all was appended, and the events are acknowledged")
+                commit.future.set_exception(error)
             self._settle(commit)
         await self._keep_short(batch)
 
@@ -180,22 +197,27 @@ class Committer:
         if not commit.future.done():
             commit.future.set_result(None)
 
-    def _changes(self, batch: list[_Commit]) -> list[Call[Any]]:
-        """The appends in their order for each stream, then the acknowledgements."""
+    def _changes(self, batch: list[_Commit]) -> tuple[list[Call[Any]], list[tuple[str, set[_Commit]]]]:
+        """The appends in their order for each stream, then the acknowledgements; and whose each append is."""
         runs: list[tuple[str, Run]] = []
+        senders: list[tuple[str, set[_Commit]]] = []
+        whose: dict[str, set[_Commit]] = {}  # the last run of a stream
         last: dict[str, Run] = {}
         ids: dict[str, list[bytes]] = {}
         for commit in batch:
             ids.setdefault(commit.partition.buffer.stream, []).extend(commit.ids)
             for output in commit.outputs:
                 run = last.get(output.stream)
-                if run is None or run.fields != output.fields or run.number >= ROWS:
+                if run is None or run.fields != output.fields or run.number >= ROWS or run.size >= BYTES:
                     run = last[output.stream] = Run(output.fields)
                     runs.append((output.stream, run))
+                    whose[output.stream] = set()
+                    senders.append((output.stream, whose[output.stream]))
                 run.add(output.row)
+                whose[output.stream].add(commit)
         made: list[Call[Any]] = [run.append(stream) for stream, run in runs]
         made += [Call(("TACK", stream, self._group, *found), int) for stream, found in ids.items() if found]
-        return [queued(call) for call in made]
+        return [queued(call) for call in made], senders
 
     # -- claims ----------------------------------------------------------------------------------------------
     async def _watch(self, channel: Channel, batch: list[_Commit]) -> None:
@@ -238,7 +260,12 @@ class Committer:
         for commit in self._ours(batch):
             stream = commit.partition.buffer.stream
             asked = [calls.tpending_range(stream, self._group, i.decode(), i.decode(), 1) for i in commit.ids]
-            if any(await self._line.ask(*asked)):
+            try:
+                there = any(await self._line.ask(*asked))
+            except redis.ResponseError as error:  # such as a group that was deleted: EXEC says what it says
+                log.warning("group %s: what of %s was committed is unknown: %s", self._group, stream, error)
+                there = True
+            if there or (commit.outputs and not commit.ids):  # a dead letter twice is better than none
                 left.append(commit)
             else:
                 self._settle(commit)
@@ -251,6 +278,19 @@ class Committer:
                 return await arun(self._line, reclaim(self._lease, claim))
             except LostError:
                 continue
+            except (ClaimError, LeaseLostError, redis.ResponseError) as error:
+                log.error("group %s: %s can't be claimed anew: %s", self._group, claim.key, error)
+                return False
+
+
+def _fitting(queue: list[_Commit]) -> int:
+    """How many of these make one commit."""
+    size = 0
+    for count, commit in enumerate(queue[:AT_ONCE]):
+        size += commit.size
+        if size > MOST and count:
+            return count
+    return min(len(queue), AT_ONCE)
 
 
 def _watching(keys: list[str]) -> list[Call[Any]]:

@@ -15,27 +15,35 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 from uuid import uuid4
 
+import redis
+
+from tidelog.client import strings
 from tidelog.client.aio import AsyncClient
+from tidelog.client.steps import arun
 from tidelog.leases import Claim, Keeper, Lease, Tenure
-from tidelog.topics import Topic
+from tidelog.topics import Topic, TopicError
+from tidelog.topics.facts import key_of, read_facts
 from tidelog.workers import keys, logs
 from tidelog.workers.channel import LostError
 from tidelog.workers.control import Control
 from tidelog.workers.declared import Declared
 from tidelog.workers.executor import Executor
 from tidelog.workers.leading import Leading
-from tidelog.workers.link import Link
-from tidelog.workers.ownership import Ownership
+from tidelog.workers.link import Line, Link
+from tidelog.workers.ownership import LOST, Ownership
 from tidelog.workers.program import Program
 from tidelog.workers.stats import Stats
+from tidelog.workers.tasks import end
 
 log = logs.get(__name__)
+GROWTH: Final = 30.0  # seconds between two looks whether topics have grown
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+AGAIN: Final = 0.2  # seconds until topics are compared again with a server that was lost meanwhile
 
 
 class Worker:
@@ -80,7 +88,9 @@ class Worker:
                 loop.remove_signal_handler(number)
 
     async def _run(self) -> None:
-        async with _Topics(self._link, self.app.topics.values()):
+        async with _Topics(self._link, self.app.topics.values()) as topics:
+            if not await self._unless_stopped(topics.ready()):
+                return
             keeper = Keeper(self.app.access, self.lease, f"tidelog-lease-{self.name}")
             keeper.start()
             watch = asyncio.create_task(self._watch_lag())
@@ -88,7 +98,8 @@ class Worker:
                 while not await asyncio.to_thread(keeper.wait, 1.0):
                     if self._stopping.is_set():
                         return
-                await self._work()
+                while not self._stopping.is_set():  # once more after a topic has grown
+                    await self._work()
             finally:
                 watch.cancel()
                 await asyncio.to_thread(keeper.stop)
@@ -97,50 +108,102 @@ class Worker:
         owners: list[Ownership | Unowned] = []
         lines = [self._link.line(), self._link.line()]
         control = Control(self.app.name, lines[0])
-        await _begun(control)
-        following = asyncio.create_task(control.run())
+        following: asyncio.Task[None] | None = None
+        growing = asyncio.create_task(self._growing(lines[1]))
         vitals: dict[str, float] = {}
         leading = Leading(self.app, self.lease, self._link, lines[1], control, vitals)
         try:
-            for declared in self.declared:
-                executor = Executor(declared, self._link, self.lease, self.app.grace)
-                self.executors[declared.name] = executor
-                await executor.start()
-                control.subscribe(declared.name, lambda _, look=executor.look: look())  # type: ignore[misc]
-                if declared.ordering == "none":
-                    owners.append(Unowned(declared, executor, self.lease))
-                    continue
-                owner = Ownership(
-                    self.app.name, declared.name, declared.topic.partitions, self.lease, lines[1], executor, control,
-                    vitals=vitals,
-                )  # fmt: skip
-                executor.doubted = partial(owner.hint, doubt=True)
-                owners.append(owner)
+            if not await self._unless_stopped(self._prepare(control, lines[1], owners, vitals)):
+                return
+            following = asyncio.create_task(control.run())
             for each in owners:
                 each.start()
             leading.start()
             self.ready.set()
             log.info("worker %s: %s", self.name, ", ".join(self.executors))
-            await self._told()
-            log.info("worker %s: stopping", self.name)
+            await self._told(growing)
+            log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "beginning again")
             await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
         finally:
             await leading.stop(0)
             await _all(executor.stop() for executor in self.executors.values())
-            following.cancel()
+            growing.cancel()
+            if following is not None:
+                following.cancel()
             for line in lines:
                 line.close()
 
-    async def _told(self) -> None:
-        """Until it is told to stop. Raises what a processor can't go on with."""
+    async def _prepare(
+        self, control: Control, line: Line, owners: list[Ownership | Unowned], vitals: dict[str, float]
+    ) -> None:  # fmt: skip
+        """What is needed before processors can join: the executors, and who owns what for them."""
+        await _begun(control)
+        for declared in self.declared:
+            stats = self.stats.get(declared.name)  # from before a topic has grown
+            executor = Executor(declared, self._link, self.lease, self.app.grace, stats)
+            self.executors[declared.name] = executor
+            await executor.start()
+            control.subscribe(declared.name, lambda _, look=executor.look: look())  # type: ignore[misc]
+            if declared.ordering == "none":
+                owners.append(Unowned(declared, executor, self.lease))
+                continue
+            owner = Ownership(
+                self.app.name, declared.name, declared.topic.partitions, self.lease, line, executor, control,
+                vitals=vitals,
+            )  # fmt: skip
+            executor.doubted = partial(owner.hint, doubt=True)
+            owners.append(owner)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it, however long the server is away; False if the worker is told to stop before."""
+        doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                return False
+            doing.result()
+            return True
+        finally:
+            stopping.cancel()
+            await end(doing)
+
+    async def _told(self, growing: asyncio.Task[None]) -> None:
+        """Until it is told to stop, or a topic has grown. Raises what a processor can't go on with."""
         stopping = asyncio.create_task(self._stopping.wait())
         failures = [executor.failure for executor in self.executors.values()]
-        waited: set[asyncio.Future[Any]] = {stopping, *failures}
+        waited: set[asyncio.Future[Any]] = {stopping, growing, *failures}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         for failure in failures:
             if failure.done():
                 failure.result()
+
+    async def _growing(self, line: Line) -> None:
+        """Until a topic has more partitions than processors were begun with."""
+        begun = {each.topic: each.topic.partitions for each in self.declared}
+        said: set[tuple[str, str]] = set()
+        while True:
+            await asyncio.sleep(GROWTH)
+            try:
+                texts = await line.ask(*[strings.get(key_of(topic.name)) for topic in begun])
+            except redis.ResponseError as error:
+                log.warning("worker %s: topics can't be looked at: %s", self.name, error)
+                continue
+            for (topic, partitions), text in zip(begun.items(), texts, strict=True):
+                try:
+                    if text is None or (read_facts(topic.name, text).partitions or 0) <= partitions:
+                        continue
+                    await arun(line, topic.agree())
+                except (TopicError, redis.ResponseError) as error:  # such as a number of partitions that is declared
+                    if (topic.name, str(error)) not in said:
+                        log.error("worker %s: topic %s has changed, and is processed as it was: %s", self.name,
+                                  topic.name, error)  # fmt: skip
+                        said.add((topic.name, str(error)))
+                    continue
+                except LostError:
+                    break  # looked at again later
+                log.warning("worker %s: topic %s has grown to %d partitions", self.name, topic.name, topic.partitions)
+                return
 
     def _signalled(self, number: int, task: asyncio.Task[Any] | None) -> None:
         if self._stopping.is_set() and task is not None:
@@ -209,11 +272,23 @@ class _Topics:
         self._topics = list(topics)
         self._line = link.line()
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def ready(self) -> None:
+        """Compare them with the server, as soon as it is there. TopicError where they don't fit."""
         for topic in self._topics:
             if topic.url is None:  # several servers, Sentinels, TLS files: where a URL doesn't say enough
                 topic.use(cast(AsyncClient, self._line))  # it sends calls together, which is all that a topic needs
-            await topic.ready()
+            while True:
+                try:
+                    await topic.ready()
+                    break
+                except redis.AuthenticationError:
+                    raise
+                except (LostError, *LOST):
+                    await self._line.channel()  # waits for the server, and logs that
+                    await asyncio.sleep(AGAIN)
 
     async def __aexit__(self, *_: object) -> None:
         for topic in self._topics:

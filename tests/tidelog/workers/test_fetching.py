@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, until
+from tests.tidelog.workers.workerkit import Order, until, working
+from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.steps import run
 from tidelog.leases import Claim, Lease
+from tidelog.leases.claims import take
 from tidelog.testing import Server
 from tidelog.workers import App
-from tidelog.workers.channel import plain
+from tidelog.workers.channel import Channel, plain
 from tidelog.workers.executor import Executor
 from tidelog.workers.link import Link
 
@@ -51,3 +54,108 @@ def test_nothing_is_read_once_the_lease_is_over_though_nobody_has_noticed(tidelo
         client.close()
 
     asyncio.run(told())
+
+
+def test_nothing_is_read_when_another_has_the_claim_though_the_lease_seems_to_last(tidelog_server: Server) -> None:
+    """As in a process that was paused after it had looked, and before its TREAD had left."""
+    app = App("shop", tidelog_server.url)
+    orders = app.topic("orders", Order, partitions=2)
+
+    @app.each(orders)
+    async def bill(_: Order) -> None: ...
+
+    async def told() -> None:
+        client = tidelog_server.client()
+        orders.use(sync=client)
+        orders.sync.ready()
+        lease = Lease("app:shop:lease:w", "w", 600.0, "app:shop:epoch")
+        run(client, lease.acquire())
+        taken = run(client, take(lease, [(f"app:shop:owner:bill:{at}", at) for at in range(2)]))
+        executor = Executor(app.processors["bill"], Link(Access((tidelog_server.url,)), "w"), lease, 1.0)
+        await executor.start()
+        for claim in taken.claims:
+            executor.begin(claim)
+        await until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
+        client.redis.set("app:shop:owner:bill:0", "app:shop:lease:x|x:98|99")
+        orders.sync.send_many(Order(at, str(at)) for at in range(20))
+        await until(lambda: 0 not in executor.partitions)
+        await until(lambda: executor.stats.finished == client.tlen("orders:1"))  # the other one is read on
+        (group,) = client.tgroup_list("orders:0")
+        assert (group.pending, group.offset.ms) == (0, 0)
+        await executor.stop()
+        client.close()
+
+    asyncio.run(told())
+
+
+@pytest.mark.parametrize("ordering", ["partition", "key"])
+def test_what_a_lost_reply_has_delivered_comes_before_anything_newer(
+    tidelog_server: Server, ordering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server dies between the delivery and its reply: the entries are pending, and this worker never saw them."""
+    app = App("shop", tidelog_server.url, lease=60.0, grace=60.0)
+    orders = app.topic("orders", Order, partition_by="key", partitions=1)
+    gate = asyncio.Event()
+    seen: list[int] = []
+
+    @app.each(orders, ordering=ordering)
+    async def bill(order: Order) -> None:
+        await gate.wait()
+        seen.append(order.id)
+
+    async def main() -> None:
+        async with working(app) as worker:
+            executor = worker.executors["bill"]
+            await until(lambda: executor.partitions and executor.partitions[0].buffer.open)
+            await orders.send(Order(0))
+            await until(lambda: executor.stats.busy)
+            channel = await executor._reads.channel()
+            monkeypatch.setattr(channel, "data_received", lambda _: channel.close("cut off"))
+            await orders.send_many(Order(number) for number in range(1, 6))
+            await until(lambda: channel.lost)
+            await orders.send_many(Order(number) for number in range(6, 10))
+            gate.set()
+            await until(lambda: len(seen) == 10)
+            await until(lambda: executor.stats.acknowledged == 10)
+
+    asyncio.run(main())
+    assert seen == list(range(10))
+
+
+def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
+    tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection may come back after the lease is over: the new owner has made due what it must get first."""
+    app = App("shop", tidelog_server.url, lease=4.0, grace=60.0)
+    orders = app.topic("orders", Order, partition_by="key", partitions=1)
+    gate = asyncio.Event()
+
+    @app.each(orders)
+    async def bill(order: Order) -> None:
+        await gate.wait()
+
+    def due() -> list[int]:
+        with tidelog_server.client() as client:
+            return [message.due for message in client.run(calls.tpending_range("orders:0", "shop.bill"))]
+
+    async def main() -> None:
+        await orders.send(Order(0))
+        async with working(app) as worker:
+            executor = worker.executors["bill"]
+            await until(lambda: executor.stats.busy)
+            partition, reads = executor.partitions[0], executor._reads
+            before, connected, waited = due(), reads.channel, asyncio.Event()
+
+            async def late() -> Channel:
+                channel = await connected()
+                partition.claim.lost = True
+                waited.set()
+                return channel
+
+            monkeypatch.setattr(reads, "channel", late)
+            await waited.wait()
+            await (await connected()).send([plain("PING")])  # whatever was sent has arrived
+            assert due() == before
+            gate.set()
+
+    asyncio.run(main())

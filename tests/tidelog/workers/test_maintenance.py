@@ -13,7 +13,7 @@ from tidelog import AsyncClient, Client
 from tidelog.client import steps, strings
 from tidelog.testing import Server
 from tidelog.topics import Topic
-from tidelog.topics.admin import alter
+from tidelog.topics.admin import alter, grow
 from tidelog.topics.facts import Retention
 from tidelog.workers import App
 from tidelog.workers.maintenance import Maintenance
@@ -125,7 +125,50 @@ def test_a_group_that_nobody_has_any_more_is_named(
     for _ in range(2):
         steps.run(client, made.look("orders"))
     assert caplog.text.count("behind the group shop.old") == 1
-    assert "TGROUP DESTROY orders:0 shop.old" in caplog.text
+    assert "TGROUP DESTROY orders:N shop.old" in caplog.text
+
+
+def test_a_processor_that_has_not_begun_is_named(
+    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, topic = shop(tidelog_server, partition_size=10)
+    filled(client, topic)
+    read(client, "spark", 100)
+    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
+    for _ in range(2):
+        steps.run(client, made.look("orders"))
+    assert made.evicted == 0
+    assert caplog.text.count("shop.bill has not. Does a worker run it?") == 1
+
+
+def test_a_topic_that_has_grown_is_named(
+    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, topic = shop(tidelog_server)
+    filled(client, topic)
+    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
+    steps.run(client, made.look("orders"))
+    grow(client, "orders", 4)
+    for _ in range(2):
+        steps.run(client, made.look("orders"))
+    assert caplog.text.count("topic orders: it had 2 partitions and has 4 now") == 1
+
+
+@pytest.mark.parametrize("key", ["topic:a", "a:0"])
+def test_a_topic_that_can_not_be_read_does_not_hold_up_the_others(
+    tidelog_server: Server, client: Client, key: str
+) -> None:
+    async def main() -> None:
+        app, topic = shop(tidelog_server, partition_size=10)
+        app.topic("a", Order, partition_by="id", partitions=2, partition_size=10)
+        filled(client, app.topics["a"])
+        app.topics["a"].sync.close()
+        async with working(app):
+            client.redis.set(key, "text")
+            await topic.send_many([Order(n) for n in range(100)])
+            await until(lambda: lengths(client) == 20)
+
+    asyncio.run(main())
 
 
 def test_topics_without_limits_cost_one_call(tidelog_server: Server, client: Client) -> None:

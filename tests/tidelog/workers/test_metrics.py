@@ -31,7 +31,7 @@ class Order(msgspec.Struct):
     id: int
     key: str = "k"
 
-app = App("shop", url=URL, lease=2.0)
+app = App("shop", url=URL, lease=20.0)
 orders = app.topic("orders", Order, partition_by="key", partitions=4)
 log = logging.getLogger("shop.bill")
 
@@ -98,13 +98,25 @@ def test_a_worker_is_scraped(tidelog_server: Server, tmp_path: Path) -> None:
         worker.kill()
 
 
+def adjacent_ports() -> int:
+    """A free port whose successor is free as well."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+        return port
+
+
 def _address() -> str:
     """An address of this machine that is not the one it is served on."""
     return "127.0.0.2"
 
 
 def test_each_process_has_a_port(tidelog_server: Server, tmp_path: Path) -> None:
-    port = free_port()
+    port = adjacent_ports()
     with process(tidelog_server, tmp_path, SOURCE, "--metrics", str(port), "--workers", "2"):
         eventually(lambda: scrape(port) and scrape(port + 1))
 

@@ -57,7 +57,7 @@ def test_a_processor_gets_records_when_it_is_time(tidelog_server: Server) -> Non
 def test_one_of_two_apps_moves_and_the_other_goes_on(tidelog_server: Server, client: Client) -> None:
     async def main() -> None:
         ran: dict[str, list[int]] = {"shop": [], "stock": []}
-        apps = {name: app_of(tidelog_server, name, ran[name], lease=1.0) for name in ran}
+        apps = {name: app_of(tidelog_server, name, ran[name], lease=5.0) for name in ran}
 
         async def work(name: str, end: asyncio.Event) -> None:
             async with working(apps[name], name=name):
@@ -95,6 +95,33 @@ def test_a_deleted_topic_does_not_stop_the_others(tidelog_server: Server, client
             await asyncio.to_thread(admin.delete, client, "other")
             await app.topics["orders"].send(Order(2), delay=0.3)
             await until(lambda: ran == [2])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("key", ["a:delayed", "a:delayed:mover", "topic:a"])
+def test_a_topic_that_can_not_be_moved_does_not_stop_the_others(
+    tidelog_server: Server, client: Client, key: str
+) -> None:
+    async def main() -> None:
+        ran: list[int] = []
+        app = app_of(tidelog_server, "shop", ran)
+        bad = app.topic("a", Order, partition_by="id", partitions=1)
+        client.redis.delete(key)
+        async with working(app):
+            await bad.send(Order(1), delay=0.2)
+            facts = client.run(strings.get("topic:a")) or b""
+            client.redis.set(key, "text")
+            topic = app.topics["orders"]
+            for number in range(3):
+                await topic.send(Order(number), delay=0.3)
+                await until(lambda number=number: ran == list(range(number + 1)))  # type: ignore[misc]
+            client.redis.delete(key)
+            if key == "topic:a":
+                client.redis.set(key, facts)
+            elif key == "a:delayed":
+                await bad.send(Order(2), delay=0)
+            await until(lambda: client.tlen("a:0") == 1)
 
     asyncio.run(main())
 

@@ -167,6 +167,22 @@ def test_stopping_without_a_server(tidelog_server: Server) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("key", ["app:shop:members:bill", "app:shop:owner:bill:0"])
+def test_stopping_where_the_server_refuses(tidelog_server: Server, key: str) -> None:
+    """The lease is kept meanwhile, so its end doesn't come."""
+
+    async def story() -> None:
+        made = await workers(tidelog_server, 1, ttl=1.0)
+        await until(lambda: shared(made))
+        with tidelog_server.client() as client:
+            client.redis.delete(key)
+            client.tappend(key, {"a": "b"})
+        await asyncio.wait_for(stop(*made), 30)
+        assert not any(worker.notes.owned for worker in made)
+
+    asyncio.run(story())
+
+
 def test_a_worker_that_is_cut_off(tidelog_server: Server) -> None:
     """Its packets vanish: it drops what it has before the other takes it, and comes back."""
 

@@ -348,6 +348,30 @@ def test_a_key_that_cannot_be_read(
     run(tidelog_server, use)
 
 
+def test_a_moment_that_is_no_time_stops_one_timer_only(
+    tidelog_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(client: AsyncClient) -> None:
+        site = Site(client)
+        ran = 0
+
+        @site.app.cron("* * * * *")
+        async def tick() -> None: ...
+
+        @site.app.timer(0.01, on_leader=True)
+        async def other() -> None:
+            nonlocal ran
+            ran += 1
+
+        await client.redis.set(KEY, b'{"moment": 1e300, "state": "done", "worker": ""}')
+        await site.lead()
+        await until(lambda: "timer tick: it does not run: see the key app:shop:timer:tick" in caplog.text)
+        await until(lambda: ran >= 2)
+        await site.go()
+
+    run(tidelog_server, use)
+
+
 def test_timers_of_each_worker(tidelog_server: Server) -> None:
     async def use(client: AsyncClient) -> None:
         site = Site(client)

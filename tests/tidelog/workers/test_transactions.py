@@ -17,7 +17,7 @@ from tidelog.workers import App, DeadLetter, Event, Events, Retry, Take
 
 @pytest.fixture
 def app(tidelog_server: Server) -> App:
-    return App("shop", tidelog_server.url, lease=2.0, grace=5.0)
+    return App("shop", tidelog_server.url, lease=20.0, grace=20.0)
 
 
 def topics(app: App, **options: Any) -> tuple[Topic[Any], Topic[Any]]:

@@ -180,7 +180,8 @@ def test_manual_acknowledgement(app: App, tidelog_server: Server) -> None:
     assert sorted(number for number, _ in seen) == [1, 1, 2, 3]
 
 
-def test_what_takes_longer_than_the_retry_time_is_not_delivered_twice(app: App) -> None:
+def test_what_takes_longer_than_the_retry_time_is_not_delivered_twice(tidelog_server: Server) -> None:
+    app = App("shop", tidelog_server.url, lease=6.0)
     topic = orders(app, 1)
     seen: list[int] = []
 
@@ -188,7 +189,7 @@ def test_what_takes_longer_than_the_retry_time_is_not_delivered_twice(app: App) 
     async def bill(order: Order) -> None:
         seen.append(order.id)
         if order.id == 0:
-            await asyncio.sleep(5)  # the retry time is 2 s
+            await asyncio.sleep(8)  # the retry time is the lease
 
     async def main() -> None:
         await topic.send_many(Order(number) for number in range(3))
@@ -225,13 +226,13 @@ def test_evicted_entries_are_counted_and_passed_over(app: App, tidelog_server: S
 def test_a_handler_that_blocks_is_named_and_the_lease_is_kept(
     tidelog_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = App("shop", tidelog_server.url, lease=2.0, grace=5.0)
+    app = App("shop", tidelog_server.url, lease=4.0)
     topic = orders(app, 1)
     seen: list[int] = []
 
     @app.each(topic)
     async def bill(order: Order) -> None:
-        time.sleep(3)  # noqa: ASYNC251 - the lease is 2 s
+        time.sleep(5)  # noqa: ASYNC251 - longer than the lease
         seen.append(order.id)
 
     async def main() -> None:

@@ -1,0 +1,66 @@
+"""The control stream, after its connection was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tidelog.workers.workerkit import until
+from tidelog import Client, StreamId
+from tidelog.client.access import Access
+from tidelog.testing import Server
+from tidelog.workers.control import Control, message
+from tidelog.workers.link import Link
+
+NAME = "follower"
+
+
+@pytest.fixture
+def client(tidelog_server: Server) -> Iterator[Client]:
+    with tidelog_server.client() as client:
+        yield client
+
+
+def waits(client: Client) -> str:
+    """The connection that waits for messages; empty while none does."""
+    found = [each["id"] for each in client.redis.client_list() if each["name"] == NAME and "b" in each["flags"]]
+    return found[0] if found else ""
+
+
+def follow(server: Server, client: Client, last: StreamId) -> list[bool]:
+    """Lose the connection of one that has read up to ``last``; what it is told until it has heard one message more."""
+
+    async def main() -> list[bool]:
+        heard: list[bool] = []
+        line = Link(Access((server.url,)), NAME).line()
+        control = Control("shop", line)
+        control.subscribe("bill", heard.append)
+        client.run(message("shop", "joined", "w1", "bill"))
+        await control.begin()
+        control.last = last
+        control.start()
+        await until(lambda: waits(client) or heard)
+        heard.clear()
+        await until(lambda: waits(client))
+        client.redis.client_kill_filter(_id=waits(client))
+        await until(lambda: heard)
+        assert heard == [True]  # without a message, and long before the read that waits has ended
+        await until(lambda: waits(client))
+        client.run(message("shop", "joined", "w2", "bill"))
+        await until(lambda: len(heard) > 1)
+        await control.stop()
+        line.close()
+        return heard
+
+    return asyncio.run(main())
+
+
+def test_after_a_loss_it_says_so_at_once(tidelog_server: Server, client: Client) -> None:
+    assert follow(tidelog_server, client, StreamId(0)) == [True, False]
+
+
+def test_messages_below_the_last_one_are_heard_after_a_loss(tidelog_server: Server, client: Client) -> None:
+    """As after a failover to a server that lacks the last messages, or whose clock is behind."""
+    assert follow(tidelog_server, client, StreamId(2**50)) == [True, False]
