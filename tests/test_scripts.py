@@ -147,10 +147,11 @@ REDIS = ("cli", "server", "sentinel")
 @pytest.mark.parametrize(
     ("arguments", "passed"),
     [
-        ([], "-n 2"),
-        (["tests/x", "-k", "y"], "-n 2 tests/x -k y"),
-        (["quick"], "-n 2 -m not slow --durations=5 --durations-min=3"),
-        (["quick", "-k", "y"], "-n 2 -m not slow --durations=5 --durations-min=3 -k y"),
+        ([], "-n 4"),
+        (["tests/x", "-k", "y"], "-n 4 tests/x -k y"),
+        (["quick"], "-n 4 -m not slow --durations=5 --durations-min=3"),
+        (["long", "-k", "y"], "-n 4 -m long -n 1 -rP -k y"),
+        (["quick", "-k", "y"], "-n 4 -m not slow --durations=5 --durations-min=3 -k y"),
     ],
 )
 def test_arguments_go_to_pytest(checkout: Path, arguments: list[str], passed: str) -> None:

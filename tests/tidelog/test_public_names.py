@@ -30,9 +30,9 @@ NAMES = {
     ],
     "tidelog.spark": ["native", "register"],
     "tidelog.workers": [
-        "App", "AppError", "CallNext", "DeadLetter", "EarlyReturnError", "Event", "Events", "Halt", "Middleware",
-        "Park", "Pause", "Policy", "Retry", "Skip", "Stats", "Take", "Timing", "Worker", "deduplicate", "timing",
-        "to_prometheus", "tracing",
+        "App", "AppError", "CallNext", "DeadLetter", "EarlyReturnError", "Event", "Events", "Halt", "LogFields",
+        "Middleware", "Park", "Pause", "Policy", "Retry", "Skip", "Stats", "Take", "Timing", "Worker", "deduplicate",
+        "timing", "to_prometheus", "tracing",
     ],
 }  # fmt: skip
 TESTING = ["Server", "ServerError", "free_port", "running_server", "tidelog_process", "tidelog_server"]

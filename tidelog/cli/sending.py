@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -46,18 +47,25 @@ def server_option(command: Any) -> Any:
 @click.argument("topic", type=Declaration[Topic[Any]](Topic, "shop.topics:orders"))
 @click.argument("record", metavar="JSON")
 @server_option
-def send(topic: Topic[Any], record: str, url: str | None) -> None:
+@click.option("--delay", type=float, metavar="SECONDS", help="Send it so much later.")
+@click.option("--at", metavar="TIME", help="Send it at a time with its zone: 2026-11-24T08:00+01:00.")
+def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, at: str | None) -> None:
     """Send one record, given as a JSON object, to TOPIC: module:name of a Topic in Python.
 
     \b
       tidelog send shop:orders '{"id": 7, "item": "tea"}'
+      tidelog send shop:orders '{"id": 7, "item": "tea"}' --delay 3600
+
+    With --delay or --at, the record waits on the server until then. Workers of an app with this topic send it. The ID
+    that is printed is the one that it has while it waits.
     """
     try:
         made = from_json(topic, record)
+        when = None if at is None else datetime.fromisoformat(at)
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from None
     with _sending(topic, url) as sender:
-        click.echo(sender.send(made))
+        click.echo(sender.send(made, delay=delay, at=when))
 
 
 @click.command()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import click
+import redis
 
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.report import facts_lines, table
-from tidelog.topics import Retention, admin
+from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.facts import Facts
 
 
@@ -30,8 +31,12 @@ def list_topics(url: str) -> None:
     with connected(url) as client:
         rows = []
         for name in sorted(set(admin.names(client))):
-            facts = admin.facts_of(client, name)
-            entries = sum(client.together(*admin.lengths(name, facts)))
+            try:
+                facts = admin.facts_of(client, name)
+                entries = sum(client.together(*admin.lengths(name, facts)))
+            except (TopicError, redis.ResponseError) as error:  # the others are listed all the same
+                click.echo(f"{name}: {error}", err=True)
+                continue
             rows.append([name, f"{facts.partitions}", f"{entries:,}", facts.codec, facts.partition_by or "-"])
         if rows:
             table(["topic", "partitions", "entries", "codec", "partition by"], rows)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +29,7 @@ class Order(msgspec.Struct):
     id: int
     key: str
 
-app = App("shop", url=URL, lease=2.0)
+app = App("shop", url=URL, lease=5.0)
 orders = app.topic("orders", Order, partition_by="key", partitions=4)
 
 @app.each(orders, on_error=[DeadLetter()])
@@ -219,3 +222,20 @@ def test_a_declaration_that_makes_no_sense_is_an_error_of_the_program(run: Run, 
     (folder / "wrongapp.py").write_text("from tidelog.workers import App\napp = App('a b')\n")
     output = run("status", "wrongapp:app", ok=False).output
     assert output.startswith("Error: wrongapp: an app can't have the name 'a b'")
+
+
+def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
+    send((1, "a"))
+    words = ["app", "status", "shopapp:app", "--watch", "--json", "--interval", "0.05"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidelog.cli", *words], cwd=folder, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as watching:  # fmt: skip
+        assert watching.stdout is not None
+        looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=60)
+    assert looks[0]["at"] < looks[2]["at"]
+    assert looks[2]["processors"][0]["rates"] == {"sent": 0.0, "finished": 0.0}
+    assert (watching.returncode, errors) == (0, "")

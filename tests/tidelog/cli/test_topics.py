@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
-from tidelog.topics import Topic
+from tidelog.topics import Topic, admin
 
 Run = Callable[..., Result]
 SHOP = '''
@@ -91,10 +91,43 @@ def test_what_cannot_be_sent_is_said(run: Run, client: Client, topic: str, recor
     assert client.redis.keys() == []
 
 
+def test_a_topic_that_can_not_be_read_does_not_hide_the_others(run: Run, client: Client) -> None:
+    run("send", "shop:orders", '{"id": 7, "item": "tea"}')
+    client.redis.set("topic:mine", "text")
+    output = run("topics", "list").output
+    assert "mine: the key 'topic:mine' does not hold the facts of a topic" in output
+    assert "orders" in output.splitlines()[-1]
+
+
 def test_a_module_that_fails_shows_its_own_error(run: Run) -> None:
     result = run("send", "broken:orders", "{}", ok=False)
     assert isinstance(result.exception, ModuleNotFoundError)
     assert "nothing_of_this_name" in str(result.exception)
+
+
+def test_send_later(run: Run, client: Client) -> None:
+    record = '{"id": 7, "item": "tea"}'
+    printed = run("send", "shop:orders", record, "--delay", "3600").output.strip()
+    run("send", "shop:orders", record, "--at", "2040-01-01T08:00+01:00")
+    first, second = client.trange("orders:delayed")
+    assert (str(first.id), first.get(b"delayed:due")) == (printed, b"+3600000")
+    assert second.get(b"delayed:due") == b"2209014000000"
+    assert admin.waiting(client, "orders") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--at", "tomorrow"], "Invalid isoformat string: 'tomorrow'"),
+        (["--at", "2040-01-01T08:00"], "at is a datetime with its zone"),
+        (["--at", "2040-01-01T08:00Z", "--delay", "1"], "delay and at both say"),
+        (["--delay", "-1"], "delay is from 0 seconds"),
+        (["--delay", "nan"], "delay is from 0 seconds"),
+    ],
+)
+def test_a_time_that_makes_no_sense(run: Run, client: Client, options: list[str], message: str) -> None:
+    assert message in run("send", "shop:orders", '{"id": 7, "item": "tea"}', *options, ok=False).output
+    assert client.redis.exists("orders:delayed") == 0
 
 
 def test_sendmany_json_lines(run: Run, client: Client, tmp_path: Path) -> None:
