@@ -108,6 +108,9 @@ class Line:
                 except BaseException:
                     made.close()
                     raise
+                if self._closed:  # meanwhile
+                    made.close()
+                    raise LostError("closed")
                 self._channel = made
             return self._channel
 
