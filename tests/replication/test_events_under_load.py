@@ -71,6 +71,7 @@ def journal_cut(trio: Trio, load: Load) -> None:
     full, _ = trio.a.syncs
     trio.b_link.refuse()
     trio.b_link.cut()
+    wait_until(lambda: not trio.b.link_up, "the cut is noticed")  # what had arrived before is applied by then
     trio.a("CONFIG", "SET", "repl-backlog-size", 16 << 10)
     end = trio.b.offset
 
