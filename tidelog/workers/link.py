@@ -95,12 +95,12 @@ class Line:
         async with self._making:
             while self._channel is None or self._channel.lost is not None:
                 await self._pause()
-                if self._closed:
-                    raise LostError("closed")
+                self._check_open()
                 made = await self.link.connect()
                 try:
                     if self._opened is not None:
                         await self._opened(made)
+                    self._check_open()
                 except LostError:
                     made.close()
                     self._channel = made
@@ -108,11 +108,12 @@ class Line:
                 except BaseException:
                     made.close()
                     raise
-                if self._closed:  # meanwhile
-                    made.close()
-                    raise LostError("closed")
                 self._channel = made
             return self._channel
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LostError("closed")
 
     async def _pause(self) -> None:
         """Connecting again does not help a server that loads, or whose memory is full: it gets time."""
