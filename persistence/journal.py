@@ -40,7 +40,8 @@ CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms during which 
 
 
 class Journal:
-    """Each call is one transaction. ``end``: log offset after the last batch. ``room``: bytes of its map."""
+    """Each call is one transaction. ``end``: log offset after the last batch. ``room``: bytes of its map; ``used``: of
+    those, what the batches take."""
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
@@ -50,6 +51,7 @@ class Journal:
         self._shrunk.unlink(missing_ok=True)
         shutil.rmtree(directory / "shrunk", ignore_errors=True)  # where servers of before made it
         self._swap = threading.Lock()
+        self._shut = False  # shrink() could not open the file again
         self._open()
 
     def _open(self) -> None:
@@ -60,6 +62,7 @@ class Journal:
                 self._batches, self._meta = map(self._env.open_db, DATABASES)
                 with self._env.begin(db=self._meta) as txn:
                     self.end = self._end(txn)
+                    self.used = self._used(txn)
                     if not self.end and txn.stat(self._batches)["entries"]:
                         raise CorruptError(f"{self.path}: holds batches, but not where they end: {REMEDY}")
         except BaseException:
@@ -73,6 +76,17 @@ class Journal:
         if len(raw) != END.size + CRC.size or crc32(raw[: END.size]) != CRC.unpack_from(raw, END.size)[0]:
             raise CorruptError(f"{self.path}: its end is damaged: {REMEDY}")
         return int(END.unpack_from(raw)[0])
+
+    def _used(self, txn: lmdb.Transaction) -> int:
+        used = txn.stat(self._batches)
+        return int((used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"])
+
+    def _ready(self) -> None:
+        """Open the file, if shrink() could not. Raises CorruptError, OSError."""
+        if self._shut:
+            with self._swap:
+                self._open()
+                self._shut = False
 
     def close(self) -> None:
         with self._swap:
@@ -91,7 +105,21 @@ class Journal:
         txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
 
     def write(self, batches: Sequence[Frame]) -> None:
-        """Append batches, synced when this returns. Raises OSError, CorruptError."""
+        """Append batches, synced when this returns. Raises OSError, CorruptError; then it may have some of them."""
+        self._ready()
+        try:
+            self._write(batches)
+        except OSError as error:
+            if not isinstance(error.__cause__, lmdb.MapFullError):
+                raise
+            # LMDB reuses pages that were freed two commits ago. Then batch by batch, each needs less room in one piece.
+            for _ in range(2):
+                with reported(self.path), self._env.begin(write=True) as txn:
+                    self._put_end(txn, self._end(txn))
+            for batch in batches:
+                self._write([batch])
+
+    def _write(self, batches: Sequence[Frame]) -> None:
         with reported(self.path), self._env.begin(write=True) as txn:
             # Not self.end: a commit that was reported as failed may have happened nevertheless.
             end = self._end(txn)
@@ -104,7 +132,8 @@ class Journal:
                 put(pack(offset), CRC.pack(crc) + batch, db=db, append=True)
                 end = offset + len(batch)
             self._put_end(txn, end)
-        self.end = end
+            used = self._used(txn)
+        self.end, self.used = end, used
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """The batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
@@ -178,6 +207,7 @@ class Journal:
 
         Raises OSError.
         """
+        self._ready()
         with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
             cursor = txn.cursor()
             left = CUT_AT_ONCE
@@ -189,20 +219,19 @@ class Journal:
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
                 cursor.delete()  # moves on to the next; after the last the key is empty
                 left -= 1
+            used = self._used(txn)
+        self.used = used
         return not left
 
-    def shrink(self) -> bool:
+    def shrink(self, small: bool = False) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
 
         A compact copy replaces the file by rename, so a crash leaves one or the other; what it leaves of the copy is
-        removed by the next start. No copy is made if it would be
-        large, because writers would wait for it. Raises OSError, CorruptError.
+        removed by the next start. No copy is made if it would be large, because writers would wait for it, or, unless
+        ``small``, if the file is small. Raises OSError, CorruptError.
         """
-        size = self.path.stat().st_size
-        with reported(self.path), self._env.begin() as txn:
-            used = txn.stat(self._batches)
-            live = (used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"]
-        if size < SHRINK_ABOVE or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
+        size, live = self.path.stat().st_size, self.used
+        if (size < SHRINK_ABOVE and not small) or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
             return False
         copy = self._shrunk
         try:
@@ -211,11 +240,13 @@ class Journal:
                 os.fsync(file.fileno())
             with self._swap:
                 self._env.close()
+                self._shut = True
                 try:
                     copy.replace(self.path)
                     sync_directory(self.path.parent)
                 finally:
-                    self._open()
+                    self._open()  # if the system has no room for the map now: _ready() tries again
+                    self._shut = False
         finally:
             copy.unlink(missing_ok=True)
         return True

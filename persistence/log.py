@@ -88,6 +88,7 @@ class Log(Backlog):
         self._problem: str | None = None  # why the journal can't be written
         self._sync_problem: str | None = None
         self._checkpoint_problem: str | None = None
+        self._full: str | None = None  # the journal's map has no more room than a checkpoint needs
         self._closing = False
         self._closed = False
         self._flusher: threading.Thread | None = None
@@ -192,6 +193,8 @@ class Log(Backlog):
             except OSError as error:
                 found.resize_problem = str(error)
         self._note()
+        with self._lock:
+            self._measure()
         self._flusher = threading.Thread(target=self._keep_flushing, name="tidelog-journal", daemon=True)
         self._flusher.start()
         return found
@@ -341,7 +344,19 @@ class Log(Backlog):
             if self.journal.end >= self._suspect:
                 self._suspect, self._sync_problem = 0, None
             self._problem = None
+            self._measure()
             self._lock.notify_all()
+
+    def _measure(self) -> None:
+        """Set ``_full``: a checkpoint must find room for all that the ring can hold. Call with ``_lock`` held.
+
+        The map is full only under a limit of address space (``lmdbfile``).
+        """
+        journal = self.journal
+        spare = min(journal.room // 2, journal.room // 8 + self.wal.size)
+        self._full = None
+        if journal.used > journal.room - spare:
+            self._full = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
 
     def _keep_flushing(self) -> None:
         """What the journal's thread runs: flush every few MB or 100 ms, until close()."""
@@ -371,7 +386,7 @@ class Log(Backlog):
 
     def writable(self) -> str | None:
         """Why writes must be refused now; None if they need not be. Cheap."""
-        return self._problem or self._sync_problem or self._checkpoint_problem
+        return self._problem or self._sync_problem or self._checkpoint_problem or self._full
 
     def sync(self) -> None:
         """Sync what was written under everysec. Any thread. Raises OSError."""
@@ -401,7 +416,8 @@ class Log(Backlog):
     def wants_checkpoint(self) -> bool:
         """Whether the journal has grown enough, or the last checkpoint failed."""
         most = min(self.options.checkpoint_bytes, self.journal.room // 4)
-        return self.offset - self.store.offset > most or self._checkpoint_problem is not None
+        since = self.offset - self.store.offset
+        return since > most or self._checkpoint_problem is not None or (since > 0 and self._full is not None)
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
         """Store a capture that was taken at log offset ``offset``, then cut() the journal. Any thread.
@@ -424,22 +440,25 @@ class Log(Backlog):
     def cut(self) -> None:
         """Delete what neither a restart nor ``retain`` needs from the journal, and give its room back. Any thread.
 
-        If the disk refuses, the next call does what is left.
+        What only ``retain`` needs goes as well if the journal is full: a replica then takes a copy. If the disk
+        refuses, the next call does what is left.
         """
-        more = True
+        more, full = True, self._full is not None
         try:
             while more:
                 with self._writing:
                     if self._closed:
                         return
                     with self._lock:
-                        self._cutting = min(self.store.offset, self.retain)
+                        self._cutting = self.store.offset if full else min(self.store.offset, self.retain)
                     try:
                         more = self.journal.cut(self._cutting)
                     finally:
                         self._cutting = 0
+                    with self._lock:
+                        self._measure()
                     if not more:
-                        self.journal.shrink()
+                        self.journal.shrink(full)  # free pages of a full one lie apart
                 if more:
                     time.sleep(CUT_PAUSE_SECONDS)
         except (OSError, CorruptError):

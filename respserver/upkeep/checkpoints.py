@@ -131,22 +131,27 @@ class Checkpoints:
         disk, changes = self._data.disk, self._data.ks.changes
         began = self._clock.mono()
         problem: BaseException | None = None
+
+        def write() -> None:
+            if problem is None:  # else the executor got no thread for it, and one that it got later runs this now
+                disk.checkpoint(capture, offset)
+
         try:
             while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
-            await self._loop.run_in_executor(None, disk.checkpoint, capture, offset)
+            await self._loop.run_in_executor(None, write)
             capture.flushed = False  # that is done, whatever fails from here on
             disk.renew_view()  # if this fails, what was captured stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - after any error the next one must store all of it
             problem = error
-        with suppress(RuntimeError):  # no thread for it: the next one gives it back
-            await self._loop.run_in_executor(None, give_back)
         self._task = None
         self._ended(capture, problem, began)
         self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {problem}")
         self._on_end()
+        with suppress(RuntimeError):  # no thread for it: the next one gives it back
+            self._loop.run_in_executor(None, give_back)
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""

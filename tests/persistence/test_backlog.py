@@ -230,7 +230,7 @@ def test_reading_beside_writes_checkpoints_cuts_and_shrinks(path: Path, monkeypa
         log.retain = 0
         shrunk = []
         shrink = log.journal.shrink
-        monkeypatch.setattr(log.journal, "shrink", lambda: shrunk.append(shrink()))
+        monkeypatch.setattr(log.journal, "shrink", lambda small: shrunk.append(shrink(small)))
         threads = [threading.Thread(target=follow, args=(number,)) for number in range(2)]
         for thread in threads:
             thread.start()

@@ -223,3 +223,23 @@ def test_a_shrink_that_fails_changes_nothing(path: Path, monkeypatch: pytest.Mon
     assert read(journal, end) == [b"more", b"more"]
     assert [file.name for file in path.iterdir() if file.name not in ("data.mdb", "lock.mdb")] == []
     journal.close()
+
+
+def test_a_shrink_that_can_not_open_the_file_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no address space for the map at that moment. The next write opens it."""
+
+    def no_map(self: Journal) -> None:
+        raise OSError(errno.ENOMEM, "not enough memory")
+
+    journal = large(path)
+    end = journal.end
+    monkeypatch.setattr(Journal, "_open", no_map)
+    with pytest.raises(OSError, match="not enough memory"):
+        journal.shrink()
+    with pytest.raises(OSError, match="not enough memory"):
+        journal.write(frames(end, b"more"))
+    monkeypatch.undo()
+    journal.write(frames(end, b"more"))
+    assert not journal.cut(end)
+    assert read(journal, end) == [b"more"]
+    journal.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
+from persistence import journal as journalfile
 from persistence import log as logfile
+from persistence.backlog import NOTHING
 from persistence.journal import Journal
 from persistence.log import Log
 from persistence.store import Store
@@ -207,3 +210,30 @@ def test_a_checkpoint_of_nothing_needs_no_disk(path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(Store, "write", full)
         checkpoint(log, ks)
         assert log.writable() is None
+
+
+# -- a journal with little room ------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("retain", [0, NOTHING])
+def test_a_full_journal_refuses_until_a_checkpoint_which_always_finds_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, retain: int
+) -> None:
+    """Its map is as small as under a limit of address space; a replica may want all of it."""
+    monkeypatch.setattr(journalfile, "MAP_SIZE", 4 << 20)
+    rng = random.Random(seed)
+    with opened(path, ring_bytes=256 << 10) as (log, ks, _):
+        log.retain = retain
+        for _ in range(5):
+            largest = rng.choice([300, 3000, 9000, 60_000])
+            for _ in range(60_000):
+                if log.writable() is not None:
+                    break
+                append(ks, b"a", 1, pad=rng.randrange(largest))
+                commit(log, ks)
+            assert "the journal is full until a checkpoint is done" in str(log.writable())
+            assert log.wants_checkpoint()
+            checkpoint(log, ks)
+            assert log.writable() is None
+        digest = ks.digest()
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest
