@@ -43,12 +43,25 @@ def server_option(command: Any) -> Any:
     )(command)
 
 
+def later_options(command: Any) -> Any:
+    """--delay and --at, of what may be sent later."""
+    at = click.option("--at", metavar="TIME", help="Send at a time with its zone: 2026-11-24T08:00+01:00.")(command)
+    return click.option("--delay", type=float, metavar="SECONDS", help="Send so much later.")(at)
+
+
+def _time(text: str | None) -> datetime | None:
+    """The time of --at."""
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
 @click.command()
 @click.argument("topic", type=Declaration[Topic[Any]](Topic, "shop.topics:orders"))
 @click.argument("record", metavar="JSON")
 @server_option
-@click.option("--delay", type=float, metavar="SECONDS", help="Send it so much later.")
-@click.option("--at", metavar="TIME", help="Send it at a time with its zone: 2026-11-24T08:00+01:00.")
+@later_options
 def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, at: str | None) -> None:
     """Send one record, given as a JSON object, to TOPIC: module:name of a Topic in Python.
 
@@ -61,11 +74,10 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
     """
     try:
         made = from_json(topic, record)
-        when = None if at is None else datetime.fromisoformat(at)
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from None
     with _sending(topic, url) as sender:
-        click.echo(sender.send(made, delay=delay, at=when))
+        click.echo(sender.send(made, delay=delay, at=_time(at)))
 
 
 @click.command()
@@ -76,9 +88,10 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
 @click.option("--delimiter", default=",", show_default=True, help="Separates the values of a CSV file.")
 @click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
 @click.option("--producer", metavar="NAME", help="Send each row once, even if the command is run again.")
+@later_options
 def sendmany(
     topic: Topic[Any], file: io.BufferedReader, url: str | None, form: str | None, delimiter: str, on_error: str,
-    producer: str | None,
+    producer: str | None, delay: float | None, at: str | None,
 ) -> None:  # fmt: skip
     """Send the rows of FILE (- is standard input) to TOPIC: module:name of a Topic in Python.
 
@@ -90,7 +103,13 @@ def sendmany(
     With --producer, rows are sent in batches that count once. If the command was
     interrupted, run it again with the same file and the same name: what is there
     is skipped. A name belongs to one file.
+
+    With --delay or --at, the records wait on the server until then, as with "tidelog send". --delay counts from when
+    the server takes a row.
     """
+    if producer and (delay is not None or at is not None):
+        raise click.UsageError("--producer is for records that are sent at once: leave --delay and --at out")
+    when = _time(at)
     records = _records(topic, file, form or guess_format(getattr(file, "name", "-"), file), delimiter, on_error)
     with _sending(topic, url) as sender, Progress(_size(file)) as progress, closing(records):
         batches = sender.producer(producer) if producer else None
@@ -99,7 +118,7 @@ def sendmany(
             while batch := list(islice(records, BATCH)):
                 number += 1
                 if batches is None:
-                    sent += sender.send_many(batch)
+                    sent += sender.send_many(batch, delay=delay, at=when)
                 else:
                     published = batches.send_many(batch, number)
                     sent += published.entries

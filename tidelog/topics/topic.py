@@ -230,18 +230,23 @@ class Topic(Generic[R]):
         all the same (``producer`` sends exactly once).
         """
         lane = self.lane
-        due = None if delay is None and at is None else delayed.due_text(self.name, delay, at)
+        due = delayed.due_text(self.name, delay, at)
         async with lane.turn:  # a comparison of the facts must not let later calls pass
             await self.ready()
             sending = lane.start(self.sending(record, due))
         return await sending
 
-    async def send_many(self, records: Iterable[R] | AsyncIterable[R]) -> int:
-        """Append any number of records by many in one command; returns how many. Errors as for ``send``.
+    async def send_many(
+        self, records: Iterable[R] | AsyncIterable[R], *, delay: timedelta | float | None = None,
+        at: datetime | None = None,
+    ) -> int:  # fmt: skip
+        """Append any number of records by many in one command; returns how many. Errors as for ``send``, and ``delay``
+        and ``at``, which are the same for all of them.
 
         They leave in windows of up to 8192 records or 8 MB: for records that come slowly, ``send`` is right. After an
         error, records before and after the one that could not be sent may be there.
         """
+        due = delayed.due_text(self.name, delay, at)
         sent = 0
         left = aiter(records) if isinstance(records, AsyncIterable) else iter(records)
         under_way: asyncio.Task[int] | None = None  # the window before: the server appends it while this one is made
@@ -259,7 +264,7 @@ class Topic(Generic[R]):
                 if self.sender() is not sender:  # the topic has grown since the first of them
                     sender = self.sender()
                     gather = sender.gathered(gather.records)
-                under_way = asyncio.create_task(self.lane.run(sender.send_window(gather.runs, gather.rows)))
+                under_way = asyncio.create_task(self.lane.run(self.sending_window(gather, due)))
         except BaseException as error:
             if under_way is not None and isinstance(error, asyncio.CancelledError):
                 under_way.cancel()
@@ -284,6 +289,12 @@ class Topic(Generic[R]):
     def sending(self, record: R, due: bytes | None) -> Steps[StreamId]:
         """The steps of ``send``; ``due`` as made by ``delayed.due_text``. Only after ``agree``."""
         return self.sender().send(record) if due is None else delayed.send(self.sender(), record, due)
+
+    def sending_window(self, gather: Gather, due: bytes | None) -> Steps[int]:
+        """As ``sending``, for the records that the topic's sender has gathered; returns how many."""
+        if due is None:
+            return self.sender().send_window(gather.runs, gather.rows)
+        return delayed.send_window(self.sender(), gather.records, due)
 
     def sender(self) -> Sender:
         """What makes the calls. Only after ``agree``."""
@@ -328,12 +339,15 @@ class SyncTopic(Generic[R]):
         self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
     ) -> StreamId:  # fmt: skip
         """See ``Topic.send``."""
-        due = None if delay is None and at is None else delayed.due_text(self.topic.name, delay, at)
+        due = delayed.due_text(self.topic.name, delay, at)
         self.ready()
         return steps.run(self.topic.client, self.topic.sending(record, due))
 
-    def send_many(self, records: Iterable[R]) -> int:
+    def send_many(
+        self, records: Iterable[R], *, delay: timedelta | float | None = None, at: datetime | None = None
+    ) -> int:  # fmt: skip
         """See ``Topic.send_many``."""
+        due = delayed.due_text(self.topic.name, delay, at)
         sent, left = 0, iter(records)
         self.ready()
         with ThreadPoolExecutor(1, f"send to {self.topic.name}") as pool:
@@ -349,7 +363,7 @@ class SyncTopic(Generic[R]):
                 if self.topic.sender() is not sender:  # the topic has grown since the first of them
                     sender = self.topic.sender()
                     gather = sender.gathered(gather.records)
-                window = sender.send_window(gather.runs, gather.rows)
+                window = self.topic.sending_window(gather, due)
                 if gather.wanted():  # it is the last one
                     return sent + steps.run(self.topic.client, window)
                 under_way = pool.submit(steps.run, self.topic.client, window)

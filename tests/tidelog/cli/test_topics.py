@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
-from tidelog.topics import Topic, admin
+from tidelog.topics import Topic, admin, delayed
 
 Run = Callable[..., Result]
 SHOP = '''
@@ -115,6 +115,30 @@ def test_send_later(run: Run, client: Client) -> None:
     assert admin.waiting(client, "orders") == 2
 
 
+@pytest.mark.parametrize("options", [["--delay", "3600"], ["--at", "2040-01-01T08:00+01:00"]])
+def test_sendmany_later(run: Run, client: Client, options: list[str]) -> None:
+    rows = [{"id": n, "item": f"tea {n}"} | ({"price": n / 2} if n % 2 else {}) for n in range(12_000)]
+    text = "\n".join(map(json.dumps, rows))
+    output = run("sendmany", "shop:orders", "-", "--format", "jsonl", *options, text=text).output
+    assert output.startswith("12,000 records in ")
+    assert lengths(client, "orders", 4) == [0] * 4
+    found = [waiting for waiting in map(delayed.read, client.trange("orders:delayed")) if waiting is not None]
+    assert [waiting.key for waiting in found] == [b"%d" % n for n in range(12_000)]
+    assert [waiting.flat[4:] for waiting in found[:3]] == [(), (b"price", b"0.5"), ()]
+    due = {waiting.due - (waiting.id.ms if "--delay" in options else 0) for waiting in found}
+    assert due == {3_600_000 if "--delay" in options else 2_209_014_000_000}
+
+
+def test_a_producer_has_no_delay(run: Run, client: Client) -> None:
+    text = '{"id": 7, "item": "tea"}'
+    options = ["--format", "jsonl", "--producer", "import", "--delay", "1"]
+    assert "--producer is for records that are sent at once" in run(
+        "sendmany", "shop:orders", "-", *options, ok=False, text=text
+    ).output
+    assert client.redis.exists("orders:delayed") == 0
+
+
+@pytest.mark.parametrize("command", ["send", "sendmany"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -125,8 +149,12 @@ def test_send_later(run: Run, client: Client) -> None:
         (["--delay", "nan"], "delay is from 0 seconds"),
     ],
 )
-def test_a_time_that_makes_no_sense(run: Run, client: Client, options: list[str], message: str) -> None:
-    assert message in run("send", "shop:orders", '{"id": 7, "item": "tea"}', *options, ok=False).output
+def test_a_time_that_makes_no_sense(
+    run: Run, client: Client, command: str, options: list[str], message: str
+) -> None:  # fmt: skip
+    record = '{"id": 7, "item": "tea"}'
+    what = [record] if command == "send" else ["-", "--format", "jsonl"]
+    assert message in run(command, "shop:orders", *what, *options, ok=False, text=record).output
     assert client.redis.exists("orders:delayed") == 0
 
 

@@ -153,6 +153,9 @@ class TestSending:
             topic.sync.send(Order(7))
         with pytest.raises(TopicFullError, match=f"partition {at} holds 2"):
             topic.sync.send(Order(7), delay=1)
+        with pytest.raises(TopicFullError, match=f"partition {at} holds 2"):
+            topic.sync.send_many([Order(8), Order(7)], delay=1)
+        assert client.tlen(STREAM) == 0
         client.ttrim(f"orders:{at}", count=0)
         topic.sync.send(Order(7), delay=1)
         assert client.tlen(STREAM) == 1
@@ -161,12 +164,16 @@ class TestSending:
         async def send() -> StreamId:
             topic = orders(tidelog_server)
             try:
+                assert await topic.send_many([Order(8), Order(9)], delay=5) == 2
                 return await topic.send(Order(7), delay=0)
             finally:
                 await topic.close()
 
         sent = asyncio.run(send())
-        assert [entry.id for entry in client.trange(STREAM)] == [sent]
+        *many, one = client.trange(STREAM)
+        assert one.id == sent
+        assert [entry.get(b"id") for entry in many] == [b"8", b"9"]
+        assert {entry.get(b"delayed:due") for entry in many} == {b"+5000"}
 
     @pytest.mark.parametrize("name", ["topic", "topic:orders", "app", "app:shop:owner:bill"])
     def test_names_whose_streams_would_be_other_things(self, name: str) -> None:
