@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.sentinel import Sentinel
 
-from tests.replication.cluster import connect, new_port, wait_until
+from tests.replication.cluster import Node, cluster, connect, in_sync, new_port, wait_until
 
 SERVICE = "tide"
 
@@ -116,3 +116,15 @@ def sentinels(directory: Path, leader_port: int, count: int, more: str = "") -> 
         yield watch
     finally:
         watch.close()
+
+
+@contextlib.contextmanager
+def watched_pair(directory: Path) -> Iterator[tuple[Watch, Node, Node]]:
+    """A Sentinel, and the leader and the replica that it watches, in sync."""
+    with cluster() as servers:
+        leader = servers.node(file=True)
+        replica = servers.node(of=leader.port, file=True)
+        wait_until(lambda: in_sync(leader, replica), "a first sync")
+        with sentinels(directory, leader.port, 1) as watch:
+            watch.wait_until_they_know(replicas=1)
+            yield watch, leader, replica

@@ -172,6 +172,11 @@ def plain(*args: Any) -> Call[Any]:
     return Call(args, _as_it_is)
 
 
+def watching(keys: Sequence[str]) -> list[Call[Any]]:
+    """Watch keys from here on, and read them; nothing without keys."""
+    return [plain("WATCH", *keys), plain("MGET", *keys)] if keys else []
+
+
 def queued(call: Call[Any]) -> Call[Any]:
     """A call inside MULTI, whose reply is that it was queued."""
     return Call(call.args, _as_it_is, packed=call.packed)

@@ -29,7 +29,7 @@ from tidelog.client.steps import good
 from tidelog.leases import Claim
 from tidelog.workers import logs
 from tidelog.workers.buffers import Buffer, Row
-from tidelog.workers.channel import Channel, LostError, plain, queued
+from tidelog.workers.channel import Channel, LostError, plain, queued, watching
 from tidelog.workers.link import Line, Link
 
 log = logs.get(__name__)
@@ -136,7 +136,7 @@ class Fetcher:
         keys = list(self._watched)
         if not keys or not made:  # nobody owns them
             return await channel.send(made)
-        *_, done, _, values = await channel.send([plain("MULTI"), *map(queued, made), plain("EXEC"), *_watching(keys)])
+        *_, done, _, values = await channel.send([plain("MULTI"), *map(queued, made), plain("EXEC"), *watching(keys)])
         self._compare(keys, values)
         return [done] * len(made) if isinstance(done, Exception) else done
 
@@ -149,7 +149,7 @@ class Fetcher:
         new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
         self._watched = claims
         if new:
-            _, values = await channel.send(_watching(new))
+            _, values = await channel.send(watching(new))
             self._compare(new, values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
@@ -247,10 +247,6 @@ class Fetcher:
 
     async def _opened(self, channel: Channel) -> None:
         (self._client_id,) = await channel.send([plain("CLIENT", "ID")])
-
-
-def _watching(keys: list[str]) -> list[Call[Any]]:
-    return [plain("WATCH", *keys), plain("MGET", *keys)]
 
 
 def _rows(reply: Any) -> list[Row | None]:

@@ -29,7 +29,7 @@ from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.leases.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender
 from tidelog.workers import logs
-from tidelog.workers.channel import Channel, LostError, plain, queued
+from tidelog.workers.channel import Channel, LostError, plain, queued, watching
 from tidelog.workers.link import Line, Link
 from tidelog.workers.outputs import Output
 from tidelog.workers.partition import Partition, StoppedError
@@ -123,7 +123,7 @@ class Committer:
                 return
             watched = list(self._watched)
             changes, senders = self._changes(batch)
-            made = [plain("MULTI"), *changes, plain("EXEC"), *_watching(watched)]
+            made = [plain("MULTI"), *changes, plain("EXEC"), *watching(watched)]
             try:
                 replies = await channel.send(made)
             except LostError:
@@ -233,7 +233,7 @@ class Committer:
         }
         if wanted:
             self._watched.update(wanted)
-            _, values = good(await channel.send(_watching(list(wanted))))
+            _, values = good(await channel.send(watching(list(wanted))))
             self._compare(list(wanted), values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
@@ -291,7 +291,3 @@ def _fitting(queue: list[_Commit]) -> int:
         if size > MOST and count:
             return count
     return min(len(queue), AT_ONCE)
-
-
-def _watching(keys: list[str]) -> list[Call[Any]]:
-    return [plain("WATCH", *keys), plain("MGET", *keys)] if keys else []

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.replication.cluster import Node, cluster, in_sync, wait_until
-from tests.replication.sentinels import SERVICE, Watch, sentinels
+from tests.replication.cluster import Node
+from tests.replication.sentinels import SERVICE, Watch, watched_pair
 from tidelog import Published
 from tidelog.client import calls
 from tidelog.client.access import Access
@@ -21,13 +21,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watch, Node, Node]]:
-    with cluster() as servers:
-        leader = servers.node(file=True)
-        replica = servers.node(of=leader.port, file=True)
-        wait_until(lambda: in_sync(leader, replica), "a first sync")
-        with sentinels(tmp_path_factory.mktemp("sentinel"), leader.port, 1) as watch:
-            watch.wait_until_they_know(replicas=1)
-            yield watch, leader, replica
+    with watched_pair(tmp_path_factory.mktemp("sentinel")) as found:
+        yield found
 
 
 def access_by(*ports: int, service: str = SERVICE, retries: int = 0) -> Access:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.tidelog.workers.workerkit import Order, until, working
-from tidelog.client import calls
+from tidelog.client import Client, calls
 from tidelog.client.access import Access
 from tidelog.client.steps import run
 from tidelog.leases import Claim, Lease
 from tidelog.leases.claims import take
 from tidelog.testing import Server
+from tidelog.topics import Topic
 from tidelog.workers import App
 from tidelog.workers.channel import Channel, plain
 from tidelog.workers.executor import Executor
@@ -23,67 +26,59 @@ from tidelog.workers.link import Link
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_is_read_once_the_lease_is_over_though_nobody_has_noticed(tidelog_server: Server) -> None:
-    """As in a process that goes on after a pause: the first thing that it sees is the reply of its TWAIT. What it read
-    then would be missing at the partition's new owner, who would go on with what comes after it.
-    """
-    app = App("shop", tidelog_server.url)
-    orders = app.topic("orders", Order, partitions=1)
+@asynccontextmanager
+async def waiting(server: Server, partitions: int) -> AsyncIterator[tuple[Executor, Topic[Order], Client, list[Claim]]]:
+    """A processor without its worker, which owns all partitions, and waits for what comes into them."""
+    app = App("shop", server.url)
+    orders = app.topic("orders", Order, partitions=partitions)
 
     @app.each(orders)
     async def bill(_: Order) -> None: ...
 
-    async def told() -> None:
-        client = tidelog_server.client()
+    with server.client() as client:
         orders.use(sync=client)
         orders.sync.ready()
         lease = Lease("app:shop:lease:w", "w", 600.0, "app:shop:epoch")
         run(client, lease.acquire())
-        executor = Executor(app.processors["bill"], Link(Access((tidelog_server.url,)), "w"), lease, 1.0)
+        taken = run(client, take(lease, [(f"app:shop:owner:bill:{at}", at) for at in range(partitions)]))
+        executor = Executor(app.processors["bill"], Link(Access((server.url,)), "w"), lease, 1.0)
         await executor.start()
-        executor.begin(Claim("", 0, lease.tenure, 1, b""))
+        for claim in taken.claims:
+            executor.begin(claim)
         await until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
-        lease.tenure.until = -math.inf
-        orders.sync.send_many([Order(1), Order(2)])
-        await until(lambda: executor._fetcher._hot or executor.stats.fetched)
-        for _ in range(50):  # on the connection that TREAD would have left on
-            await executor._reads.ask(plain("PING"))
-        (group,) = client.tgroup_list("orders:0")
-        assert (group.pending, group.offset.ms) == (0, 0)
+        yield executor, orders, client, taken.claims
         await executor.stop()
-        client.close()
+
+
+def test_nothing_is_read_once_the_lease_is_over_though_nobody_has_noticed(tidelog_server: Server) -> None:
+    """As in a process that goes on after a pause: the first thing that it sees is the reply of its TWAIT. What it read
+    then would be missing at the partition's new owner, who would go on with what comes after it.
+    """
+
+    async def told() -> None:
+        async with waiting(tidelog_server, 1) as (executor, orders, client, (claim,)):
+            claim.tenure.until = -math.inf
+            orders.sync.send_many([Order(1), Order(2)])
+            await until(lambda: executor._fetcher._hot or executor.stats.fetched)
+            for _ in range(50):  # on the connection that TREAD would have left on
+                await executor._reads.ask(plain("PING"))
+            (group,) = client.tgroup_list("orders:0")
+            assert (group.pending, group.offset.ms) == (0, 0)
 
     asyncio.run(told())
 
 
 def test_nothing_is_read_when_another_has_the_claim_though_the_lease_seems_to_last(tidelog_server: Server) -> None:
     """As in a process that was paused after it had looked, and before its TREAD had left."""
-    app = App("shop", tidelog_server.url)
-    orders = app.topic("orders", Order, partitions=2)
-
-    @app.each(orders)
-    async def bill(_: Order) -> None: ...
 
     async def told() -> None:
-        client = tidelog_server.client()
-        orders.use(sync=client)
-        orders.sync.ready()
-        lease = Lease("app:shop:lease:w", "w", 600.0, "app:shop:epoch")
-        run(client, lease.acquire())
-        taken = run(client, take(lease, [(f"app:shop:owner:bill:{at}", at) for at in range(2)]))
-        executor = Executor(app.processors["bill"], Link(Access((tidelog_server.url,)), "w"), lease, 1.0)
-        await executor.start()
-        for claim in taken.claims:
-            executor.begin(claim)
-        await until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
-        client.redis.set("app:shop:owner:bill:0", "app:shop:lease:x|x:98|99")
-        orders.sync.send_many(Order(at, str(at)) for at in range(20))
-        await until(lambda: 0 not in executor.partitions)
-        await until(lambda: executor.stats.finished == client.tlen("orders:1"))  # the other one is read on
-        (group,) = client.tgroup_list("orders:0")
-        assert (group.pending, group.offset.ms) == (0, 0)
-        await executor.stop()
-        client.close()
+        async with waiting(tidelog_server, 2) as (executor, orders, client, (claim, _)):
+            client.redis.set(claim.key, "app:shop:lease:x|x:98|99")
+            orders.sync.send_many(Order(at, str(at)) for at in range(20))
+            await until(lambda: 0 not in executor.partitions)
+            await until(lambda: executor.stats.finished == client.tlen("orders:1"))  # the other one is read on
+            (group,) = client.tgroup_list("orders:0")
+            assert (group.pending, group.offset.ms) == (0, 0)
 
     asyncio.run(told())
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.replication.cluster import Node, cluster, in_sync, wait_until
-from tests.replication.sentinels import SERVICE, Watch, sentinels
+from tests.replication.cluster import Node, in_sync
+from tests.replication.sentinels import SERVICE, Watch, watched_pair
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.client.access import Access
 from tidelog.workers import App, Event
@@ -17,14 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Watch, Node, Node]]:
-    with cluster() as servers:
-        leader = servers.node(file=True)
-        replica = servers.node(of=leader.port, file=True)
-        wait_until(lambda: in_sync(leader, replica), "a first sync")
-        with sentinels(tmp_path_factory.mktemp("sentinel"), leader.port, 1) as watch:
-            watch.wait_until_they_know(replicas=1)
-            yield watch, leader, replica
+def made(tmp_path: Path) -> Iterator[tuple[Watch, Node, Node]]:
+    with watched_pair(tmp_path) as found:
+        yield found
 
 
 def test_a_failover_loses_no_event(made: tuple[Watch, Node, Node]) -> None:
