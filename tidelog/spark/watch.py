@@ -10,6 +10,7 @@ Rule 1: a watch only saves questions. Whatever goes wrong with it, ``quiet`` is 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -24,6 +25,7 @@ from tidelog.client.wire import PASSING, ReplyError, Wire
 
 WAIT_MS: Final = 5_000  # after so long the caller asks again: a deleted stream, for one, is no news to TWAIT
 GRACE_MS: Final = 1_000  # for the reply to that to arrive
+REFUSED: Final = 60.0  # seconds until a server that has refused to wait is asked to again: its users may have changed
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +40,12 @@ class Watch:
         self._servers = Servers(access, name)
         self._wire: Wire | None = None  # while the server waits for us
         self._until = 0.0  # monotonic seconds
-        self._refused = False
+        self._refused_until = -math.inf  # monotonic seconds
 
     def begin(self, lasts: Mapping[str, StreamId]) -> None:
         """Let the server wait for entries after these IDs, the last that are known. The wait before this one ends."""
         self.end()
-        if self._refused or not lasts:
+        if not lasts or time.monotonic() < self._refused_until:
             return
         try:
             wire = self._servers.leader()
@@ -87,5 +89,7 @@ class Watch:
     def _refuse(self, error: ReplyError) -> None:
         """The server does not take TWAIT: from this user, with so many keys, for what is no stream."""
         if error.code not in PASSING:
-            self._refused = True
-            log.info("the server refuses TWAIT, so it is asked for new entries all the time: %s", error)
+            self._refused_until = time.monotonic() + REFUSED
+            log.info(
+                "the server refuses TWAIT, so it is asked for new entries all the time for %g s: %s", REFUSED, error
+            )

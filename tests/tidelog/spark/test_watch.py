@@ -35,8 +35,9 @@ def make(tidelog_server: Server) -> Iterator[Callable[..., Offsets]]:
         offsets.close()
 
 
-def calls_of(client: Client, command: str) -> int:
-    found = re.search(rf"cmdstat_{command}:calls=(\d+)", str(client.redis.execute_command("INFO", "commandstats")))
+def calls_of(client: Client, command: str, which: str = "calls") -> int:
+    stats = str(client.redis.info("commandstats").get(f"cmdstat_{command}", ""))
+    found = re.search(rf"'{which}': (\d+)", stats)
     return int(found[1]) if found else 0
 
 
@@ -96,13 +97,23 @@ def test_new_keys_of_a_pattern_are_noticed(make: Callable[..., Offsets], client:
     until(lambda: offsets.lasts().get("s9") == last)
 
 
-def test_a_user_that_may_not_wait_asks(make: Callable[..., Offsets], client: Client, tidelog_server: Server) -> None:
+def test_a_user_that_may_not_wait_asks_until_it_may(
+    make: Callable[..., Offsets], client: Client, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client.redis.execute_command("ACL", "SETUSER", "al", "on", ">pw", "~*", "+@all", "-twait")
     offsets = make(url=tidelog_server.url.replace("://", "://al:pw@"))
-    until(lambda: offsets.lasts() and offsets._watch._refused)
+    until(lambda: offsets.lasts() and calls_of(client, "twait", "rejected_calls") == 1)
     last = client.tappend("s0", {"n": 1})
     until(lambda: offsets.lasts()["s0"] == last)
     assert client.redis.info("clients")["blocked_clients"] == 0
+    for _ in range(100):
+        offsets.lasts()
+    assert calls_of(client, "twait", "rejected_calls") == 1
+    client.redis.execute_command("ACL", "SETUSER", "al", "+twait")
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + watch.REFUSED)
+    until_quiet(offsets)
+    until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
 
 
 def test_a_string_among_the_streams_is_an_error(make: Callable[..., Offsets], client: Client) -> None:
