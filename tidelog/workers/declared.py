@@ -33,7 +33,7 @@ from tidelog.workers.deadlines import Deadlines
 from tidelog.workers.errors import AppError, EarlyReturnError
 from tidelog.workers.events import Event, Events, Take
 from tidelog.workers.feeds import Layered, Timed
-from tidelog.workers.middleware import CallNext, Middleware, checked, onion
+from tidelog.workers.middleware import CallNext, Middleware, checked, once, onion
 from tidelog.workers.policy import DeadLetter, Park, Pause, Policy, is_number
 from tidelog.workers.signature import Kind, Wants, check_takes, name_of, wants
 
@@ -123,7 +123,10 @@ class Declared:
 
         Raises what comes out of them: that goes to the policy. TimeoutError names the processor.
         """
-        await self._layers(events)
+        if self.transactional and self.middleware:
+            await onion(self.middleware, once(f"processor {self.name!r}", self._core))(events)
+        else:
+            await self._layers(events)
 
     async def invoke_events(self, events: Events[Any]) -> None:
         """Call the function of kind "events" with the events of one partition.
@@ -158,7 +161,11 @@ class Declared:
 
     @cached_property
     def _layers(self) -> CallNext:
-        return onion(self.middleware, self._each if self.kind == "each" else self._batch)
+        return onion(self.middleware, self._core)
+
+    @property
+    def _core(self) -> CallNext:
+        return self._each if self.kind == "each" else self._batch
 
     async def _each(self, events: Sequence[Event[Any]]) -> None:
         for event in events:

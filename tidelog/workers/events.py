@@ -66,6 +66,12 @@ class Sink(Protocol):
     async def send(self, event: Event[Any], topic: Topic[Any], record: Any) -> StreamId | None:
         """Send a record: in a transaction with the acknowledgement (then None), or at once."""
 
+    def kept(self, event: Event[Any]) -> int:
+        """How many records the event has sent that wait for the acknowledgement."""
+
+    def keep(self, event: Event[Any], count: int) -> None:
+        """Of these, throw away all but the first ``count``."""
+
     async def run(self, call: Call[T]) -> T:
         """Send a call to the server; for middleware that keeps something there."""
 

@@ -84,6 +84,14 @@ class ProcessorSink:
         self._outputs.setdefault(raw_id(event), []).append(made)
         return None
 
+    def kept(self, event: Event[Any]) -> int:
+        """How many records the event has sent that are to be committed with it."""
+        return len(self._outputs.get(raw_id(event), ()))
+
+    def keep(self, event: Event[Any], count: int) -> None:
+        """Of these, throw away all but the first ``count``."""
+        del self._outputs.get(raw_id(event), [])[count:]
+
     async def run(self, call: Call[T]) -> T:
         """Send a call to the server."""
         (result,) = await self._line.ask(call)

@@ -50,6 +50,12 @@ class MemorySink:
         self.notes.append(("send", event.id, topic.name, record))
         return None
 
+    def kept(self, event: Event[Any]) -> int:
+        return 0
+
+    def keep(self, event: Event[Any], count: int) -> None:
+        self.notes.append(("keep", event.id, count))
+
     async def run(self, call: Call[T]) -> T:
         assert self.client is not None
         return await self.client.run(call)

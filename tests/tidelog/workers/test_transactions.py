@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.tidelog.workers.workerkit import Order, pending, until, working
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic
-from tidelog.workers import App, DeadLetter, Event, Events, Retry, Take
+from tidelog.workers import App, AppError, CallNext, DeadLetter, Event, Events, Retry, Take
 
 
 @pytest.fixture
@@ -79,6 +80,90 @@ def test_what_a_failed_attempt_has_sent_is_thrown_away(app: App, tidelog_server:
         for key in range(7):
             mine = [number for name, number in sent(client) if name == f"k{key}" and number < 1000]
             assert mine == sorted(mine)
+
+
+def test_middleware_that_passes_an_event_on_twice_is_refused(app: App, tidelog_server: Server) -> None:
+    orders, out = topics(app)
+    errors: list[str] = []
+
+    async def twice(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        await call_next(events)
+        if events[0].record.id % 2:
+            try:
+                await call_next(events)
+            except AppError as error:
+                errors.append(str(error))
+                raise
+
+    @app.each(orders, transactional=True, middleware=[twice], on_error=[DeadLetter()])
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+
+    async def main() -> None:
+        await orders.send_many(Order(number, f"k{number}") for number in range(10))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 10)
+            assert worker.stats["bill"].deadlettered == 5
+
+    asyncio.run(main())
+    with tidelog_server.client() as client:
+        assert sorted(number for _, number in sent(client)) == [0, 2, 4, 6, 8]
+    (told,) = set(errors)
+    assert told.startswith("processor 'bill': middleware has passed the same event on twice")
+
+
+@pytest.mark.parametrize("ordering", ["partition", "key"])
+def test_middleware_may_try_again_what_failed(app: App, tidelog_server: Server, ordering: Any) -> None:
+    """What the middleware itself has sent before stays; what the failed call has sent does not."""
+    orders, out = topics(app)
+    failed: set[int] = set()
+
+    async def again(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        (event,) = events
+        await event.send(out, Order(event.record.id + 1000, event.record.key))
+        try:
+            await call_next(events)
+        except RuntimeError:
+            await call_next(events)
+
+    @app.each(orders, transactional=True, middleware=[again], ordering=ordering)
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+        if event.record.id not in failed:
+            failed.add(event.record.id)
+            raise RuntimeError
+
+    async def main() -> None:
+        await orders.send_many(Order(number, f"k{number}") for number in range(10))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 10)
+            assert worker.stats["bill"].failed == 0
+
+    asyncio.run(main())
+    with tidelog_server.client() as client:
+        assert sorted(number for _, number in sent(client)) == [*range(10), *range(1000, 1010)]
+
+
+def test_middleware_may_pass_a_batch_on_in_parts(app: App, tidelog_server: Server) -> None:
+    orders, out = topics(app)
+
+    async def one_by_one(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        for event in events:
+            await call_next([event])
+
+    @app.batch(orders, take=Take(5, within=0.01), transactional=True, middleware=[one_by_one])
+    async def bill(events: list[Event[Order]]) -> None:
+        (event,) = events
+        await event.send(out, event.record)
+
+    async def main() -> None:
+        await orders.send_many(Order(number, f"k{number}") for number in range(10))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 10)
+
+    asyncio.run(main())
+    with tidelog_server.client() as client:
+        assert sorted(number for _, number in sent(client)) == list(range(10))
 
 
 def test_nothing_happens_once_another_has_the_claim(app: App, tidelog_server: Server) -> None:
