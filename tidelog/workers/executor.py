@@ -28,6 +28,7 @@ from tidelog.leases import Claim, Lease
 from tidelog.leases.claims import check
 from tidelog.workers import logs, marks
 from tidelog.workers.acks import Acks
+from tidelog.workers.beginning import begin_newest
 from tidelog.workers.buffers import Buffer
 from tidelog.workers.channel import Channel, LostError
 from tidelog.workers.consumer import BatchConsumer, Consumer, EachConsumer
@@ -83,6 +84,8 @@ class Executor:
         while True:
             try:
                 self._paused = set(await self._small_run(marks.read(self._paused_key)))
+                if self.declared.start == "newest":
+                    await self._small_run(begin_newest(self.declared))
             except LostError:
                 continue
             break

@@ -13,6 +13,7 @@ from tests.tidelog.workers.workerkit import Order, pending, until, working
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic
+from tidelog.topics.admin import grow
 from tidelog.workers import App, Event, Events, Take
 
 
@@ -118,6 +119,38 @@ def test_newest_skips_what_was_there(app: App) -> None:
 
     asyncio.run(main())
     assert seen == [2]
+
+
+@pytest.mark.parametrize("ordering", ["partition", "none"])
+def test_newest_skips_nothing_of_partitions_that_are_new(tidelog_server: Server, ordering: Any) -> None:
+    """Only what there was when the processor began is old, not what came into a partition before a worker saw it."""
+    seen: list[int] = []
+
+    async def run(records: range, expected: int) -> None:
+        app = App("shop", tidelog_server.url, lease=20.0, grace=20.0)
+        topic = app.topic("orders", Order, partition_by="id")
+
+        @app.each(topic, start="newest", ordering=ordering)
+        async def bill(order: Order) -> None:
+            seen.append(order.id)
+
+        await topic.send_many(Order(number) for number in records)
+        async with working(app) as worker:
+            partitions = worker.executors["bill"].partitions
+            await until(lambda: len(partitions) == topic.partitions)
+            await until(lambda: all(each.buffer.open for each in partitions.values()))
+            await topic.send(Order(1000))
+            await until(lambda: len(seen) == expected)
+
+    with tidelog_server.client() as client:
+        before: Topic[Order] = Topic("orders", Order, partition_by="id", partitions=2)
+        before.use(sync=client)
+        before.sync.ready()
+        asyncio.run(run(range(10), 1))
+        assert seen == [1000]
+        grow(client, "orders", 4)
+        asyncio.run(run(range(10, 30), 22))
+        assert sorted(seen) == [*range(10, 30), 1000, 1000]
 
 
 def test_keys_are_worked_on_at_the_same_time_and_each_key_alone(app: App) -> None:
