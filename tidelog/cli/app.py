@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.connect import reported
+from tidelog.cli.connect import connected, reported, url_option
+from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration
 from tidelog.cli.report import table
 from tidelog.cli.status import print_status, to_json
@@ -23,7 +24,8 @@ from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.steps import Steps, drive
 from tidelog.client.wire import ReplyError
 from tidelog.topics import TopicError
-from tidelog.workers import App, AppError, steering
+from tidelog.workers import App, AppError, deletion, steering
+from tidelog.workers.deletion import Found
 from tidelog.workers.members import MembersError
 from tidelog.workers.status import AppStatus, look
 
@@ -43,9 +45,11 @@ def app_commands() -> None:
       tidelog app resume shop:app bill
       tidelog app pause shop:app bill --key ann     one customer only
       tidelog app reset shop:app bill --to 0        everything once more
+      tidelog app delete shop                       forget all of it
 
     APP is module:name of an App in Python. The current folder is looked in first.
-    The server is the one that the app names, or that of --url.
+    The server is the one that the app names, or that of --url. delete takes the
+    name that the App has, and needs no program.
     """
 
 
@@ -176,6 +180,50 @@ def resume(app: App, processor: str, partition: int | None, key: str | None, url
             click.echo(f"{processor}: {each} resumed")
         if not found:
             raise click.ClickException(f"{processor}: nothing of that is held back. tidelog app status shows what is")
+
+
+@app_commands.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@url_option
+def delete(name: str, dry_run: bool, yes: bool, url: str) -> None:
+    """Remove what the app NAME has remembered on the server.
+
+    That is how far its processors are, who took part, what is held back, and when timers ran.
+
+    NAME is the app's own name, such as shop: its program need not be there any more. Topics, their entries and dead
+    letters stay. If a program with this name runs again, it begins anew. The counter app:NAME:epoch stays, too, so that
+    epochs go on.
+
+    While workers run the app this is refused.
+    """
+    with connected(url) as client:
+        try:
+            found = deletion.look(client, name)
+            if not (found.keys or found.seen or found.groups):
+                raise click.ClickException(f"the server knows nothing of an app {name!r}")
+            _list(found)
+            if dry_run:
+                return
+            if not yes:
+                click.confirm(f"Delete this of {name}?", abort=True)
+            gone = deletion.delete(client, name)
+        except AppError as error:
+            raise click.ClickException(str(error)) from None
+    click.echo(f"{len(gone.keys) + len(gone.seen):,} keys and {len(gone.groups):,} groups deleted")
+
+
+def _list(found: Found) -> None:
+    for key in found.keys:
+        click.echo(f"key    {printable(key)}")
+    if found.seen:
+        click.echo(f"keys   {len(found.seen):,} of deduplicate")
+    for group in found.groups:
+        pending = f", {group.pending:,} pending" if group.pending else ""
+        click.echo(f"group  {printable(group.name)} on {group.topic}:{group.partition}{pending}")
+    if found.alive:
+        click.echo(f"-- workers live: {', '.join(map(printable, found.alive))}", err=True)
 
 
 # -- asking --------------------------------------------------------------------------------------------------

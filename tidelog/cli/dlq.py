@@ -232,7 +232,7 @@ def _facts(entry: Entry, letter: Letter | None) -> dict[str, Any]:
 
 def _shown(text: str) -> str:
     """Text with what a terminal can't show escaped; line ends stay."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return "\n".join(map(lines.printable, text.split("\n")))
 
 
 def _time(letter: Letter) -> str:

@@ -73,3 +73,8 @@ def _word(raw: bytes) -> str:
     if text and text.isprintable() and not any(mark in text for mark in ' ="'):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def printable(text: str) -> str:
+    """With what a terminal can't show escaped, line ends too."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from tidelog.cli.lines import printable
 from tidelog.cli.report import table
 from tidelog.workers.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
@@ -19,7 +20,7 @@ NAMED: Final = 12  # partitions of a member, and parked keys, that are named
 def print_status(seen: AppStatus, before: AppStatus | None) -> None:
     """One look; with ``before``, rates since then."""
     workers = sorted({name for processor in seen.processors for name in processor.alive})
-    click.echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {_name(seen.leader or 'none')}")
+    click.echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
     letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
     if letters:
         click.echo(f"dead letters: {', '.join(letters)}; see: tidelog dlq list")
@@ -45,7 +46,7 @@ def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -
         click.echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
     for each in partitions:
         for key, mark in list(each.parked.items())[:NAMED]:
-            click.echo(f"  key {_name(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
+            click.echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
         if len(each.parked) > NAMED:
             more = len(each.parked) - NAMED
             click.echo(f"  and {more:,} more keys of partition {each.partition}; --json has them all")
@@ -60,7 +61,7 @@ def _print_members(processor: ProcessorStatus, now: int) -> None:
         listed = ", ".join(owns[:NAMED]) + (f", ... ({len(owns)})" if len(owns) > NAMED else "")
         age = _seconds(max(0, now - member.joined)) if member.joined else "-"
         lease = f"ends in {_seconds(member.lease_ms)}" if member.lease_ms else "DEAD"
-        rows.append([f"  {_name(member.worker)}", age, lease, listed or "-"])
+        rows.append([f"  {printable(member.worker)}", age, lease, listed or "-"])
     if rows:
         table(["  worker", "joined ago", "lease", "partitions"], rows)
     else:
@@ -101,13 +102,13 @@ def _owner(processor: ProcessorStatus, partition: PartitionStatus) -> str:
     if processor.ordering == "none":
         return "everyone"
     owner, assigned = partition.owner, partition.assigned
-    shown = _name(owner) if owner else "nobody"
-    return shown if assigned in (owner, None) else f"{shown} -> {_name(assigned or '')}"
+    shown = printable(owner) if owner else "nobody"
+    return shown if assigned in (owner, None) else f"{shown} -> {printable(assigned or '')}"
 
 
 def _why(mark: Mapping[str, Any], what: str = "reason") -> str:
     reason = str(mark.get(what) or "by hand")
-    return _name(reason if len(reason) <= 80 else f"{reason[:80]}...")
+    return printable(reason if len(reason) <= 80 else f"{reason[:80]}...")
 
 
 def _counted(count: int, what: str) -> str:
@@ -124,8 +125,3 @@ def _seconds(ms: int) -> str:
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.1f}/s"
-
-
-def _name(text: str) -> str:
-    """With what a terminal can't show escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -29,6 +29,7 @@ What runs it, from the process down to the bytes:
     maintenance   a duty: to evict what retention gives up
     keys          the keys on the server that workers agree by
     executor      ``Executor``: one processor in one worker: partitions come and go
+    beginning     where a processor with start="newest" begins
     consumer      takes the entries of a partition one by one, or in batches
     keyed         many at a time, one of each key; or in no order
     generators    for processors that take their events themselves
@@ -53,6 +54,7 @@ For people:
     logs          what log records say about where they come from
     status        what an app is doing, read from the server
     steering      what people do to a processor from outside: reset, hold, resume
+    deletion      what an app has on a server, and its removal
     program       ``Program``: what these need of an app
 """
 

@@ -39,3 +39,8 @@ def control(app: str) -> str:
 def timer(app: str, name: str) -> str:
     """The last run of a timer or a cron that the leader runs."""
     return f"app:{app}:timer:{name}"
+
+
+def seen(app: str, processor: str) -> str:
+    """The beginning of the keys by which a processor finds duplicates; their values follow."""
+    return f"app:{app}:seen:{processor}:" if processor else f"app:{app}:seen:"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tidelog.client import strings
 from tidelog.codecs import CodecError
 from tidelog.topics.partition import Key, canonical
-from tidelog.workers import logs
+from tidelog.workers import keys, logs
 from tidelog.workers.errors import AppError
 from tidelog.workers.events import Event
 from tidelog.workers.middleware import CallNext, Middleware
@@ -175,9 +175,9 @@ def deduplicate(field: str | Callable[[Any], Key | None], seconds: float) -> Mid
     ms = round(seconds * 1000)
 
     async def layer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
-        keys = [_seen_key(event, get(event.record)) for event in events]
+        found = [_seen_key(event, get(event.record)) for event in events]
         first: dict[bytes, Event[Any]] = {}
-        for key, event in zip(keys, events, strict=True):
+        for key, event in zip(found, events, strict=True):
             if key is not None:
                 first.setdefault(key, event)
         asked = [event.sink.run(strings.set_absent(key, _identity(event), ms)) for key, event in first.items()]
@@ -188,7 +188,7 @@ def deduplicate(field: str | Callable[[Any], Key | None], seconds: float) -> Mid
             if holder is None or holder == _identity(event)
         }
         passed = [
-            event for key, event in zip(keys, events, strict=True) if key is None or held.get(key) is event
+            event for key, event in zip(found, events, strict=True) if key is None or held.get(key) is event
         ]
         try:
             await call_next(passed)
@@ -214,7 +214,7 @@ def _seen_key(event: Event[Any], value: Any) -> bytes | None:
     if value is None:
         return None
     try:
-        return f"app:{event.app}:seen:{event.processor}:".encode() + canonical(value)
+        return keys.seen(event.app, event.processor).encode() + canonical(value)
     except TypeError:
         raise CodecError(f"deduplicate: a value is str, int, bytes or UUID, not {type(value).__name__}") from None
 

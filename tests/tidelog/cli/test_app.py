@@ -19,6 +19,7 @@ from tests.tidelog.workers.workerkit import eventually, process
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
+from tidelog.workers import AppError, deletion
 
 Run = Callable[..., Result]
 SOURCE = """
@@ -239,3 +240,59 @@ def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
     assert looks[0]["at"] < looks[2]["at"]
     assert looks[2]["processors"][0]["rates"] == {"sent": 0.0, "finished": 0.0}
     assert (watching.returncode, errors) == (0, "")
+
+
+def test_delete(run: Run, folder: Path, tidelog_server: Server, client: Client) -> None:
+    url = ["--url", tidelog_server.url]
+    assert "knows nothing of an app 'shop'" in run("delete", "shop", *url, ok=False).output
+    assert "an app can't have the name 'sh*p'" in run("delete", "sh*p", *url, ok=False).output
+    send(*((at, f"k{at}") for at in range(50)), (13, "bad"))
+    client.tread("orders:0", "0", 1, group="shop2.bill")
+    client.redis.set("app:shop2:members:bill", "{}")
+    client.redis.set("app:shop:seen:bill:7", "x", px=100_000)
+    with process(tidelog_server, folder, SOURCE) as worker:
+        eventually(lambda: unfinished(run, "bill") == unfinished(run, "look") == 0 and unfinished(run, "book") == 1)
+        before = client.redis.dbsize()
+        listed = run("delete", "shop", "--dry-run", *url).output
+        assert "is being run by 1 workers" in run("delete", "shop", "--yes", *url, ok=False).output
+        assert client.redis.dbsize() == before
+        worker.signal(signal.SIGTERM)
+        worker.wait()
+    assert "key    app:shop:members:bill\n" in listed
+    assert "keys   1 of deduplicate\n" in listed
+    assert "group  shop.look on orders:3\n" in listed
+    assert re.search(r"group  shop\.book on orders:\d, 1 pending\n", listed)
+    assert "shop2" not in listed
+    epoch = client.redis.incr("app:shop:epoch")
+    letters = client.tlen("orders.dead:0")
+    assert client.redis.exists(*(line.split()[1] for line in listed.splitlines() if line.startswith("key ")))
+    run("delete", "shop", *url, ok=False, text="n\n")
+    assert client.redis.exists("app:shop:members:bill")
+    output = run("delete", "shop", *url, text="y\n").output
+    assert re.search(r"\d+ keys and 12 groups deleted\n$", output)
+    assert set(client.redis.keys("app:*")) == {b"app:shop:epoch", b"app:shop2:members:bill"}
+    assert [group.name for at in range(4) for group in client.tgroup_list(f"orders:{at}")] == [b"shop2.bill"]
+    assert sum(client.tlen(f"orders:{at}") for at in range(4)) == 51
+    assert client.tlen("orders.dead:0") == letters == 2
+    with process(tidelog_server, folder, SOURCE):  # it begins anew
+        eventually(lambda: client.tlen("orders.dead:0") == 2 * letters)
+    assert client.redis.incr("app:shop:epoch") > epoch + 1
+
+
+def test_delete_sees_a_worker_that_joins_meanwhile(
+    folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.redis.set("app:shop:members:bill", "{}")
+    looked_at = deletion.look
+
+    def look(client: Client, app: str) -> deletion.Found:
+        found = looked_at(client, app)
+        if not found.alive:
+            client.redis.incr("app:shop:epoch")
+            client.redis.set("app:shop:lease:w", "w:1", px=10_000)
+        return found
+
+    monkeypatch.setattr(deletion, "look", look)
+    with pytest.raises(AppError, match="is being run by 1 workers"):
+        deletion.delete(client, "shop")
+    assert client.redis.exists("app:shop:members:bill")
