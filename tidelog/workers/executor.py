@@ -266,6 +266,7 @@ class Executor:
         await buffer.quiet.wait()
         await partition.acks.flush()
         await self._committer.flushed(partition)
+        await self._failures.settled(partition)
         while buffer.held and partition.held:
             ids = sorted(buffer.held, key=_order)
             try:

@@ -60,7 +60,7 @@ class Failures:
         self._committer = committer
         self._executor = executor
         self._stats = stats
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Partition] = {}  # endings of what the server has refused
         self._letters: set[str] = set()  # topics for dead letters that are known to be there
 
     async def settle(self, partition: Partition, rows: list[Row], error: Exception, attempt: int) -> float | None:
@@ -102,31 +102,44 @@ class Failures:
             error = None if done.cancelled() else done.exception()
             if isinstance(error, redis.ResponseError):
                 task = asyncio.get_running_loop().create_task(self._refused(partition, rows, error))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks[task] = partition
+                task.add_done_callback(self._tasks.pop)
 
         future.add_done_callback(refused)
+
+    async def settled(self, partition: Partition) -> None:
+        """Wait until what the server has refused of this partition has got its ending."""
+        tasks = [task for task, whose in self._tasks.items() if whose is partition]
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _refused(self, partition: Partition, rows: list[Row], error: redis.ResponseError) -> None:
         """The server refuses what events have sent, and will again: they get the policy's ending."""
         self._stats.failed += 1
         log.error("processor %s: the server refuses what was sent: %s", self._declared.name, error)
         ending = self._declared.policy.ending
-        if isinstance(error, PartlyError) and not isinstance(ending, Skip):
-            ending = DeadLetter(ending.topic if isinstance(ending, DeadLetter) else None)  # it is not pending any more
-        while True:
-            try:
-                await self._end(ending, partition, rows, error, 1)
-            except StoppedError:
-                return
-            except (redis.ResponseError, TopicError) as refused:
-                log.error("processor %s: %s is refused: %s", self._declared.name, type(ending).__name__, refused)
+        last = isinstance(error, PartlyError) and not isinstance(ending, Skip)  # they are not pending any more
+        if last:
+            ending = DeadLetter(ending.topic if isinstance(ending, DeadLetter) else None)
+        try:
+            while True:
                 try:
-                    await partition.rest(REFUSED)
-                except StoppedError:
+                    await self._end(ending, partition, rows, error, 1)
+                except (redis.ResponseError, TopicError) as refused:
+                    log.error("processor %s: %s is refused: %s", self._declared.name, type(ending).__name__, refused)
+                    if last and partition.held:
+                        await asyncio.sleep(REFUSED)  # also while the partition is being released
+                    else:
+                        await partition.rest(REFUSED)
+                else:
                     return
-            else:
-                return
+        except (StoppedError, asyncio.CancelledError) as ended:
+            if last:
+                names = ", ".join(row[0].decode() for row in rows)
+                log.error("processor %s: %s of %s: what they sent is lost in part, and no dead letter could be written",
+                          self._declared.name, names, partition.buffer.stream)  # fmt: skip
+            if isinstance(ended, asyncio.CancelledError):
+                raise
 
     async def _end(
         self, ending: Ending, partition: Partition, rows: list[Row], error: Exception, attempt: int

@@ -11,7 +11,8 @@ Rule 2: without a reply it is unknown whether an EXEC was carried out, or still 
         first: then it can't be carried out any more. Then the pending list says whether it was.
 Rule 3: inside EXEC the server carries out what follows a command that failed. So a stream is looked at before it is
         first appended to: TLEN fails for a key of another type. If it becomes one later, the events whose outputs are
-        missing are known from EXEC's reply: their futures get PartlyError, so that they end as dead letters.
+        missing are known from EXEC's reply, or without one from another look: their futures get PartlyError, so that
+        they end as dead letters. All other events of the transaction are whole.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ class Committer:
                         for commit in batch:
                             commit.future.cancel()  # does nothing to those that are settled
         finally:
+            for commit in self._queue:
+                commit.future.cancel()
             self._line.close()
 
     async def _commit_all(self, batch: list[_Commit]) -> None:
@@ -164,10 +167,7 @@ class Committer:
                     failed |= dict.fromkeys(commits, reply)
         self._stats.transactions += 1
         for commit in batch:
-            if commit in failed and not commit.future.done():
-                error = PartlyError(f"{failed[commit]}: not all was appended, and the events are acknowledged")
-                commit.future.set_exception(error)
-            self._settle(commit)
+            self._settle(commit, failed.get(commit))
         await self._keep_short(batch)
 
     async def _keep_short(self, batch: list[_Commit]) -> None:
@@ -191,11 +191,17 @@ class Committer:
         elif not batch[0].future.done():
             batch[0].future.set_exception(error)
 
-    def _settle(self, commit: _Commit) -> None:
+    def _settle(self, commit: _Commit, failed: Exception | None = None) -> None:
+        """The commit was carried out, but for an append that failed."""
         self._stats.acknowledged += len(commit.ids)
         commit.partition.buffer.forget(commit.ids)
-        if not commit.future.done():
+        if commit.future.done():
+            return
+        if failed is None:
             commit.future.set_result(None)
+        else:
+            error = PartlyError(f"{failed}: not all was appended, and the events are acknowledged")
+            commit.future.set_exception(error)
 
     def _changes(self, batch: list[_Commit]) -> tuple[list[Call[Any]], list[tuple[str, set[_Commit]]]]:
         """The appends in their order for each stream, then the acknowledgements; and whose each append is."""
@@ -256,6 +262,7 @@ class Committer:
         for partition in {commit.partition for commit in batch}:
             if partition.held and partition.claim.key and not await self._reclaimed(partition.claim):
                 self._lost(partition.claim)
+        refusing = await self._refusing(batch)
         left = []
         for commit in self._ours(batch):
             stream = commit.partition.buffer.stream
@@ -267,9 +274,24 @@ class Committer:
                 there = True
             if there or (commit.outputs and not commit.ids):  # a dead letter twice is better than none
                 left.append(commit)
-            else:
-                self._settle(commit)
+                continue
+            refused = [refusing[output.stream] for output in commit.outputs if output.stream in refusing]
+            self._settle(commit, refused[0] if refused else None)
         return left
+
+    async def _refusing(self, batch: list[_Commit]) -> dict[str, Exception]:
+        """Streams that can't be appended to, so that EXEC may have left them out."""
+        streams = sorted({output.stream for commit in batch for output in commit.outputs})
+        self._looked_at.difference_update(streams)
+        while True:
+            try:
+                replies = await self._line.send([calls.tlen(stream) for stream in streams])
+            except LostError:
+                if not any(commit.partition.held for commit in batch):
+                    return {}
+            else:
+                found = zip(streams, replies, strict=True)
+                return {stream: reply for stream, reply in found if isinstance(reply, Exception)}
 
     async def _reclaimed(self, claim: Claim) -> bool:
         """Claim it anew, under another epoch: what is under way under the old one fails. False if it is lost."""

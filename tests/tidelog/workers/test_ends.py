@@ -341,6 +341,50 @@ def test_a_stream_that_becomes_another_type_loses_no_event(app: App, tidelog_ser
         asyncio.run(main(client))
 
 
+@pytest.mark.parametrize("then", ["the worker stops", "the reply is lost"])
+def test_a_stream_that_becomes_another_type_and_then(
+    app: App, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The event is acknowledged and not all of it appended: it becomes a letter all the same, and others are whole."""
+    topic = orders(app)
+    out = app.topic("out", Order, partitions=1)
+    other = app.topic("other", Order, partitions=1)
+
+    async def main(client: Client) -> None:
+        running: list[Worker] = []
+
+        @app.each(topic, transactional=True)
+        async def bill(event: Event[Order]) -> None:
+            await event.send(other, event.record)
+            if event.record.id == 2:
+                await event.send(out, event.record)
+                client.redis.delete("out:0")
+                client.redis.set("out:0", "no stream")
+                committer = running[0].executors["bill"]._committer
+                if then == "the worker stops":
+                    running[0].stop()
+                elif committer._channel is not None:
+                    channel = committer._channel
+                    monkeypatch.setattr(channel, "data_received", lambda _: channel.close("cut off"))
+            elif event.record.id == 0:
+                await event.send(out, event.record)
+
+        await topic.send(Order(0))
+        async with working(app) as worker:
+            running.append(worker)
+            await until(lambda: worker.stats["bill"].acknowledged == 1)
+            await topic.send_many([Order(1), Order(2), Order(3)])
+            stats = worker.stats["bill"]
+            await until(lambda: stats.deadlettered or worker.executors["bill"]._reads._closed)
+        assert [int(letter["id"] or 0) for letter in client.trange("orders.dead:0")] == [2]
+        whole = [int(entry["id"]) for entry in client.trange("other:0")]
+        assert whole == list(range(len(whole)))
+        assert len(whole) + pending(client, app, "bill") == 4
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+
+
 def test_what_a_dead_letter_has_sent_is_thrown_away(app: App) -> None:
     topic = orders(app)
     out = app.topic("out", Order, partitions=1)
