@@ -8,7 +8,7 @@ AsyncClient, ``drive`` over whatever sends calls (``Lane.run`` in topics is a fo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import redis
 
@@ -16,6 +16,7 @@ from tidelog.client.calls import Call
 from tidelog.client.client import Client
 
 T = TypeVar("T")
+LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer
 Steps = Generator[Sequence[Call[Any]], list[Any], T]
 
 
@@ -30,14 +31,14 @@ def drive(send: Callable[[Sequence[Call[Any]]], list[Any]], steps: Steps[T]) -> 
     """Drive an operation by a function that sends calls; returns what it returns.
 
     ``send`` returns what the calls read, with errors in their place. Errors of the connection are thrown into the
-    operation: redis.ConnectionError, redis.TimeoutError, OSError.
+    operation: those of LOST.
     """
     try:
         calls = next(steps)
         while True:
             try:
                 replies = send(calls)
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            except LOST as error:
                 calls = steps.throw(error)
             else:
                 calls = steps.send(replies)
@@ -62,7 +63,7 @@ async def arun(link: Link, steps: Steps[T]) -> T:
         while True:
             try:
                 replies = await link.together(*calls, raise_on_error=False)
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            except LOST as error:
                 calls = steps.throw(error)
             else:
                 calls = steps.send(replies)

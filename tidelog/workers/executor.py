@@ -38,7 +38,7 @@ from tidelog.workers.fetcher import Fetcher
 from tidelog.workers.generators import EventsConsumer
 from tidelog.workers.keyed import FreeConsumer, KeyedConsumer, Slots
 from tidelog.workers.link import Link
-from tidelog.workers.partition import Partition, StoppedError
+from tidelog.workers.partition import Partition, StoppedError, id_of
 from tidelog.workers.sinks import ProcessorSink
 from tidelog.workers.stats import Stats
 from tidelog.workers.transactions import Committer
@@ -184,6 +184,8 @@ class Executor:
             return  # begun when it is resumed
         try:
             await self._recover(partition)
+            if partition.stopping.is_set():  # meanwhile: nobody would consume what is read
+                return
             consumer = self._consumer(partition)
             self._fetcher.add(partition.buffer)
             await consumer.run()
@@ -268,7 +270,7 @@ class Executor:
         await self._committer.flushed(partition)
         await self._failures.settled(partition)
         while buffer.held and partition.held:
-            ids = sorted(buffer.held, key=_order)
+            ids = sorted(buffer.held, key=id_of)
             try:
                 await self._reads.send([calls.tnack(buffer.stream, self.declared.group, *ids)])
             except LostError:
@@ -375,8 +377,3 @@ class _Over:
 
     async def together(self, *made: Any, raise_on_error: bool = True) -> list[Any]:  # noqa: ARG002
         return await self._channel.send(made)
-
-
-def _order(raw: bytes) -> tuple[int, int]:
-    ms, _, seq = raw.partition(b".")
-    return int(ms), int(seq)

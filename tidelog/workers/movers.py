@@ -20,7 +20,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.calls import Call
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import LOST, Steps, good
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError, Taken
 from tidelog.leases.claims import reclaim, release, take
 from tidelog.topics.delayed import GROUP, mover_of
@@ -37,7 +37,6 @@ FIRST: Final = 0.1  # seconds until what failed is tried again
 MOST: Final = 5.0  # seconds between two attempts at most, and those for which a topic is left aside
 
 T = TypeVar("T")
-LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer
 REFUSED: Final = (redis.ResponseError, ClaimError, TopicError)  # what concerns one topic
 
 

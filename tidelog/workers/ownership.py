@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import redis
 
-from tidelog.client.steps import Link, Steps, arun
+from tidelog.client.steps import LOST, Link, Steps, arun
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.workers import logs
 from tidelog.workers.control import Control
@@ -26,8 +26,6 @@ from tidelog.workers.tasks import end
 
 log = logs.get(__name__)
 AGAIN: Final = 1.0  # seconds until what failed is tried again
-
-LOST = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer
 
 
 class Listener(Protocol):

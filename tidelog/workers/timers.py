@@ -25,7 +25,7 @@ import redis
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
-from tidelog.client.steps import Link, good
+from tidelog.client.steps import LOST, Link, good
 from tidelog.leases import Claim, Lease
 from tidelog.workers import keys, logs
 from tidelog.workers.schedule import Every, Scheduled
@@ -36,7 +36,6 @@ LEASES: Final = 3  # or so many leases, if that is longer
 NAP: Final = 60.0  # seconds of one sleep at most: clocks are set
 FIRST: Final = 0.1  # seconds until what failed is tried again
 MOST: Final = 2.0  # seconds between two attempts at most
-LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer
 
 
 class Run(msgspec.Struct, frozen=True):

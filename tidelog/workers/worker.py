@@ -24,7 +24,7 @@ import redis
 
 from tidelog.client import strings
 from tidelog.client.aio import AsyncClient
-from tidelog.client.steps import arun
+from tidelog.client.steps import LOST, arun
 from tidelog.leases import Claim, Keeper, Lease, Tenure
 from tidelog.topics import Topic, TopicError
 from tidelog.topics.facts import key_of, read_facts
@@ -35,7 +35,7 @@ from tidelog.workers.declared import Declared
 from tidelog.workers.executor import Executor
 from tidelog.workers.leading import Leading
 from tidelog.workers.link import Line, Link
-from tidelog.workers.ownership import LOST, Ownership
+from tidelog.workers.ownership import Ownership
 from tidelog.workers.program import Program
 from tidelog.workers.stats import Stats
 from tidelog.workers.tasks import end
@@ -286,7 +286,7 @@ class _Topics:
                     break
                 except redis.AuthenticationError:
                     raise
-                except (LostError, *LOST):
+                except LOST:
                     await self._line.channel()  # waits for the server, and logs that
                     await asyncio.sleep(AGAIN)
 

@@ -22,6 +22,7 @@ from tidelog.workers import App
 from tidelog.workers.channel import Channel, plain
 from tidelog.workers.executor import Executor
 from tidelog.workers.link import Link
+from tidelog.workers.partition import Partition
 
 pytestmark = pytest.mark.slow
 
@@ -154,3 +155,32 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
             gate.set()
 
     asyncio.run(main())
+
+
+def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
+    tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would consume what is read then."""
+
+    async def told() -> None:
+        async with waiting(tidelog_server, 1) as (executor, orders, client, (claim,)):
+            recover = executor._recover
+            releasing: list[asyncio.Task[None]] = []
+
+            async def late(partition: Partition) -> None:
+                await recover(partition)
+                releasing.append(asyncio.create_task(executor.released(0)))
+                await partition.stopping.wait()
+
+            await executor.released(0)
+            monkeypatch.setattr(executor, "_recover", late)
+            executor.begin(claim)
+            await until(lambda: releasing and releasing[0].done())
+            assert not executor._fetcher._buffers
+            orders.sync.send(Order(1))
+            for _ in range(50):
+                await executor._reads.ask(plain("PING"))
+            (group,) = client.tgroup_list("orders:0")
+            assert (group.pending, group.offset.ms) == (0, 0)
+
+    asyncio.run(told())
