@@ -5,7 +5,8 @@ journal only. A reader that did not find it in memory finds it in the journal, o
 Rule 2: batches are returned whole. The only exception is an offset inside a batch, as it may be after a promotion: then
 the rest of that batch is returned, provided that a record begins at the offset.
 Rule 3: what lies at or after ``retain`` stays in the journal. A caller that lowers it and then calls holds() may rely
-on the answer, even while a cut is running."""
+on the answer, even while a cut is running. Only a full journal keeps nothing for it (``Log.cut``): then read() raises
+GoneError."""
 
 from __future__ import annotations
 

@@ -414,10 +414,13 @@ class Log(Backlog):
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def wants_checkpoint(self) -> bool:
-        """Whether the journal has grown enough, or the last checkpoint failed."""
+        """Whether the journal has grown enough or is full, or the last checkpoint failed.
+
+        A full one may hold nothing but what the store has, if it could not be cut: no write would ever change that.
+        """
         most = min(self.options.checkpoint_bytes, self.journal.room // 4)
         since = self.offset - self.store.offset
-        return since > most or self._checkpoint_problem is not None or (since > 0 and self._full is not None)
+        return since > most or self._checkpoint_problem is not None or self._full is not None
 
     def checkpoint(self, capture: Capture, offset: int) -> None:
         """Store a capture that was taken at log offset ``offset``, then cut() the journal. Any thread.

@@ -237,3 +237,20 @@ def test_a_full_journal_refuses_until_a_checkpoint_which_always_finds_room(
         digest = ks.digest()
     with opened(path) as (_, again, _):
         assert again.digest() == digest
+
+
+def test_a_full_journal_whose_cut_fails_wants_another_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes are refused, so nothing else would ever ask for one."""
+    monkeypatch.setattr(journalfile, "MAP_SIZE", 4 << 20)
+    with opened(path, ring_bytes=256 << 10) as (log, ks, _):
+        while log.writable() is None:
+            append(ks, b"a", 1, pad=9000)
+            commit(log, ks)
+        with monkeypatch.context() as refused:
+            refused.setattr(Journal, "cut", full)
+            checkpoint(log, ks)
+        assert log.writable() is not None
+        assert log.wants_checkpoint()
+        checkpoint(log, ks)
+        assert log.writable() is None
+        assert not log.wants_checkpoint()
