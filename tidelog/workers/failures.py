@@ -109,6 +109,7 @@ class Failures:
 
     async def settled(self, partition: Partition) -> None:
         """Wait until what the server has refused of this partition has got its ending."""
+        await asyncio.sleep(0)  # what a commit has just told makes its task first
         tasks = [task for task, whose in self._tasks.items() if whose is partition]
         if tasks:
             await asyncio.wait(tasks)
@@ -119,14 +120,17 @@ class Failures:
         log.error("processor %s: the server refuses what was sent: %s", self._declared.name, error)
         ending = self._declared.policy.ending
         last = isinstance(error, PartlyError) and not isinstance(ending, Skip)  # they are not pending any more
-        if last:
-            ending = DeadLetter(ending.topic if isinstance(ending, DeadLetter) else None)
+        letter = ending if isinstance(ending, DeadLetter) else DeadLetter()
         try:
             while True:
                 try:
-                    await self._end(ending, partition, rows, error, 1)
+                    if last:
+                        await self._deadletter(letter, partition, rows, error, 1, pending=False)
+                    else:
+                        await self._end(ending, partition, rows, error, 1)
                 except (redis.ResponseError, TopicError) as refused:
-                    log.error("processor %s: %s is refused: %s", self._declared.name, type(ending).__name__, refused)
+                    name = type(letter if last else ending).__name__
+                    log.error("processor %s: %s is refused: %s", self._declared.name, name, refused)
                     if last and partition.held:
                         await asyncio.sleep(REFUSED)  # also while the partition is being released
                     else:
@@ -161,8 +165,11 @@ class Failures:
             raise StoppedError
 
     async def _deadletter(
-        self, ending: DeadLetter, partition: Partition, rows: list[Row], error: Exception, attempt: int
-    ) -> None:
+        self, ending: DeadLetter, partition: Partition, rows: list[Row], error: Exception, attempt: int,
+        pending: bool = True,
+    ) -> None:  # fmt: skip
+        """``pending``: the events are to be acknowledged with it. The pending list tells the committer whether a commit
+        without a reply was carried out, so those that are acknowledged already must not be among its IDs."""
         declared = self._declared
         name = ending.target(declared.topic.name)
         if name not in self._letters:
@@ -177,7 +184,7 @@ class Failures:
             outputs.append(
                 Output(deadletters.stream_of(name), [field for field, _ in pairs], [value for _, value in pairs])
             )
-        ids = [] if self._declared.ack == "before" else [row[0] for row in rows]
+        ids = [row[0] for row in rows] if pending and self._declared.ack != "before" else []
         await self._committer.commit(partition, outputs, ids)
         self._stats.deadlettered += len(rows)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.tidelog.workers.workerkit import Order, pending, until, working
 from tidelog.client import Client
+from tidelog.client.calls import Call
 from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, partition_of
 from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker, deadletters
 from tidelog.workers import worker as worker_module
+from tidelog.workers.channel import Channel
+from tidelog.workers.transactions import Committer
 
 SOON = Retry(2, first=0.01, most=0.02)
 
@@ -383,6 +387,83 @@ def test_a_stream_that_becomes_another_type_and_then(
 
     with tidelog_server.client() as client:
         asyncio.run(main(client))
+
+
+def changing_type(app: App, client: Client) -> Topic[Any]:
+    """A processor whose second event turns the stream that it sends to into another type."""
+    topic = orders(app)
+    out = app.topic("out", Order, partitions=1)
+
+    @app.each(topic, transactional=True)
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+        if event.record.id == 2:
+            client.redis.delete("out:0")
+            client.redis.set("out:0", "no stream")
+
+    return topic
+
+
+def test_a_letter_about_what_is_acknowledged_is_written_again_if_the_server_did_not_take_it(
+    app: App, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event is pending no more: that says nothing about the letter."""
+    send = Channel.send
+    cut: list[Channel] = []
+
+    def cut_off(self: Channel, made: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
+        letter = any(b"orders.dead:0" in (call.packed or b"") for call in made)
+        if letter and not cut and made[0].args == ("MULTI",):
+            cut.append(self)
+            self.close("cut off")
+        return send(self, made)
+
+    async def main(client: Client) -> None:
+        topic = changing_type(app, client)
+        await topic.send(Order(1))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 1)
+            monkeypatch.setattr(Channel, "send", cut_off)
+            await topic.send(Order(2))
+            await until(lambda: worker.stats["bill"].deadlettered == 1)
+        assert cut
+        assert [int(letter["id"] or 0) for letter in client.trange("orders.dead:0")] == [2]
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+
+
+def test_a_release_waits_for_a_letter_that_was_found_necessary_at_that_moment(
+    app: App, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = Committer._settle
+    written: list[int] = []
+
+    async def main(client: Client) -> None:
+        topic = changing_type(app, client)
+        tasks = []
+
+        async with working(app) as worker:
+            executor = worker.executors["bill"]
+
+            async def released() -> None:
+                await executor._failures.settled(executor.partitions[0])
+                written.append(executor.stats.deadlettered)
+
+            def settled(self: Committer, commit: Any, failed: Exception | None = None) -> None:
+                if failed is not None:  # the task goes on before the callbacks of the commit
+                    tasks.append(asyncio.create_task(released()))
+                settle(self, commit, failed)
+
+            await topic.send(Order(1))
+            await until(lambda: executor.stats.acknowledged == 1)
+            monkeypatch.setattr(Committer, "_settle", settled)
+            await topic.send(Order(2))
+            await until(lambda: written)
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+    assert written == [1]
 
 
 def test_what_a_dead_letter_has_sent_is_thrown_away(app: App) -> None:
