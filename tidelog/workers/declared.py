@@ -124,7 +124,7 @@ class Declared:
         Raises what comes out of them: that goes to the policy. TimeoutError names the processor.
         """
         if self.transactional and self.middleware:
-            await onion(self.middleware, once(f"processor {self.name!r}", self._core))(events)
+            await once(f"processor {self.name!r}", self.middleware, self._core)(events)
         else:
             await self._layers(events)
 

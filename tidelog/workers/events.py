@@ -69,8 +69,8 @@ class Sink(Protocol):
     def kept(self, event: Event[Any]) -> int:
         """How many records the event has sent that wait for the acknowledgement."""
 
-    def keep(self, event: Event[Any], count: int) -> None:
-        """Of these, throw away all but the first ``count``."""
+    def drop(self, event: Event[Any], start: int, stop: int) -> None:
+        """Of these, throw away those from ``start`` to before ``stop``."""
 
     async def run(self, call: Call[T]) -> T:
         """Send a call to the server; for middleware that keeps something there."""

@@ -58,28 +58,54 @@ def _around(layer: Middleware, inner: CallNext) -> CallNext:
     return call
 
 
-def once(title: str, core: CallNext) -> CallNext:
-    """The core for one attempt of a transactional processor, as Rule 3 says. AppError from it otherwise."""
-    passed: set[StreamId] = set()  # what is in the core, or was and has not failed
-    before: dict[StreamId, int] = {}  # outputs that an event had when it was first passed on
+def once(title: str, layers: Sequence[Middleware], core: CallNext) -> CallNext:
+    """As ``onion``, for one attempt of a transactional processor, as Rule 3 says. AppError from it otherwise."""
+    inside: set[StreamId] = set()  # events that are in the core now
 
-    async def call(events: Sequence[Event[Any]]) -> None:
+    async def counted(events: Sequence[Event[Any]]) -> None:
         ids = {event.id for event in events}
-        if len(ids) < len(events) or not passed.isdisjoint(ids):
-            raise AppError(
-                f"{title}: middleware has passed the same event on twice, and with transactional=True what it sends"
-                " would leave twice. Only after a failure may it be passed on again"
-            )
-        for event in events:
-            if event.id in before:
-                event.sink.keep(event, before[event.id])
-            else:
-                before[event.id] = event.sink.kept(event)
-        passed.update(ids)
+        inside.update(ids)
         try:
             await core(events)
-        except BaseException:
-            passed.difference_update(ids)
-            raise
+        finally:
+            inside.difference_update(ids)
+
+    made: CallNext = counted
+    for layer in reversed(layers):
+        made = _around_once(title, layer, made, inside)
+    return made
+
+
+def _around_once(title: str, layer: Middleware, inner: CallNext, inside: set[StreamId]) -> CallNext:
+    """Before an event is passed on again, what its failed call has sent is thrown away, and nothing else: what the
+    layer itself has sent, before or after that call, stays.
+    """
+
+    async def call(events: Sequence[Event[Any]]) -> None:
+        passed: set[StreamId] = set()  # what is in the inner layers, or was and has not failed
+        failed: dict[StreamId, tuple[int, int]] = {}  # which of the event's outputs the failed call has sent
+
+        async def call_next(events: Sequence[Event[Any]]) -> None:
+            ids = {event.id for event in events}
+            if len(ids) < len(events) or not passed.isdisjoint(ids):
+                raise AppError(
+                    f"{title}: middleware has passed the same event on twice, and with transactional=True what it sends"
+                    " would leave twice. Only after a failure may it be passed on again"
+                )
+            for event in events:
+                if event.id in failed:
+                    event.sink.drop(event, *failed.pop(event.id))
+            before = [event.sink.kept(event) for event in events]
+            passed.update(ids)
+            try:
+                await inner(events)
+            except BaseException:
+                for event, start in zip(events, before, strict=True):
+                    if event.id not in inside:  # else a task that an inner layer has left behind goes on with it
+                        passed.discard(event.id)
+                        failed[event.id] = start, event.sink.kept(event)
+                raise
+
+        await layer(events, call_next)
 
     return call

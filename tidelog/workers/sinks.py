@@ -88,9 +88,9 @@ class ProcessorSink:
         """How many records the event has sent that are to be committed with it."""
         return len(self._outputs.get(raw_id(event), ()))
 
-    def keep(self, event: Event[Any], count: int) -> None:
-        """Of these, throw away all but the first ``count``."""
-        del self._outputs.get(raw_id(event), [])[count:]
+    def drop(self, event: Event[Any], start: int, stop: int) -> None:
+        """Of these, throw away those from ``start`` to before ``stop``."""
+        del self._outputs.get(raw_id(event), [])[start:stop]
 
     async def run(self, call: Call[T]) -> T:
         """Send a call to the server."""

@@ -53,8 +53,8 @@ class MemorySink:
     def kept(self, event: Event[Any]) -> int:
         return 0
 
-    def keep(self, event: Event[Any], count: int) -> None:
-        self.notes.append(("keep", event.id, count))
+    def drop(self, event: Event[Any], start: int, stop: int) -> None:
+        self.notes.append(("drop", event.id, start, stop))
 
     async def run(self, call: Call[T]) -> T:
         assert self.client is not None

@@ -144,6 +144,120 @@ def test_middleware_may_try_again_what_failed(app: App, tidelog_server: Server, 
         assert sorted(number for _, number in sent(client)) == [*range(10), *range(1000, 1010)]
 
 
+def test_what_middleware_sends_between_two_tries_stays(app: App, tidelog_server: Server) -> None:
+    """Only what came out of the failed call is thrown away, for each layer: what the inner one sent, too."""
+    orders, out = topics(app)
+
+    async def outer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        (event,) = events
+        try:
+            await call_next(events)
+        except RuntimeError:
+            await event.send(out, Order(event.record.id + 1000, event.record.key))
+            await call_next(events)
+
+    async def inner(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        (event,) = events
+        await event.send(out, Order(event.record.id + 2000, event.record.key))
+        await call_next(events)
+
+    failed: set[int] = set()
+
+    @app.each(orders, transactional=True, middleware=[outer, inner])
+    async def bill(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+        if event.record.id not in failed:
+            failed.add(event.record.id)
+            raise RuntimeError
+
+    async def main() -> None:
+        await orders.send_many(Order(number, f"k{number}") for number in range(10))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 10)
+            assert worker.stats["bill"].failed == 0
+
+    asyncio.run(main())
+    with tidelog_server.client() as client:
+        assert sorted(number for _, number in sent(client)) == [*range(10), *range(1000, 1010), *range(2000, 2010)]
+
+
+def test_what_an_inner_layer_has_finished_is_thrown_away_when_an_outer_one_tries_again(
+    app: App, tidelog_server: Server
+) -> None:
+    orders, out = topics(app)
+    failed: set[int] = set()
+
+    async def again(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        while True:
+            try:
+                await call_next(events)
+            except RuntimeError:
+                continue
+            break
+
+    async def one_by_one(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        for event in events:
+            await call_next([event])
+
+    @app.batch(orders, take=Take(5, within=0.01), transactional=True, middleware=[again, one_by_one])
+    async def bill(events: list[Event[Order]]) -> None:
+        (event,) = events
+        await event.send(out, event.record)
+        if event.record.id not in failed:
+            failed.add(event.record.id)
+            raise RuntimeError
+
+    async def main() -> None:
+        await orders.send_many(Order(number, f"k{number}") for number in range(10))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 10)
+            assert worker.stats["bill"].failed == 0
+
+    asyncio.run(main())
+    with tidelog_server.client() as client:
+        assert sorted(number for _, number in sent(client)) == list(range(10))
+
+
+def test_middleware_that_leaves_a_task_behind_can_not_send_twice(app: App, tidelog_server: Server) -> None:
+    """What is still in the function may not be passed on again by an outer layer either."""
+    orders, out = topics(app)
+    gate = asyncio.Event()
+    errors: list[str] = []
+
+    async def again(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        try:
+            await call_next(events)
+        except RuntimeError:
+            try:
+                await call_next(events)
+            except AppError as error:
+                errors.append(str(error))
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def leaving(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        tasks.append(asyncio.ensure_future(call_next(events)))
+        await asyncio.sleep(0.01)
+        raise RuntimeError
+
+    @app.each(orders, transactional=True, middleware=[again, leaving])
+    async def bill(event: Event[Order]) -> None:
+        await gate.wait()
+        await event.send(out, event.record)
+
+    async def main() -> None:
+        await orders.send(Order(1, "k"))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 1)
+
+    asyncio.run(main())
+    assert len(errors) == len(tasks) == 1
+    with tidelog_server.client() as client:
+        assert [number for _, number in sent(client)] == [1]
+
+
 def test_middleware_may_pass_a_batch_on_in_parts(app: App, tidelog_server: Server) -> None:
     orders, out = topics(app)
 
