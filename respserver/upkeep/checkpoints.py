@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future as Ending
 from contextlib import suppress
 
 from commands.session import Session
@@ -131,15 +132,10 @@ class Checkpoints:
         disk, changes = self._data.disk, self._data.ks.changes
         began = self._clock.mono()
         problem: BaseException | None = None
-
-        def write() -> None:
-            if problem is None:  # else the executor got no thread for it, and one that it got later runs this now
-                disk.checkpoint(capture, offset)
-
         try:
             while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
-            await self._loop.run_in_executor(None, write)
+            await self._in_thread(lambda: disk.checkpoint(capture, offset))
             capture.flushed = False  # that is done, whatever fails from here on
             disk.renew_view()  # if this fails, what was captured stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
@@ -152,6 +148,30 @@ class Checkpoints:
         self._on_end()
         with suppress(RuntimeError):  # no thread for it: the next one gives it back
             self._loop.run_in_executor(None, give_back)
+
+    def _in_thread(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Do it in a thread. RuntimeError if there is none for it; then it is never done.
+
+        An executor that can't start a thread keeps the work all the same: one that is busy now would do it later.
+        """
+        ending: Ending[None] = Ending()
+
+        def run() -> None:
+            if not ending.set_running_or_notify_cancel():
+                return
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                ending.set_exception(error)
+            else:
+                ending.set_result(None)
+
+        try:
+            self._loop.run_in_executor(None, run)
+        except RuntimeError:
+            if ending.cancel():  # else a thread has taken it at this moment
+                raise
+        return asyncio.wrap_future(ending, loop=self._loop)
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""

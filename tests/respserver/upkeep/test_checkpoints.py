@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -33,3 +34,21 @@ def test_a_checkpoint_that_got_no_thread_is_never_written(monkeypatch: pytest.Mo
         assert c("SET", "k", "new") == b"OK"
         assert c("SAVE") == b"OK"
         assert written == [server.server.data.disk.offset]
+
+
+def test_a_checkpoint_that_a_busy_thread_took_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes must not be given back to the keyspace as not written, least of all while it is being written."""
+
+    def no_thread(self: ThreadPoolExecutor) -> None:
+        thread = threading.Thread(target=self._work_queue.get_nowait().run)
+        thread.start()
+        thread.join()
+        raise RuntimeError("can't start new thread")
+
+    with start_in_thread(save="") as server, Raw(server.port) as c:
+        assert c("SET", "k", "v") == b"OK"
+        with monkeypatch.context() as starved:
+            starved.setattr(ThreadPoolExecutor, "_adjust_thread_count", no_thread)
+            assert c("SAVE") == b"OK"
+        disk = server.server.data.disk
+        assert disk.store.offset == disk.offset
