@@ -96,6 +96,11 @@ def reported(path: Path) -> Iterator[None]:
         raise translated(path, error) from error
 
 
+def is_exhausted(error: OSError) -> bool:
+    """Whether this process has no memory, or no address space, for what it wanted to write."""
+    return error.errno == errno.ENOMEM or isinstance(error.__cause__, lmdb.MapFullError)
+
+
 def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
     """The error of ours that stands for one of LMDB's, see Rule 2."""
     text = str(error)

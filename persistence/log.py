@@ -31,6 +31,7 @@ from persistence.backlog import Backlog, GoneError
 from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
+from persistence.lmdbfile import is_exhausted
 from persistence.private import FILE, FOLDER, tighten
 from persistence.recovered import Recovered, behind
 from persistence.store import Store
@@ -43,6 +44,7 @@ __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
 CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
+FULL: Final = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
 LARGEST_BATCH: Final = (1 << 32) - 64  # bytes: what LMDB takes as one value
 
 
@@ -297,15 +299,17 @@ class Log(Backlog):
             self._lock.wait(1.0)
 
     def _append_large(self, batch: bytes) -> None:
-        """Write a batch to the journal, after all that waits for it. Call with ``_lock`` held. Raises OSError."""
+        """Write a batch to the journal, after all that waits for it. Call with ``_lock`` held.
+
+        Raises OSError; MemoryError if this process has no room for it, and won't have any.
+        """
         size = len(batch)
         if size > LARGEST_BATCH:
             raise OSError(errno.EFBIG, f"a batch of {size} bytes is more than can be stored at once")
         crc = crc32(batch)
         self._lock.release()  # only the event loop appends: no other batch can come between
         try:
-            with self._writing:
-                self._flush([(self.offset, batch, 0, crc)])
+            self._flush_large((self.offset, batch, 0, crc))
         except CorruptError as error:
             raise OSError(errno.EIO, str(error)) from error
         finally:
@@ -317,6 +321,26 @@ class Log(Backlog):
             self.wal.sync()
         except OSError:
             pass  # the journal has all that the ring has
+
+    def _flush_large(self, frame: Frame) -> None:
+        """See _append_large(). While this batch waits there can be no checkpoint, which would make room."""
+        try:
+            with self._writing:
+                self._flush([frame])
+            return
+        except OSError as error:
+            if not is_exhausted(error):
+                raise
+        with self._lock:
+            self._full = FULL
+        self.cut()
+        try:
+            with self._writing:
+                self._flush([frame])
+        except OSError as error:
+            if is_exhausted(error):
+                raise MemoryError(str(error)) from error
+            raise
 
     def _flush(self, more: list[Frame]) -> None:
         """Write what waits, then ``more``, to the journal. Call with ``_writing`` held.
@@ -356,7 +380,7 @@ class Log(Backlog):
         spare = min(journal.room // 2, journal.room // 8 + self.wal.size)
         self._full = None
         if journal.used > journal.room - spare:
-            self._full = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
+            self._full = FULL
 
     def _keep_flushing(self) -> None:
         """What the journal's thread runs: flush every few MB or 100 ms, until close()."""

@@ -254,3 +254,20 @@ def test_a_full_journal_whose_cut_fails_wants_another_checkpoint(path: Path, mon
         checkpoint(log, ks)
         assert log.writable() is None
         assert not log.wants_checkpoint()
+
+
+def test_a_batch_that_the_map_can_never_hold_is_a_memory_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OSError would let it wait for a checkpoint, which waits for it."""
+    monkeypatch.setattr(journalfile, "MAP_SIZE", 4 << 20)
+    with opened(path, ring_bytes=256 << 10) as (log, ks, _):
+        log.retain = 0
+        append(ks, b"a", 500, pad=4000)
+        checkpoint(log, ks)
+        append(ks, b"a", 1, pad=2_500_000)  # room is made of what only a replica would like to have
+        commit(log, ks)
+        digest, offset = ks.digest(), log.offset
+        with pytest.raises(MemoryError, match="address space"):
+            log.append(b"x" * (5 << 20))
+        assert log.offset == offset
+    with opened(path) as (_, again, _):
+        assert again.digest() == digest

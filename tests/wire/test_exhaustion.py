@@ -149,3 +149,28 @@ def test_a_journal_with_little_room_is_cut_in_time(tmp_path: Path) -> None:
             while (said := c("SET", "k", value)) != b"OK":
                 assert said.startswith("MISCONF"), said
         assert c("GET", "k") == value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "batch"), [(512, 30), (800, 110)])
+def test_a_transaction_for_which_there_is_no_room_is_answered_or_the_end(
+    tmp_path: Path, limit: int, batch: int
+) -> None:
+    with running_server(tmp_path, command=limited(limit), save="", appendfsync="no", tail_size="8mb") as server:
+        with Raw(server.port) as c:
+            assert c("SET", "k", "v") == b"OK"
+            c.pipeline(("MULTI",), *[("SET", f"k{n}", b"x" * MB) for n in range(batch)])
+            try:
+                said = c("EXEC")
+            except (EOFError, ConnectionError):
+                said = "gone"
+            assert said == "gone" or isinstance(said, list | str), said
+        if said == "gone":
+            assert server._process is not None
+            assert server._process.wait(30) == 1
+            server._gone()
+            assert any("Out of memory while" in line for line in server.output)
+            server.start()
+        with Raw(server.port) as c:
+            assert c("GET", "k") == b"v"
+            assert c("EXISTS", "k0") == c("EXISTS", f"k{batch - 1}") == isinstance(said, list)
