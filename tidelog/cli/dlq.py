@@ -16,9 +16,8 @@ from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
-from tidelog.topics import TopicError, admin
-from tidelog.workers import deadletters
-from tidelog.workers.deadletters import Done, Letter, NotALetterError
+from tidelog.topics import TopicError, admin, deadletters
+from tidelog.topics.deadletters import Done, Letter, NotALetterError
 
 SHOWN = 60  # characters of an error's message in a list
 

@@ -44,10 +44,14 @@ class Packed(Generic[R]):
         """Name and value of the entry. CodecError for a record that is not of this type."""
         self.shape.check(record)
         try:
-            data = self._write(record)
+            return _FIELDS, (self.data(record),)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise CodecError(f"{self.shape.title}: a record can't be written as {self.name}: {error}") from None
-        return _FIELDS, (data if self._zstd is None else self._zstd.compressor.compress(data),)
+
+    def data(self, record: R) -> bytes:
+        """The value of the field, for a record of the right type. TypeError, ValueError... if it can't be written."""
+        data = self._write(record)
+        return data if self._zstd is None else self._zstd.compressor.compress(data)
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
         """Name and values of the entries. CodecError as ``encode``."""
@@ -59,13 +63,17 @@ class Packed(Generic[R]):
         if data is None:
             raise UndecodableError(key, entry, f"no field {FIELD!r}, so it was not written with the codec {self.name}")
         try:
-            if self._zstd is not None:
-                data = self._zstd.decompressor.decompress(data, max_output_size=min(LARGEST, _size(data)))
-            made: R = self._parse(data)
+            return self.record(data)
         except zstandard.ZstdError as error:
             raise UndecodableError(key, entry, f"not compressed with zstd: {error}") from None
         except (ValueError, TypeError, RecursionError) as error:
             raise UndecodableError(key, entry, f"not a {self.shape.title} in {self.name}: {error}") from None
+
+    def record(self, data: bytes) -> R:
+        """The record that is the value of the field. ZstdError, ValueError, TypeError, RecursionError if it is none."""
+        if self._zstd is not None:
+            data = self._zstd.decompressor.decompress(data, max_output_size=min(LARGEST, _size(data)))
+        made: R = self._parse(data)
         return made
 
 

@@ -10,6 +10,7 @@
     delayed     records that are sent later: how they wait
     moving      and how they are moved to their partition when it is time
     retention   what may be evicted
+    deadletters  events that were given up: written, read, replayed, purged
     admin       list, grow, alter, trim, delete
 
 A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` says

@@ -4,7 +4,6 @@
     declared     a processor as it was declared: options, defaults, checks
     signature    what a user's function takes
     events       ``Event`` and ``Events``: what a processor gets
-    deadletters  events that were given up: written, read, replayed, purged
     policy       what happens to an event that failed
     middleware   layers around processors
     layers       middleware that is shipped: timing, tracing, deduplicate

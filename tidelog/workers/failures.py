@@ -19,9 +19,9 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.steps import arun
-from tidelog.topics import TopicError
+from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
-from tidelog.workers import deadletters, logs, marks
+from tidelog.workers import logs, marks
 from tidelog.workers.buffers import Row
 from tidelog.workers.channel import LostError
 from tidelog.workers.control import message

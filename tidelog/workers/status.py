@@ -17,9 +17,10 @@ from tidelog.client import calls, strings
 from tidelog.client.calls import Call
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
 from tidelog.client.steps import Steps, good
+from tidelog.topics import deadletters
 from tidelog.topics.agreement import known
 from tidelog.topics.facts import key_of
-from tidelog.workers import deadletters, keys, marks, members
+from tidelog.workers import keys, marks, members
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import ASIDE_MS
 from tidelog.workers.members import Member

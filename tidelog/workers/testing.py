@@ -23,9 +23,9 @@ from tidelog.client.access import Access
 from tidelog.client.aio import AsyncClient
 from tidelog.client.steps import arun
 from tidelog.testing import Server, running_server
-from tidelog.topics import Topic
-from tidelog.workers import deadletters, status
-from tidelog.workers.deadletters import Letter
+from tidelog.topics import Topic, deadletters
+from tidelog.topics.deadletters import Letter
+from tidelog.workers import status
 from tidelog.workers.errors import AppError
 from tidelog.workers.policy import DeadLetter
 from tidelog.workers.program import Program

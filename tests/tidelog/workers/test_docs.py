@@ -17,8 +17,8 @@ from tidelog.cli.app import app_commands
 from tidelog.cli.dlq import dlq
 from tidelog.cli.worker import worker
 from tidelog.testing import Server
+from tidelog.topics.deadletters import FIELDS, MESSAGE, TRACEBACK
 from tidelog.workers import App, Event, Events
-from tidelog.workers.deadletters import FIELDS, MESSAGE, TRACEBACK
 from tidelog.workers.declared import EachOptions
 from tidelog.workers.metrics import NOT_EVENTS
 from tidelog.workers.stats import Stats

@@ -13,8 +13,8 @@ from tidelog.client import Client
 from tidelog.client.calls import Call
 from tidelog.client.steps import run
 from tidelog.testing import Server
-from tidelog.topics import Topic, admin, partition_of
-from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker, deadletters
+from tidelog.topics import Topic, admin, deadletters, partition_of
+from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker
 from tidelog.workers import worker as worker_module
 from tidelog.workers.channel import Channel
 from tidelog.workers.transactions import Committer

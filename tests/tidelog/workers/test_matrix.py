@@ -10,7 +10,8 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.client.alone import run_alone
 from tidelog.testing import Server
-from tidelog.workers import App, DeadLetter, Events, Take, deadletters
+from tidelog.topics import deadletters
+from tidelog.workers import App, DeadLetter, Events, Take
 
 EVENTS = 60
 

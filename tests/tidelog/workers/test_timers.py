@@ -151,7 +151,7 @@ def test_what_a_timer_raises_is_counted_and_it_goes_on(
         assert (await site.noted())["state"] == "running"  # so that the next leader runs it
 
     run(tidelog_server, use)
-    assert "ZeroDivisionError: no" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
     assert "timer tick cancelled after 0.01 s" in caplog.text
 
 

@@ -12,9 +12,8 @@ from tidelog import Client, Entry, StreamId
 from tidelog.client.alone import run_alone
 from tidelog.client.steps import run
 from tidelog.testing import Server
-from tidelog.topics import Topic, TopicMismatchError, admin, partition_of
-from tidelog.workers import deadletters
-from tidelog.workers.deadletters import Letter, NotALetterError
+from tidelog.topics import Topic, TopicMismatchError, admin, deadletters, partition_of
+from tidelog.topics.deadletters import Letter, NotALetterError
 
 DEAD = "orders.dead"
 STREAM = "orders.dead:0"

@@ -30,9 +30,8 @@ from tidelog.client import calls, strings
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
-from tidelog.topics import Facts, TopicError, partition_of
-from tidelog.topics.facts import key_of, read_facts
-from tidelog.topics.partition import Key, canonical
+from tidelog.topics.facts import Facts, TopicError, key_of, read_facts
+from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.retention import after, finished
 
 GROUP: Final = "dlq"
