@@ -92,13 +92,18 @@ class Stager:
     After ``finish``, ``names`` are the stages to publish, in the order of the rows, and ``rows`` their number of rows.
     """
 
-    def __init__(self, access: Access, name: str, prefix: str, ttl_ms: int, copies: Copies = NO_COPIES) -> None:
+    def __init__(
+        self, access: Access, name: str, prefix: str, ttl_ms: int, copies: Copies = NO_COPIES,
+        servers: Servers | None = None,
+    ) -> None:  # fmt: skip
+        """servers: the caller's, who uses them for nothing else meanwhile, and closes them; None: its own."""
         self.copies = copies
         self.prefix = prefix
         self.ttl_ms = ttl_ms
         self.names: list[str] = []
         self.rows = 0
-        self._servers = Servers(access, name)
+        self._servers = servers or Servers(access, name)
+        self._own = servers is None
         # chunks sent whose replies were not read yet: stage, content, whether a WAIT follows
         self._waiting: list[tuple[str, Sequence[Part], bool]] = []
 
@@ -112,14 +117,15 @@ class Stager:
             self._stage(parts[at : at + CHUNK])
 
     def finish(self) -> None:
-        """Return when all rows are staged, and close the connection. Errors as for ``stage``."""
+        """Return when all rows are staged, and close the connection if it is its own. Errors as for ``stage``."""
         try:
             while self._waiting:
                 self._settle_first()
         except (OSError, ReplyError) as error:
             self._again(error)
         finally:
-            self._servers.close()
+            if self._own:
+                self._servers.close()
 
     def _stage(self, parts: Sequence[Part]) -> None:
         self._waiting.append((self._new_name(), parts, self.copies.replicas > 0))

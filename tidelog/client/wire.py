@@ -98,6 +98,10 @@ class Wire:
     def close(self) -> None:
         self._sock.close()
 
+    def fileno(self) -> int:
+        """Of the socket, for selectors: when it can be read, ``poll`` may find a reply."""
+        return self._sock.fileno()
+
     # -- requests and replies -----------------------------------------------------------------------------------
     def send(self, *commands: tuple[Value, ...]) -> None:
         """Send commands without waiting; take a reply for each afterwards."""

@@ -25,11 +25,14 @@ WAY_OUT: Final = (
 )
 
 
-def of_batch(kind: str, checkpoint: str, batch: int, rows: Mapping[bytes, int]) -> str:
+def of_batch(kind: str, checkpoint: str, batch: int, rows: Mapping[bytes, int], url: str = "") -> str:
     """The check of a query's batch, "" for none. ``rows`` is the number of rows for each stream.
 
+    url: where the checkpoint is for fsspec, which reads the file then: errors of its file system, ImportError without.
     OptionError where ``kind`` is OFFSETS and the checkpoint can't be read; OSError where reading it fails.
     """
+    if kind in (AUTO, OFFSETS) and url:
+        return f"{OFFSETS}:{_hashed(_read(f'{url}/offsets/{batch}'))}"
     if kind in (AUTO, OFFSETS):
         file = _offsets_file(checkpoint, batch)
         if file is not None:
@@ -53,6 +56,14 @@ def _offsets_file(checkpoint: str, batch: int) -> Path | None:
         return None
     file = Path(path) / "offsets" / str(batch)
     return file if file.is_file() else None
+
+
+def _read(url: str) -> bytes:
+    import fsspec  # here: of the extra backup
+
+    with fsspec.open(url, "rb") as file:
+        data: bytes = file.read()
+    return data
 
 
 def _hashed(data: bytes) -> str:

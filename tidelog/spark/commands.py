@@ -189,7 +189,9 @@ def _bytes(key: str | bytes) -> bytes:
 def as_text(column: pa.Array) -> pa.Array:
     """A column of any type as a column of bytes, in the form of Rule 3."""
     if pa.types.is_timestamp(column.type):
-        zone = "Z" if column.type.tz else ""
+        zone = ""
+        if column.type.tz:
+            zone, column = "Z", column.cast(pa.timestamp(column.type.unit, "UTC"))  # strftime has the zone's own time
         column = pc.strftime(column, f"%Y-%m-%dT%H:%M:%S{zone}")
     return column.cast(pa.string()).cast(pa.binary()) if not pa.types.is_binary(column.type) else column
 

@@ -96,7 +96,9 @@ DECLARED: Final = (
 )
 BY_NAME: Final = {option.name.lower(): option for option in DECLARED}
 #: Options of writeStream itself, which Spark passes on to the sink.
-SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+#: An option that no user gives: tidelog.jobs gives it to a sink (options.Routes, as JSON).
+ROUTES: Final = "tidelogRoutes"
 
 
 class Given:
@@ -108,9 +110,13 @@ class Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self.values: dict[str, str] = {}
         self.sparks_own: dict[str, str] = {}  # by name in lower case
+        self.routes = ""  # ROUTES
         for name, value in options.items():
             if name.lower() in SPARKS_OWN:
                 self.sparks_own[name.lower()] = value
+                continue
+            if name.lower() == ROUTES.lower():
+                self.routes = value
                 continue
             if name.lower() == "provider":
                 raise OptionError(

@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 from tidelog.client.access import Access, is_url
 from tidelog.client.publish import Copies
 from tidelog.codecs.choose import NAMES as CODECS
-from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROWS, SINK, SOURCE, STREAM, Given, OptionError
+from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROUTES, ROWS, SINK, SOURCE, STREAM, Given, OptionError
 from tidelog.spark.places import (
     EARLIEST,
     ENDS,
@@ -67,6 +69,28 @@ def access_of(given: Given) -> Access:
     )  # fmt: skip
 
 
+def given_of(access: Access) -> dict[str, str]:
+    """The options that ``access_of`` makes an equal Access of, apart from the names that messages say."""
+    given: dict[str, str | int | bool | None] = {
+        "username": access.username, "password": access.password, "tlsCaFile": access.ca_file,
+        "tlsCertFile": access.cert_file, "tlsKeyFile": access.key_file, "connectTimeoutMs": access.connect_ms,
+        "readTimeoutMs": access.read_ms, "fetchOffset.numRetries": access.retries,
+        "fetchOffset.retryIntervalMs": access.retry_ms,
+    }  # fmt: skip
+    if access.sentinels:
+        given |= {
+            "sentinels": ",".join(access.sentinels), "sentinelMaster": access.service,
+            "sentinelUsername": access.sentinel_username, "sentinelPassword": access.sentinel_password,
+        }  # fmt: skip
+    else:
+        given["url"] = ",".join(access.urls)
+    if access.tls:
+        given["tls"] = "true"
+    if not access.verify:
+        given["tlsVerify"] = "false"
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
 def _sentinels(given: Given, tls: bool) -> tuple[str, ...]:
     """URLs of the Sentinels; with ``tls``, those that are no URL yet mean TLS."""
     text = given.filled("sentinels")
@@ -116,6 +140,8 @@ class Source:
 def for_source(given: Given, kind: str = "") -> Source:
     """The options of a read. ``kind`` is BATCH or STREAM once that is known. OptionError as in Rule 1."""
     given.only_for(SOURCE, kind)
+    if given.routes:
+        raise OptionError(f"{ROUTES} is not for a read")
     subscription = subscription_of(given)
     starting = places_of(given, STARTS, LATEST if kind == STREAM else EARLIEST, LATEST if kind == BATCH else None)
     ending = places_of(given, ENDS, LATEST, EARLIEST)
@@ -194,6 +220,29 @@ def _topic_of(given: Given) -> Declared | None:
 
 
 @dataclass(frozen=True)
+class Route:
+    """One of the topics that a batch is written to."""
+
+    topic: str
+    partition_by: str | None = None  # the column with the keys, where the topic's are made by a function
+    needed: tuple[str, ...] = ()  # columns in which no row has a null
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Several topics that are written to in one publish, each row to one of them: see routes.py."""
+
+    fence: str  # in the place of the query
+    topics: tuple[Route, ...]
+    checkpoint: str = ""  # where it is, as fsspec takes it, if it is not on a file system of this machine
+    batch: int | None = None  # of a query whose batches are written by foreachBatch: its number
+
+    def written(self) -> str:
+        """As the value of the option."""
+        return msgspec.json.encode(self).decode()
+
+
+@dataclass(frozen=True)
 class Sink:
     """The options of a write."""
 
@@ -207,6 +256,7 @@ class Sink:
     checkpoint: str  # of a streaming query, as given to writeStream; "" if it was not given there
     copies: Copies
     stage_ttl_ms: int
+    routes: Routes | None = None
 
 
 def for_sink(given: Given, kind: str = "") -> Sink:
@@ -217,9 +267,15 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     given.at_most_one(("maxlen", "maxage"))
     application, version = given.filled("txnAppId"), given.number("txnVersion")
     check = given.one_of("fenceCheck", AUTO, OFFSETS, ROWS, NONE)
-    if kind == BATCH and check == OFFSETS:
+    routes = msgspec.json.decode(given.routes, type=Routes) if given.routes else None
+    if routes is not None:
+        if any(name in given for name in ("key", "topic", "maxlen", "maxage", "txnAppId")):
+            raise OptionError(f"{ROUTES} says what is written to")
+        if kind and (kind == BATCH) != (routes.batch is not None):
+            raise OptionError(f"{ROUTES} has the number of a batch for foreachBatch, and only there")
+    elif kind == BATCH and check == OFFSETS:
         raise OptionError("fenceCheck can't be offsets for a batch write, which has no checkpoint: rows or none")
-    if kind == BATCH and "fenceCheck" in given and application is None:
+    if kind == BATCH and "fenceCheck" in given and application is None and routes is None:
         raise OptionError("fenceCheck is given without txnAppId and txnVersion: nothing is ever skipped")
     access, replicas = access_of(given), given.number("waitReplicas")
     copies = Copies(int(access.movable), IN_PASSING_MS, needed=False) if replicas is None else Copies(replicas)
@@ -228,6 +284,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
         given.duration("maxage") if "maxage" in given else None,
         None if application is None or version is None else (application, version), check,
         given.sparks_own.get("checkpointlocation", ""), copies, given.needed("stageTtlMs", 1000),
+        routes,
     )  # fmt: skip
 
 

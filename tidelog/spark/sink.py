@@ -9,8 +9,10 @@ Rule 1: a batch of a query is published with the query as fence and the batch ID
         A batch of the same number that is another one fails (checks.py): skipping it would lose its rows.
 Rule 2: Spark may call abort() after a publish that succeeded. abort() does nothing but drop stages, and names of stages
         are never used again, so that is safe.
-        The check of a batch for a topic is made of all its rows: which partition has how many changes as a topic grows.
-Rule 3: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
+        The check of a batch for topics is made of all its rows: which partition has how many changes as a topic grows.
+Rule 3: with routes (routes.py) the fence is the one that they name: the rows of all topics are one publish.
+        In update mode, which Spark has for no sink in Python, each batch is written by foreachBatch, with its number.
+Rule 4: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from tidelog.spark.commands import Entries
 from tidelog.spark.given import NONE, OptionError
 from tidelog.spark.options import Sink
 from tidelog.spark.partitioning import TopicEntries
+from tidelog.spark.routes import RoutedEntries, routed
 from tidelog.spark.topics import Target, target_of
 
 NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: the beginning of each of these names
@@ -45,6 +48,8 @@ NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims:
 log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
+Targets = tuple[Target, ...]  # one for a topic, several with routes, none for streams
+Maker = Entries | TopicEntries | RoutedEntries
 
 
 class StaleError(Exception):
@@ -65,12 +70,17 @@ class Staged(WriterCommitMessage):
     rows: Mapping[bytes, int]  # the number of rows for each stream
 
 
-def made(sink: Sink, schema: StructType) -> tuple[Target | None, Entries | TopicEntries]:
-    """The topic that is written to, if it is one, and what makes entries."""
-    return target_of(sink, sink.topic, schema) if sink.topic is not None else (None, Entries(schema, sink.key))
+def made(sink: Sink, schema: StructType) -> tuple[Targets, Maker]:
+    """The topics that are written to, if any, and what makes entries."""
+    if sink.routes is not None:
+        return routed(sink, sink.routes, schema)
+    if sink.topic is None:
+        return (), Entries(schema, sink.key)
+    target, entries = target_of(sink, sink.topic, schema)
+    return (target,), entries
 
 
-def staged(sink: Sink, entries: Entries | TopicEntries, batches: Iterator[pa.RecordBatch]) -> Staged:
+def staged(sink: Sink, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Stage the rows of one task."""
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
@@ -110,27 +120,34 @@ def publisher(sink: Sink) -> Publisher:
     return Publisher(sink.access, f"{NAME}-driver", sink.copies)
 
 
-def counted(target: Target | None, messages: list[Staged]) -> Mapping[bytes, int]:
+def counted(targets: Targets, messages: list[Staged]) -> Mapping[bytes, int]:
     """The number of rows that a check is made of: for each stream, for a topic in all."""
     rows = rows_of(messages)
-    return rows if target is None else {target.name.encode(): rows.total()}
+    if not targets:
+        return rows
+    totals = {target.name.encode(): sum(target.own(rows).values()) for target in targets}
+    return {name: total for name, total in totals.items() if total}
 
 
-def ready(by: Publisher, target: Target | None, messages: list[Staged], fence: str = "", epoch: int = 0) -> None:
+def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = "", epoch: int = 0) -> None:
     """Raise what keeps a topic from taking a batch, unless it was published before."""
-    if target is None:
+    if not targets:
         return
     last = good(by.ask(calls.tfence(fence)))[0] if fence else None
     if last is None or last < epoch:
-        target.unchanged(by.ask)
-        target.room(by.ask, rows_of(messages))
+        for target in targets:
+            if own := target.own(rows_of(messages)):
+                target.unchanged(by.ask)
+                target.room(by.ask, own)
 
 
-def evict(by: Publisher, sink: Sink, target: Target | None, messages: list[Staged]) -> None:
-    """Evict from the streams that were written to, as ``maxlen``, ``maxage`` or the topic say."""
-    if target is not None:
-        target.evict(by.ask, rows_of(messages))
-    elif sink.maxlen is not None or sink.maxage_ms is not None:
+def evict(by: Publisher, sink: Sink, targets: Targets, messages: list[Staged]) -> None:
+    """Evict from the streams that were written to, as ``maxlen``, ``maxage`` or the topics say."""
+    for target in targets:
+        target.evict(by.ask, target.own(rows_of(messages)))
+    if targets:
+        return
+    if sink.maxlen is not None or sink.maxage_ms is not None:
         by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
@@ -140,12 +157,30 @@ def drop(sink: Sink, messages: Messages) -> None:
         by.drop(names(of(messages)))
 
 
+def publish_batch(sink: Sink, targets: Targets, done: list[Staged], fence: str, batch: int, what: str) -> None:
+    """Publish a batch of a query, unless it was published. ``what`` names it in errors."""
+    url = sink.routes.checkpoint if sink.routes is not None else ""
+    check = checks.of_batch(sink.check, sink.checkpoint, batch, counted(targets, done), url)
+    with publisher(sink) as by:
+        ready(by, targets, done, fence, batch)
+        try:
+            by.publish(fence, batch, names(done), check)
+        except StaleEpochError as error:
+            raise StaleError(
+                f"{what} comes after a later one was published: another run of the query is ahead, or its checkpoint "
+                f"was put back to an older state ({error})"
+            ) from None
+        except ConflictError as error:
+            raise OtherBatchError(checks.explained(what, check, error)) from None
+        evict(by, sink, targets, done)
+
+
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query, each exactly once."""
 
     def __init__(self, sink: Sink, schema: StructType) -> None:
         self.sink = sink
-        self.target, self.entries = made(sink, schema)
+        self.targets, self.entries = made(sink, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return staged(self.sink, self.entries, iterator)
@@ -157,21 +192,9 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query = done[0].query
         if not query:
             raise AssertionError("Spark did not tell the tasks which query they work for")
-        check = checks.of_batch(self.sink.check, self.sink.checkpoint, batchId, counted(self.target, done))
-        fence = f"{NAME}:query:{query}"
-        with publisher(self.sink) as by:
-            ready(by, self.target, done, fence, batchId)
-            try:
-                by.publish(fence, batchId, names(done), check)
-            except StaleEpochError as error:
-                raise StaleError(
-                    f"batch {batchId} of query {query} comes after a later one was published: another run of the query "
-                    f"is ahead, or its checkpoint was put back to an older state ({error})"
-                ) from None
-            except ConflictError as error:
-                what = f"batch {batchId} of query {query}"
-                raise OtherBatchError(checks.explained(what, check, error)) from None
-            evict(by, self.sink, self.target, done)
+        routes = self.sink.routes
+        fence = routes.fence if routes is not None else f"{NAME}:query:{query}"
+        publish_batch(self.sink, self.targets, done, fence, batchId, f"batch {batchId} of query {query}")
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
         drop(self.sink, messages)
@@ -184,7 +207,7 @@ class TidelogWriter(DataSourceArrowWriter):
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
         self.sink = sink
-        self.target, self.entries = made(sink, schema)
+        self.targets, self.entries = made(sink, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return staged(self.sink, self.entries, iterator)
@@ -194,13 +217,18 @@ class TidelogWriter(DataSourceArrowWriter):
         stages = names(done)
         if not stages:
             return
+        routes = self.sink.routes
+        if routes is not None and routes.batch is not None:
+            what = f"batch {routes.batch} of {routes.fence}"
+            publish_batch(self.sink, self.targets, done, routes.fence, routes.batch, what)
+            return
         with publisher(self.sink) as by:
             if self.sink.transaction is None:
-                ready(by, self.target, done)
+                ready(by, self.targets, done)
                 by.publish_once(f"{NAME}:jobs", stages)
             else:
                 self._publish_version(by, *self.sink.transaction, done)
-            evict(by, self.sink, self.target, done)
+            evict(by, self.sink, self.targets, done)
 
     def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
         """Publish once for each version, application and option ``key`` or topic, as Delta does for each table."""
@@ -211,11 +239,11 @@ class TidelogWriter(DataSourceArrowWriter):
             by.drop(stages)
             return
         words = [application] if self.sink.key is None else [application, self.sink.key]
-        if self.target is not None:  # one of this name that is made after this one was deleted is another topic
-            words = [application, "topic", self.target.name, self.target.facts.id]
+        for target in self.targets:  # one of this name that is made after this one was deleted is another topic
+            words = [application, "topic", target.name, target.facts.id]
         fence = f"{NAME}:txn:{json.dumps(words)}"
-        check = "" if self.sink.check == NONE else checks.of_rows(counted(self.target, done))
-        ready(by, self.target, done, fence, version)
+        check = "" if self.sink.check == NONE else checks.of_rows(counted(self.targets, done))
+        ready(by, self.targets, done, fence, version)
         try:
             by.publish(fence, version, stages, check)
         except StaleEpochError:  # skipped, like a version that was published: as Delta does

@@ -56,6 +56,11 @@ class Target:
     name: str
     facts: Facts
 
+    def own(self, streams: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Of numbers of rows by stream, those of the topic's partitions."""
+        name = self.name.encode()
+        return {key: rows for key, rows in streams.items() if key.rpartition(b":")[0] == name}
+
     def unchanged(self, ask: Ask) -> None:
         """TopicChangedError if rows would now belong elsewhere (Rule 1)."""
         now = run(ask, known(self.name))

@@ -13,7 +13,7 @@ from tidelog import Client, ConflictError, Published, StaleEpochError
 from tidelog.client import publish
 from tidelog.client.access import Access
 from tidelog.client.publish import Part, Publisher, Stager
-from tidelog.client.servers import UnreachableError
+from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import ReplyError
 from tidelog.testing import Server, free_port
 
@@ -81,6 +81,21 @@ def test_rows_are_invisible_until_they_are_published_in_order(client: Client, ac
     assert numbers(client, "a") == [1, 2, 4, 10, 11]
     assert numbers(client, "b") == [3]
     assert stages(client) == 0
+
+
+def test_a_stager_on_a_connection_of_its_callers_leaves_it_open(client: Client, access: Access) -> None:
+    servers = Servers(access, "mine")
+    wire = servers.leader()
+    names = []
+    for _ in range(2):
+        stager = Stager(access, "unused", "job", 60_000, servers=servers)
+        stager.stage([Part(b"t", (b"n",), 1, b"$1\r\n7\r\n")])
+        stager.finish()
+        names += stager.names
+    assert servers.leader() is wire
+    assert wire.ask("PING") == b"PONG"
+    assert client.tpublish("fence", 1, *names).entries == 2
+    servers.close()
 
 
 def test_many_chunks_keep_their_order(client: Client, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,18 @@ def test_the_plan_of_a_batch_is_read_from_a_local_checkpoint(
     assert of_batch(AUTO, str(checkpoint), 7, ROWS_OF) != check
 
 
+def test_the_plan_of_a_batch_is_read_by_fsspec_where_a_url_is_given(checkpoint: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    here = of_batch(AUTO, str(checkpoint), 7, ROWS_OF)
+    url = "memory://tidelog-checks"
+    with fsspec.open(f"{url}/offsets/7", "wb") as file:
+        file.write((checkpoint / "offsets" / "7").read_bytes())
+    assert of_batch(AUTO, "s3a://elsewhere", 7, ROWS_OF, url) == of_batch(OFFSETS, "", 7, {}, url) == here
+    assert of_batch(ROWS, "", 7, ROWS_OF, url) == of_rows(ROWS_OF)
+    with pytest.raises(FileNotFoundError):
+        of_batch(AUTO, "", 8, ROWS_OF, url)
+
+
 @pytest.mark.parametrize("place", ["", "hdfs://host/checkpoint", "s3a://bucket/checkpoint", "/nowhere", "nowhere"])
 def test_a_checkpoint_that_is_not_here(place: str) -> None:
     assert of_batch(AUTO, place, 7, ROWS_OF) == of_batch(ROWS, place, 7, ROWS_OF) == of_rows(ROWS_OF)

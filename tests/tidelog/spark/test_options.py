@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import Wire
-from tidelog.spark.given import BATCH, DECLARED, STREAM, Given, OptionError
-from tidelog.spark.options import Source, for_source
+from tidelog.spark.given import BATCH, DECLARED, ROUTES, STREAM, Given, OptionError
+from tidelog.spark.options import Route, Routes, Source, access_of, for_sink, for_source, given_of
 from tidelog.spark.places import EARLIEST, LATEST, Where
 from tidelog.testing import Server
 
@@ -184,3 +185,36 @@ def test_the_documentation_has_every_option() -> None:
         row = re.search(rf"^\| `{re.escape(option.name)}` \|(.*)$", text, re.MULTILINE)
         assert row is not None, option.name
         assert not option.default or f"`{option.default}`" in row[1], option.name
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        Access(),
+        Access(("redis://a:1", "redis://b:2"), "user", "secret", retries=3, retry_ms=5, connect_ms=7, read_ms=9),
+        Access(tls=True, ca_file="ca", cert_file="cert", key_file="key", verify=False),
+        Access(
+            sentinels=("redis://a:1", "redis://b:2"), service="main", sentinel_username="u", sentinel_password="p",
+            password="x",
+        ),
+    ],
+)  # fmt: skip
+def test_an_access_as_options(access: Access) -> None:
+    assert access_of(Given(given_of(access))) == access
+
+
+def test_routes_are_for_a_sink_of_topics() -> None:
+    routes = Routes("job:a:1", (Route("orders"), Route("lines", "_key", ("item",))))
+    stream, batch = routes.written(), replace(routes, batch=3).written()
+    assert for_sink(Given({ROUTES: stream}), STREAM).routes == routes
+    assert for_sink(Given({ROUTES.lower(): batch, "fenceCheck": "offsets"}), BATCH).routes == replace(routes, batch=3)
+    for given, kind in (({ROUTES: batch}, STREAM), ({ROUTES: stream}, BATCH), ({ROUTES: stream, "topic": "a"}, STREAM)):
+        with pytest.raises(OptionError, match=ROUTES):
+            for_sink(Given(given), kind)
+    with pytest.raises(OptionError, match=f"{ROUTES} is not for a read"):
+        for_source(Given(SUB | {ROUTES: stream}))
+
+
+def test_what_spark_passes_on_of_its_own() -> None:
+    given = {"queryname": "copy", "checkpointLocation": "/nowhere"}
+    assert for_sink(Given(given), STREAM).checkpoint == "/nowhere"

@@ -9,7 +9,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
-from tidelog.spark.values import convert  # noqa: E402 - needs pyarrow
+from tidelog.spark.commands import as_text  # noqa: E402 - needs pyarrow
+from tidelog.spark.values import convert  # noqa: E402
 
 pytestmark = pytest.mark.quick
 
@@ -67,3 +68,14 @@ def test_nothing() -> None:
     for wanted, _ in CASES:
         array, wrong = convert(pa.array([], pa.binary()), wanted)
         assert (len(array), array.type, wrong) == (0, wanted, [])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_times_are_written_in_utc(unit: str) -> None:
+    moment = datetime(2026, 7, 2, 3, 4, 5, tzinfo=UTC)
+    for zone in ("UTC", "Europe/Paris", "-07:30"):
+        (text,) = as_text(pa.array([moment], pa.timestamp(unit, zone))).to_pylist()
+        assert text.endswith(b"Z")
+        assert datetime.fromisoformat(text.decode()) == moment
+    (text,) = as_text(pa.array([moment.replace(tzinfo=None)], pa.timestamp(unit))).to_pylist()
+    assert datetime.fromisoformat(text.decode()) == moment.replace(tzinfo=None)

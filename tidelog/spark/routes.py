@@ -1,0 +1,76 @@
+"""One batch for several topics: each row says which one it is for, and has its columns in a struct.
+
+    _out int    o0 struct<id long, item string>    o1 struct<day date, total long>
+    0           {1, tea}                           null                               to the first topic
+    1           null                               {2026-01-31, 5}                    to the second
+
+tidelog.jobs makes such rows of the frames that a job returns, so that all of them are one query and one publish. The
+option that says which topics these are is no user's (``options.Routes``).
+
+Rule 1: rows of one partition of a topic keep their order.
+Rule 2: a null in a column that its topic needs is a RowError: the entry would be no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from tidelog.client.publish import Part
+from tidelog.spark.commands import RowError
+from tidelog.spark.given import OptionError
+from tidelog.spark.options import Declared, Route, Routes, Sink
+from tidelog.spark.partitioning import TopicEntries
+from tidelog.spark.topics import Target, target_of
+
+OUT: Final = "_out"
+
+
+def column(number: int) -> str:
+    """The name of the column with the rows of a topic."""
+    return f"o{number}"
+
+
+class RoutedEntries:
+    """Makes Parts from rows for several topics: ``routes[n]`` and ``entries[n]`` are of column ``column(n)``."""
+
+    def __init__(self, routes: Sequence[Route], entries: Sequence[TopicEntries]) -> None:
+        self.routes = routes
+        self.entries = entries
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        """The rows of a batch, by topic and partition, in their order.
+
+        RowError for a row with a null that its topic can't have, without a key or without any value.
+        """
+        out = batch.column(OUT)
+        for number, (route, entries) in enumerate(zip(self.routes, self.entries, strict=True)):
+            rows = batch.column(column(number)).filter(pc.equal(out, number))
+            if not len(rows):
+                continue
+            fields = pa.RecordBatch.from_struct_array(rows)
+            for name in route.needed:
+                if fields.column(name).null_count:
+                    raise RowError(
+                        f"topic {route.topic!r}: a row's {name} is null, and records must have it: filter such rows, "
+                        "use coalesce, or let the record's type have None"
+                    )
+            yield from entries.parts(fields)
+
+
+def routed(sink: Sink, routes: Routes, schema: StructType) -> tuple[tuple[Target, ...], RoutedEntries]:
+    """The topics, and what makes entries for them. Errors as for ``target_of``; OptionError for another schema."""
+    names = [column(number) for number in range(len(routes.topics))]
+    if schema.fieldNames() != [OUT, *names]:
+        raise OptionError(f"rows with routes have the columns {', '.join([OUT, *names])}")
+    made = []
+    for name, route in zip(names, routes.topics, strict=True):
+        kind = schema[name].dataType
+        if not isinstance(kind, StructType):
+            raise OptionError(f"column {name} must be a struct")
+        made.append(target_of(sink, Declared(route.topic, route.partition_by, None, None), kind))
+    return tuple(target for target, _ in made), RoutedEntries(routes.topics, [entries for _, entries in made])
