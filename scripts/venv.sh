@@ -16,9 +16,9 @@ find_python() {
 # How much there is to download, and how long that and the installation may take.
 effort() {
     case ",$1," in
-    *,spark,*) echo "some 600 MB, most of it PySpark: one minute, or six where its wheel has to be built" ;;
-    *,demo,*) echo "some 80 MB: up to two minutes" ;;
-    *) echo "some 50 MB: up to two minutes" ;;
+    *,spark,* | *,jobs,*) echo "some 600 MB, most of it PySpark: one minute, or six where its wheel has to be built" ;;
+    *,demo,*) echo "some 140 MB: up to two minutes" ;;
+    *) echo "some 110 MB: up to two minutes" ;;
     esac
 }
 

@@ -1,0 +1,1 @@
+"""The module in which tasks find the jobs of tests: ``taskkit.Bench`` puts them here."""

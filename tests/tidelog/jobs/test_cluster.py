@@ -1,0 +1,187 @@
+"""Jobs on a cluster: executors in processes of their own, each with a disk of its own, some of which are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+
+from tests.tidelog.jobs.clusterkit import QUICK, end, executors, home, standalone
+from tests.tidelog.jobs.enginekit import until
+from tests.tidelog.jobs.test_engine import cli, process, send
+from tests.tidelog.spark.sparkkit import require_spark
+from tidelog import Client
+from tidelog.jobs.snapshots.manifests import folder_of
+from tidelog.testing import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+LOCAL = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf",
+         f"spark.executor.extraJavaOptions={QUICK}"]  # fmt: skip
+
+SOURCE = """
+import os
+import msgspec, pyarrow as pa
+from tidelog.jobs import Batch, State, job
+from tidelog.topics import Topic
+
+class Click(msgspec.Struct):
+    user: str
+
+class Total(msgspec.Struct):
+    user: str
+    count: int
+    disk: str
+
+clicks = Topic("clicks", Click, partition_by="user", partitions=2)
+totals = Topic("totals", Total, partition_by="user", partitions=2)
+
+@job(inputs=[clicks], outputs=[totals], state=int, max_rows=20, snapshot_epochs=4)
+def count(batch: Batch, state: State[int]):
+    assert os.path.dirname(__file__) in os.environ["PYTHONPATH"].split(os.pathsep)  # as what frame jobs call needs it
+    users = batch.table["user"].combine_chunks().value_counts()
+    names = [each["values"].as_py() for each in users]
+    counts = [(before or 0) + each["counts"].as_py() for before, each in zip(state.get_many(names), users)]
+    state.put_many(names, counts)
+    return {totals: pa.table({"user": names, "count": counts, "disk": [os.environ["DISK"]] * len(names)})}
+"""
+STARTING = 200.0  # seconds: three JVMs that begin cold, on a machine with other things to do
+USERS = [f"u{at % 17}" for at in range(400)]  # some 10 epochs
+
+
+@pytest.fixture(autouse=True)
+def spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_spark()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the job's module, and a folder for the engine."""
+    (tmp_path / "clusterjobs.py").write_text(SOURCE)
+    (tmp_path / "engine").mkdir()
+    return tmp_path
+
+
+def read(client: Client) -> tuple[Counter[str], list[list[str]]]:
+    """The last total of each user; and by partition the disks that were used, one after the other.
+
+    Totals went up, one step of a batch after the other: nothing was put out twice.
+    """
+    found: Counter[str] = Counter()
+    disks: list[list[str]] = [[], []]
+    for at in range(2):
+        for page in client.pages(f"totals:{at}"):
+            for entry in page:
+                facts = entry.text()
+                assert int(facts["count"]) > found[facts["user"]]
+                found[facts["user"]] = int(facts["count"])
+                if disks[at][-1:] != [facts["disk"]]:
+                    disks[at].append(facts["disk"])
+    return found, disks
+
+
+def words(folder: Path, master: str, state_dir: str) -> list[str]:
+    return ["--master", master, "--path", str(folder), "--store", f"file://{folder}/store", "--state-dir", state_dir,
+            *LOCAL]  # fmt: skip
+
+
+def has(client: Client, sent: list[str], seconds: float = 60) -> None:
+    """Wait until everything that was sent is counted: neither less nor more."""
+    until(lambda: read(client)[0].total() >= len(sent), seconds)
+    assert read(client)[0] == Counter(sent)
+
+
+def put(client: Client, sent: list[str], users: list[str]) -> None:
+    send(client, users)
+    sent += users
+
+
+def spread(client: Client, sent: list[str]) -> tuple[str, str]:
+    """The disks of the two partitions, when each executor has one: the first one to come may have had both."""
+    has(client, sent, STARTING)
+
+    def two() -> tuple[str, str] | None:
+        one, other = (part[-1] for part in read(client)[1])
+        if one != other:
+            return one, other
+        put(client, sent, USERS[:17])
+        has(client, sent)
+        return None
+
+    found: tuple[str, str] = until(two)
+    return found
+
+
+def disks(client: Client) -> tuple[str, str]:
+    one, other = (part[-1] for part in read(client)[1])
+    return one, other
+
+
+def moves(client: Client) -> int:
+    return sum(map(len, read(client)[1]))
+
+
+def test_an_executor_that_is_killed(
+    tidelog_server: Server, client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition goes on, on the other one, which has nothing of its state. Before, each stays where it is."""
+    url = tidelog_server.url
+    (folder / "clusterjobs.py").write_text(SOURCE.replace('"DISK"', '"SPARK_LOCAL_DIRS"'))  # of each executor its own
+    monkeypatch.setenv("SPARK_HOME", str(home(folder)))
+    cli(folder, url, "add", "clusterjobs:count")
+    sent: list[str] = []
+    put(client, sent, USERS)
+    given = [*words(folder, "local-cluster[2,1,1024]", "$SPARK_LOCAL_DIRS/jobs"), "--conf",
+             f"spark.local.dir={folder}/local"]  # fmt: skip
+    with process(url, folder / "engine", "e1", *given) as engine:
+        spread(client, sent)
+        before = moves(client)
+        put(client, sent, USERS)
+        has(client, sent)
+        assert moves(client) == before
+        put(client, sent, USERS)
+        until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
+        os.kill(min(executors(engine.pid)), signal.SIGKILL)
+        began = time.monotonic()
+        has(client, sent)
+        print(f"everything was counted {time.monotonic() - began:.1f} s after SIGKILL")
+        assert moves(client) > before
+
+
+def test_partitions_move_to_another_worker(tidelog_server: Server, client: Client, folder: Path) -> None:
+    """Workers with different disks; one is killed, with its executor, and its partition goes on from a snapshot.
+
+    Their Python is told by a setting; it is one that changes the variable of --state-dir.
+    """
+    url = tidelog_server.url
+    cli(folder, url, "add", "clusterjobs:count")
+    sent: list[str] = []
+    put(client, sent, USERS)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nDISK="$DISK/ssd" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    one, two = (str(folder / name / "ssd") for name in ("disk-one", "disk-two"))
+    with standalone(folder) as cluster:
+        worker = cluster.worker("one", DISK=str(folder / "disk-one"))
+        cluster.worker("two", DISK=str(folder / "disk-two"))
+        given = [*words(folder, cluster.url, "${DISK}/jobs"), "--conf", f"spark.pyspark.python={python}"]
+        with process(url, folder / "engine", "e1", *given):
+            assert set(spread(client, sent)) == {one, two}
+            moved = disks(client).index(one)
+            until(lambda: list((folder / "store" / folder_of("count", 1, moved)).glob("*.json")))
+            put(client, sent, USERS)
+            until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
+            end(worker)
+            began = time.monotonic()
+            has(client, sent)
+            print(f"everything was counted {time.monotonic() - began:.1f} s after SIGKILL")
+            assert disks(client) == (two, two)
+    for at in ("0", "1"):
+        assert (Path(two) / "jobs/count/1" / at).is_dir()

@@ -1,0 +1,62 @@
+"""The group of a frame job: where it begins, how it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog import Client, StreamId
+from tidelog.client.access import Access
+from tidelog.client.servers import Servers
+from tidelog.jobs.framegroups import Groups
+from tidelog.testing import Server
+
+STREAMS = ["a:0", "a:1"]
+
+
+@pytest.fixture
+def client(tidelog_server: Server) -> Iterator[Client]:
+    with tidelog_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def servers(tidelog_server: Server) -> Iterator[Servers]:
+    servers = Servers(Access((tidelog_server.url,), retries=0), "test")
+    yield servers
+    servers.close()
+
+
+def offsets(client: Client) -> list[StreamId]:
+    found = [client.tgroup_list(stream) for stream in STREAMS]
+    assert all((group.name, group.ttl, group.pending) == (b"job:x", 0, 0) for groups in found for group in groups)
+    return [groups[0].offset for groups in found]
+
+
+def test_groups_begin_where_the_job_does(servers: Servers, client: Client) -> None:
+    first, last = client.tappend("a:0", {"n": 1}), client.tappend("a:0", {"n": 2})
+    client.ttrim("a:0", count=1)
+    Groups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    assert offsets(client) == [first, StreamId(0)]
+    Groups(servers, "job:x").begin(STREAMS, latest=True, anew=False)
+    assert offsets(client) == [first, StreamId(0)], "they are there already"
+    Groups(servers, "job:x").begin(STREAMS, latest=True, anew=True)
+    assert offsets(client) == [last, StreamId(0)]
+    Groups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    assert offsets(client) == [first, StreamId(0)]
+
+
+def test_groups_move_now_and_then(servers: Servers, client: Client) -> None:
+    ids = [client.tappend("a:0", {"n": n}) for n in range(3)]
+    groups = Groups(servers, "job:x")
+    groups.begin(["a:0"], latest=False, anew=True)
+    groups.finished({"a:0": ids[0], "a:1": StreamId(0)})  # a:1 is of a topic that has grown
+    assert offsets(client) == [ids[0], StreamId(0)]
+    groups.finished({"a:0": ids[1]})
+    assert offsets(client) == [ids[0], StreamId(0)], "it is too early"
+    groups.finished({"a:0": ids[1]}, now=True)
+    assert offsets(client) == [ids[1], StreamId(0)]
+    client.tgroup_destroy("a:0", "job:x")
+    groups.finished({"a:0": ids[2]}, now=True)
+    assert offsets(client) == [ids[2], StreamId(0)]

@@ -1,0 +1,167 @@
+"""The registry: folding, changes one after another, compaction."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tidelog.jobs.enginekit import add, change, fold
+from tidelog import Client
+from tidelog.client.client import StaleEpochError
+from tidelog.client.entries import Entry, StreamId
+from tidelog.client.steps import run
+from tidelog.jobs import JobError, keys, registry
+from tidelog.jobs.registry import CLOSED, Registry, Spec
+
+
+def spec(name: str = "count", **fields: Any) -> Spec:
+    return Spec(name, f"module:{name}", **fields)
+
+
+def test_a_job_is_added_changed_and_removed(client: Client) -> None:
+    add(client, "count")
+    assert fold(client).specs == {"count": spec()}
+    change(client, registry.add(spec(version="b")))
+    assert fold(client).specs == {"count": spec(version="b", revision=2)}
+    change(client, registry.remove("count"))
+    assert fold(client).specs == {}
+    kinds = [entry["kind"].decode() for entry in client.trange(keys.REGISTRY)]
+    assert kinds == ["added", "changed", "removed"]
+
+
+def test_what_changes_nothing_is_no_entry(client: Client) -> None:
+    add(client, "count", "count")
+    change(client, registry.pause("count"))
+    change(client, registry.pause("count"))
+    change(client, registry.add(spec()))
+    assert client.tlen(keys.REGISTRY) == 2
+    assert fold(client).specs["count"].paused
+
+
+def test_a_job_of_the_same_name_with_other_inputs_is_refused(client: Client) -> None:
+    change(client, registry.add(spec(inputs=("clicks",), state="int")))
+    with pytest.raises(JobError, match=r"inputs was clicks, and is orders.*state was int, and is nothing.*jobs reset"):
+        change(client, registry.add(spec(inputs=("orders",))))
+    change(client, registry.reset(spec(inputs=("orders",), start="latest")))
+    assert fold(client).specs["count"] == spec(inputs=("orders",), start="latest", generation=2, revision=2)
+
+
+def test_an_unknown_job(client: Client) -> None:
+    add(client, "count")
+    for decide in (registry.remove("c"), registry.pause("c"), registry.resume("c"), registry.reset(spec("c"))):
+        with pytest.raises(JobError, match=r"there is no job 'c'; jobs: count. Add one"):
+            change(client, decide)
+    assert client.tlen(keys.REGISTRY) == 1
+
+
+@pytest.mark.parametrize("decide", [registry.remove("count"), registry.reset(spec())])
+def test_nothing_of_a_generation_that_has_ended_can_be_published(client: Client, decide: registry.Decide) -> None:
+    add(client, "count")
+    fence = keys.fence("count", 1)
+    client.tstage("mine", 0, "out", ["a"], [["1"]])
+    change(client, decide)
+    assert client.tfence(fence) == CLOSED
+    with pytest.raises(StaleEpochError):
+        client.tpublish(fence, 5, "mine")
+    assert client.tlen("out") == 0
+    assert client.tlen(keys.events("count")) == 1
+    change(client, registry.add(spec()) if not fold(client).specs else registry.resume("count"))
+    assert fold(client).specs["count"].generation == 2
+    assert client.tfence(keys.fence("count", 2)) is None
+
+
+def test_compaction_is_right_for_readers_at_any_place(client: Client) -> None:
+    readers = [Registry()]  # each stops reading at another place
+    for at in range(30):
+        name = f"j{at % 7}"
+        there = fold(client).specs
+        decide = registry.remove(name) if name in there and at % 3 else registry.add(spec(name, version=str(at)))
+        change(client, decide, long=5)
+        readers.append(fold(client))
+        assert client.tlen(keys.REGISTRY) <= 6
+    (newest,) = client.trevrange(keys.REGISTRY, count=1)
+    for reader in readers:
+        run(client, registry.read(reader))
+        assert (reader.specs, reader.gone, reader.last) == (readers[-1].specs, readers[-1].gone, newest.id)
+    assert len(readers[-1].specs) > 2
+
+
+def test_writers_at_the_same_time_lose_nothing(client: Client) -> None:
+    def write(at: int) -> None:
+        for turn in range(8):
+            change(client, registry.add(spec(f"j{at}-{turn}")), long=10)
+            change(client, registry.resume(f"j{at}-0"), long=10)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    found = fold(client).specs
+    assert sorted(found) == sorted(f"j{at}-{turn}" for at in range(4) for turn in range(8))
+    assert [found[f"j{at}-0"].revision for at in range(4)] == [9] * 4
+
+
+def test_what_is_no_registry(client: Client) -> None:
+    client.tappend(keys.REGISTRY, {"a": "b"})
+    with pytest.raises(JobError, match="of 'jobs:registry' is none of a registry"):
+        fold(client)
+
+
+# -- a model ---------------------------------------------------------------------------------------------------
+names = st.sampled_from(["a", "b", "c"])
+whats = st.sampled_from(["add", "remove", "pause", "resume", "reset", "compact"])
+steps = st.lists(st.tuples(whats, names), max_size=30)
+
+
+@settings(max_examples=200)
+@given(steps, st.integers(0, 30))
+def test_fold_is_what_was_done(done: list[tuple[str, str]], begin: int) -> None:
+    """The entries that changes make, read by one that reads all, and one that begins somewhere and misses what was
+    evicted."""
+    model: dict[str, tuple[int, bool]] = {}  # generation, paused
+    last: dict[str, int] = {}  # generation
+    writer, reader = Registry(), Registry()
+    stream: list[Entry] = []
+    for at, (what, name) in enumerate(done, 1):
+        decide = {"add": registry.add(spec(name, version=str(at))), "remove": registry.remove(name),
+                  "pause": registry.pause(name), "resume": registry.resume(name), "reset": registry.reset(spec(name)),
+                  "compact": None}[what]  # fmt: skip
+        if decide is None:
+            entry = entry_of(at, "all", "", writer.everything())
+            stream.clear()
+        else:
+            try:
+                changed = decide(writer)
+            except JobError:
+                assert name not in model
+                continue
+            if changed is None:
+                assert what == "pause"
+                assert model[name][1]
+                continue
+            entry = entry_of(at, changed.kind, name, msgspec.json.encode(changed.spec).decode())
+            if what == "remove":
+                del model[name]
+            elif what in ("add", "reset"):
+                begun = name not in model or what == "reset"
+                last[name] = last.get(name, 0) + begun
+                model[name] = (last[name], name in model and model[name][1])
+            else:
+                model[name] = (last[name], what == "pause")
+        stream.append(entry)
+        writer.apply(entry)
+        if at <= begin:
+            reader.apply(entry)
+    for entry in stream:
+        if entry.id > reader.last:
+            reader.apply(entry)
+    assert {name: (each.generation, each.paused) for name, each in writer.specs.items()} == model
+    assert reader.specs == writer.specs
+    assert reader.gone == writer.gone
+
+
+def entry_of(at: int, kind: str, name: str, text: str) -> Entry:
+    return Entry(StreamId(at), [b"kind", kind.encode(), b"name", name.encode(), b"spec", text.encode(), b"by", b""])

@@ -1,0 +1,183 @@
+"""``@job``: a function, the topics that it reads and writes, and how it is run."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from tidelog.jobs.errors import JobError
+from tidelog.topics import Topic
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+Kind = Literal["batch", "frame"]
+OnError = Literal["stop", "deadletter"]
+Merge = Literal["inputs", "time"]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A function and what ``@job`` was told about it. JobError where that makes no sense."""
+
+    function: Callable[..., Any]
+    name: str
+    kind: Kind
+    inputs: tuple[Topic[Any], ...]
+    outputs: tuple[Topic[Any], ...]
+    state: type[Any] | None = None  # type of the values; None: no state
+    partitions: int | None = None  # of a job without inputs
+    every: float | None = None  # seconds; of a job without inputs
+    start: str = "earliest"
+    merge: Merge = "inputs"
+    max_rows: int = 100_000
+    max_bytes: int = 64 << 20
+    on_error: OnError = "stop"
+    snapshot_every: float = 300.0  # seconds
+    snapshot_epochs: int = 1000
+    keep: int = 3
+    timeout: float = 600.0  # seconds
+    options: dict[str, str] = field(default_factory=dict)  # of Spark, for a frame job
+
+    def __post_init__(self) -> None:
+        wrong = self._wrong()
+        if wrong:
+            raise JobError(f"job {self.name!r}: {wrong}")
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r})"
+
+    @property
+    def stateful(self) -> bool:
+        return self.state is not None
+
+    @property
+    def is_source(self) -> bool:
+        return not self.inputs
+
+    @cached_property
+    def version(self) -> str:
+        """A hash of the source of the function and its module, which has what it uses: other code, another version.
+
+        Of the function's bytecode where there is no source. What the module imports is not part of it.
+        """
+        module = sys.modules.get(self.function.__module__)
+        try:
+            code = inspect.getsource(self.function) + (inspect.getsource(module) if module is not None else "")
+        except (OSError, TypeError):
+            return hashlib.sha256(self.function.__code__.co_code).hexdigest()[:12]
+        return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+    def _wrong(self) -> str:
+        if not _NAME.fullmatch(self.name):
+            return "a name has 1 to 100 letters, digits, '_', '-' and '.'"
+        if self.merge not in ("inputs", "time") or self.on_error not in ("stop", "deadletter"):
+            return "merge is 'inputs' or 'time', on_error is 'stop' or 'deadletter'"
+        for what in ("max_rows", "max_bytes", "snapshot_epochs", "keep"):
+            value = getattr(self, what)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                return f"{what} must be a whole number from 1: {value!r}"
+        for what in ("snapshot_every", "timeout"):
+            if not getattr(self, what) > 0:
+                return f"{what} must be more than 0 seconds: {getattr(self, what)!r}"
+        return self._wrong_topics() or (self._wrong_frame() if self.kind == "frame" else self._wrong_source())
+
+    def _wrong_topics(self) -> str:
+        for what, topics in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if not all(isinstance(topic, Topic) for topic in topics):
+                return f"{what} must be topics"
+            names = [topic.name for topic in topics]
+            if len(set(names)) < len(names):
+                return f"a topic is named twice in {what}"
+        return "" if self.inputs or self.outputs or self.stateful else "it reads nothing and writes nothing"
+
+    def _wrong_frame(self) -> str:
+        if not (self.inputs and self.outputs):
+            return "a frame job has inputs and outputs"
+        if self.stateful or self.on_error != "stop":
+            return "the state of a frame job is Spark's, and it stops on errors: leave out state and on_error"
+        return ""
+
+    def _wrong_source(self) -> str:
+        if not self.is_source and (self.partitions is not None or self.every is not None):
+            return "partitions and every are for jobs without inputs: this one has as many partitions as its inputs"
+        if self.is_source and (self.partitions or 0) < 1:
+            return "a job without inputs needs partitions=, from 1"
+        if self.is_source and not (self.every or 0) > 0:
+            return "a job without inputs needs every=, the seconds from one call to the next"
+        return ""
+
+
+def job(
+    *,
+    inputs: Sequence[Topic[Any]] = (),
+    outputs: Sequence[Topic[Any]] = (),
+    state: type[Any] | bool | None = None,
+    name: str | None = None,
+    partitions: int | None = None,
+    every: timedelta | float | None = None,
+    start: str = "earliest",
+    merge: Merge = "inputs",
+    max_rows: int = 100_000,
+    max_bytes: int = 64 << 20,
+    on_error: OnError = "stop",
+    snapshot_every: timedelta | float = 300.0,
+    snapshot_epochs: int = 1000,
+    keep: int = 3,
+    timeout: timedelta | float = 600.0,
+    options: dict[str, str] | None = None,
+) -> Callable[[Callable[..., Any]], Job]:
+    """Declare a job.
+
+    >>> @job(inputs=[clicks], outputs=[totals], state=int)
+    ... def count(batch: Batch, state: State[int]) -> dict[Topic, pa.Table]: ...
+
+    A *batch job* takes a Batch, and a State if it has one, and returns a table for each output, ``{topic: pa.Table}``,
+    or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in order; it returns
+    a DataFrame, or ``{topic: DataFrame}`` for several outputs.
+
+    inputs, outputs: topics, which all have as many partitions (a topic of one is read whole by every partition).
+    state: the type of the values in the state: bytes (also True), str, int, float, or a type that msgspec can encode.
+    partitions, every: of a job without inputs: it is called with an empty batch every so many seconds.
+    start: where a new job begins: ``earliest``, ``latest``, or a time in ISO 8601.
+    merge: ``inputs`` calls the function for one input after the other; ``time`` merges them by ID.
+    max_rows, max_bytes: of a batch in one partition.
+    on_error: ``stop``; or ``deadletter``: an entry with which the function fails goes to the dead letters.
+    snapshot_every, snapshot_epochs: a snapshot of the state is made after so many seconds or epochs, whatever is first.
+    keep: how many snapshots there are of each partition.
+    timeout: of an epoch of a batch job, in seconds, recovery included, which goes on where it was. What takes longer is
+        ended, since it holds up what else needs Spark's cores, and tried again.
+    options: of Spark's readers and writers, for a frame job.
+
+    JobError where that makes no sense.
+    """
+
+    def declare(function: Callable[..., Any]) -> Job:
+        return Job(
+            function, name or function.__name__, _kind(function), tuple(inputs), tuple(outputs),
+            bytes if state is True else state or None, partitions, _seconds(every), start, merge, max_rows, max_bytes,
+            on_error, _seconds(snapshot_every) or 0.0, snapshot_epochs, keep, _seconds(timeout) or 0.0,
+            dict(options or {}),
+        )  # fmt: skip
+
+    return declare
+
+
+def _kind(function: Callable[..., Any]) -> Kind:
+    """By the annotations; they may be text, and pyspark need not be there."""
+    annotations = [str(each.annotation) for each in inspect.signature(function).parameters.values()]
+    return "frame" if annotations and all("DataFrame" in each for each in annotations) else "batch"
+
+
+def _seconds(value: timedelta | float | None) -> float | None:
+    return value.total_seconds() if isinstance(value, timedelta) else value

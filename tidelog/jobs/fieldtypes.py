@@ -1,0 +1,157 @@
+"""The Arrow types of a topic's fields: what a batch's tables have as columns, and what returned tables may have.
+
+    str, time, timedelta, uuid, decimal, enum, literal   string        int    int64       float   double
+    bool       bool                                      bytes  binary                    date    date32
+    datetime   timestamp[us, UTC]
+    list[T], set[T]   list<T>      dict[str, T]   map<string, T>       a struct's fields  struct<...>
+    anything else, such as a union, or a list of them    string, that is JSON
+
+Rule 1: the types come from the declaration alone, so all batches have the same columns. Only where a topic is declared
+        as ``dict`` do they come from its facts; if these name no field, there is one column: ``fields``, a map, with
+        the codec plain, and ``data``, JSON, with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final, get_type_hints
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+
+from tidelog.topics import Facts, Topic
+
+PLAIN: Final = "plain"
+FIELDS: Final = "fields"
+DATA: Final = "data"
+_KINDS: Final = {
+    "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(), "date": pa.date32(),
+    "datetime": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+_INFOS: Final[dict[type, pa.DataType]] = {
+    inspect.IntType: pa.int64(), inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_(),
+    inspect.BytesType: pa.binary(), inspect.ByteArrayType: pa.binary(), inspect.DateType: pa.date32(),
+    inspect.DateTimeType: pa.timestamp("us", "UTC"), inspect.StrType: pa.string(), inspect.TimeType: pa.string(),
+    inspect.TimeDeltaType: pa.string(), inspect.UUIDType: pa.string(), inspect.DecimalType: pa.string(),
+}  # fmt: skip
+_KEPT: Final = (bytes, datetime, date)  # what Arrow takes as it is
+
+Fix = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a topic, and a column of its tables."""
+
+    name: str
+    kind: str  # as the facts name it
+    type: pa.DataType
+    required: bool = False  # an entry without it can't be read as the declared type
+    nullable: bool = True  # an entry may have null in it
+    is_json: bool = False  # text that is JSON
+    fix: Fix | None = None  # makes builtin values ready for Arrow; None: they are
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """Values of records, None where there is none. ArrowInvalid, TypeError... where one does not fit."""
+        if self.kind not in ("str", "int", "float", "bool", "bytes", "date", "datetime"):
+            values = msgspec.to_builtins(values, builtin_types=_KEPT, enc_hook=_dumped)
+        if self.kind in ("enum", "literal"):
+            values = [None if value is None else str(value) for value in values]
+        if self.fix is not None:
+            values = [None if value is None else self.fix(value) for value in values]
+        return pa.array(values, self.type)
+
+
+def fields_of(topic: Topic[Any], facts: Facts) -> tuple[Field, ...]:
+    """The fields of a topic; none where nobody says which it has."""
+    shape = topic.codec.shape
+    if not shape.fields:
+        return tuple(_of_kind(name, kind) for name, kind in facts.fields.items())
+    made = []
+    infos = _infos(shape.type) if any(field.kind == "json" for field in shape.fields) else {}
+    for field in shape.fields:
+        if field.kind == "json":
+            kind, fix, is_json = _of_info(infos.get(field.name))
+        else:
+            kind, fix, is_json = _KINDS.get(field.kind, pa.string()), None, False
+        made.append(Field(field.name, field.kind, kind, field.required, field.nullable, is_json, fix))
+    return tuple(made)
+
+
+def _of_kind(name: str, kind: str) -> Field:
+    if kind == "json":
+        return Field(name, kind, pa.string(), is_json=True, fix=as_json)
+    return Field(name, kind, _KINDS.get(kind, pa.string()))
+
+
+def _infos(record_type: Any) -> dict[str, Any]:
+    """msgspec's view of each field, by its name in entries; pydantic's models have none of their own."""
+    if hasattr(record_type, "model_fields"):
+        return {name: _info(hint) for name, hint in get_type_hints(record_type).items()}
+    info: Any = inspect.type_info(record_type)
+    return {field.encode_name: field.type for field in info.fields}
+
+
+def _info(hint: Any) -> Any:
+    try:
+        return inspect.type_info(hint)
+    except (TypeError, ValueError, NameError):
+        return inspect.AnyType()
+
+
+def _of_info(info: Any) -> tuple[pa.DataType, Fix | None, bool]:
+    """The type for a field, what makes its values ready, and whether they are JSON."""
+    if isinstance(info, inspect.UnionType):
+        rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
+        info = rest[0] if len(rest) == 1 else info
+    known = _INFOS.get(type(info))
+    if known is not None:
+        return known, None, False
+    if isinstance(info, inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType):
+        kind, fix, is_json = _of_info(info.item_type)
+        if not is_json:
+            return pa.list_(kind), None if fix is None else _each(fix), False
+    if isinstance(info, inspect.DictType) and isinstance(info.key_type, inspect.StrType):
+        kind, fix, is_json = _of_info(info.value_type)
+        if not is_json:
+            return pa.map_(pa.string(), kind), _pairs(fix), False
+    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType) and not (
+        isinstance(info, inspect.StructType) and (info.tag is not None or info.array_like)
+    ):
+        parts = {field.encode_name: _of_info(field.type) for field in info.fields}
+        if not any(is_json for _, _, is_json in parts.values()):
+            struct = pa.struct([(name, kind) for name, (kind, _, _) in parts.items()])
+            fixes = {name: fix for name, (_, fix, _) in parts.items() if fix is not None}
+            return struct, _members(fixes) if fixes else None, False
+    return pa.string(), as_json, True
+
+
+def _dumped(value: Any) -> Any:
+    """What msgspec does not know: a model of pydantic. TypeError for anything else."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(by_alias=False)
+    raise TypeError(f"{type(value).__name__} is nothing that a column can hold")
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def _maybe(fix: Fix | None, value: Any) -> Any:
+    return value if fix is None or value is None else fix(value)
+
+
+def _each(fix: Fix) -> Fix:
+    return lambda values: [_maybe(fix, value) for value in values]
+
+
+def _pairs(fix: Fix | None) -> Fix:
+    return lambda values: [(name, _maybe(fix, value)) for name, value in values.items()]
+
+
+def _members(fixes: dict[str, Fix]) -> Fix:
+    return lambda values: {name: _maybe(fixes.get(name), value) for name, value in values.items()}

@@ -1,0 +1,50 @@
+"""What ended a frame job's query, as an error of jobs. Spark has it as text: Python's tracebacks inside the JVM's.
+
+Rule 1: an error that trying again does not help is a JobError; what may pass is a QueryError.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
+
+_SUPERSEDED: Final = (
+    "tidelog.spark.sink.StaleError", "tidelog.spark.sink.OtherBatchError", "CONCURRENT_STREAM_LOG_UPDATE",
+)  # fmt: skip
+_LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
+#: Of the source, the sink and the decoder: the job or its input is to be changed.
+_WRONG: Final = (
+    "tidelog.codecs.shapes.UndecodableError", "tidelog.spark.columns.MalformedError",
+    "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError", "tidelog.spark.given.OptionError",
+    "tidelog.spark.offsets.NoOffsetError", "tidelog.spark.offsets.NoStreamError",
+    "tidelog.topics.facts.TopicMismatchError", "tidelog.topics.facts.TopicError", "tidelog.jobs.errors.JobError",
+)  # fmt: skip
+_PASSING: Final = ("tidelog.", "redis.", "ConnectionError", "TimeoutError", "OSError", "BrokenPipeError", "EOFError")
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<error>\S[^\n]*)")
+
+
+class QueryError(Exception):
+    """A query ended for a reason that may pass: a server that did not answer, a lost executor."""
+
+
+def explained(name: str, text: str) -> Exception:
+    """The error of the job ``name``, from the text of Spark's exception."""
+    where = f"job {name!r}: "
+    for kinds, error in ((_SUPERSEDED, SupersededError), (_LOST, InputsLostError), (_WRONG, JobError)):
+        for kind in kinds:
+            if (at := text.find(kind)) >= 0:
+                return error(where + _from(text, at))
+    found = None
+    for found in _TRACEBACK.finditer(text):  # noqa: B007 - the last one: it is the cause of those before
+        pass
+    if found is not None and not found["error"].startswith(_PASSING):
+        return FunctionError(f"{where}its function failed in a task:\n{found[0].strip()}")
+    return QueryError(where + text.split("\n\nJVM stacktrace")[0])
+
+
+def _from(text: str, at: int) -> str:
+    """The line of an error: without the name of its class where that is Python's."""
+    line = text[at:].partition("\n")[0].strip()
+    return re.sub(r"^tidelog\.[\w.]+: ", "", line)

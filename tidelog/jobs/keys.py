@@ -1,0 +1,63 @@
+"""The names of what jobs have on the server.
+
+    jobs:registry           stream: which jobs there are, with all changes
+    jobs:engines            string: the engines that take part, in JSON
+    jobs:engine:<engine>    the lease of an engine; epochs of leases and claims come from jobs:epoch
+    job:<name>:owner        the claim of the engine that runs the job
+    job:<name>:log:<p>      stream: the replay log of partition p, one marker for each epoch (``marker``)
+    job:<name>:origin:<g>   string: where generation g began, and the topics as they were, in JSON (``origin``)
+    job:<name>:recovery:<p> string: how far the recovery of partition p is, in JSON; ends when nothing renews it
+    job:<name>:snapshots    string: which snapshots there are, in JSON
+    job:<name>:status       string: what the job's engine last said about it, in JSON
+    job:<name>:events       stream: starts, errors and so on, the newest thousand
+    job:<name>:<generation> no key but a fence: its epoch is the last one that was published
+    job:<name>              the group of the job in its input topics, which holds retention back
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REGISTRY: Final = "jobs:registry"
+ENGINES: Final = "jobs:engines"
+EPOCHS: Final = "jobs:epoch"
+
+
+def lease(engine: str) -> str:
+    return f"jobs:engine:{engine}"
+
+
+def owner(name: str) -> str:
+    return f"job:{name}:owner"
+
+
+def log(name: str, partition: int) -> str:
+    return f"job:{name}:log:{partition}"
+
+
+def origin(name: str, generation: int) -> str:
+    return f"job:{name}:origin:{generation}"
+
+
+def recovery(name: str, partition: int) -> str:
+    return f"job:{name}:recovery:{partition}"
+
+
+def snapshots(name: str) -> str:
+    return f"job:{name}:snapshots"
+
+
+def status(name: str) -> str:
+    return f"job:{name}:status"
+
+
+def events(name: str) -> str:
+    return f"job:{name}:events"
+
+
+def fence(name: str, generation: int) -> str:
+    return f"job:{name}:{generation}"
+
+
+def group(name: str) -> str:
+    return f"job:{name}"

@@ -1,0 +1,161 @@
+"""Where a generation of a job began: the position in each input, and the topics as they were.
+
+    {"start": "earliest", "partitions": 4, "topics": {"clicks": ["5f0c...", 4]},
+     "starts": {"clicks": ["0.0", "1700000000000.3", "0.0", "0.0"]}}
+
+Rule 1: it is written once, before the first epoch, by the first engine that prepares the generation. Another engine
+        that begins before an epoch was published goes on from the same positions: with ``latest`` nothing is missed.
+Rule 2: an input that is added to the job later gets its own positions then. What is there never changes.
+Rule 3: a reset closes a generation before the next one begins: its fence has the highest epoch then, so that an engine
+        which still runs it can't publish any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.entries import Info, StreamId
+from tidelog.client.steps import good
+from tidelog.client.wire import ReplyError
+from tidelog.jobs import keys
+from tidelog.jobs.declare import Job
+from tidelog.jobs.errors import JobError
+from tidelog.jobs.shape import Ask, Shape, reset_hint
+
+CLOSED: Final = 2**63 - 1  # the epoch of a fence under which nothing is published any more
+ZERO: Final = StreamId(0, 0)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a generation began."""
+
+    start: str  # earliest, latest, or a time: as it was told
+    partitions: int  # of the job
+    topics: dict[str, tuple[str, int]]  # by input: its ID, its partitions
+    starts: dict[str, list[str]]  # by input: for each of its partitions the ID after which to read
+
+    def after(self, topic: str, partition: int) -> StreamId:
+        """The ID after which a partition of an input is read."""
+        return StreamId.parse(self.starts[topic][partition])
+
+
+def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: Shape) -> Origin:
+    """The origin of a generation, which is written if there is none. JobError where the topics are others by now."""
+    key = keys.origin(job.name, generation)
+    (there,) = good(ask(_get(key)))
+    while True:
+        known = None if there is None else _read(job, key, there)
+        if known is not None:
+            _check(job, known, shape)
+        wanted = _extended(ask, job, known, start, shape)
+        if wanted is known:
+            return known
+        written = msgspec.json.encode(wanted)
+        if there is None:
+            (there,) = good(ask(Call(("SET", key, written, "NX", "GET"), _itself)))
+            if there is None:
+                return wanted
+        else:
+            (swapped,) = good(ask(Call(("SET", key, written, "IFEQ", there), _itself)))
+            if swapped is not None:
+                return wanted
+            (there,) = good(ask(_get(key)))
+
+
+def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: Shape) -> Origin:
+    """With positions for the inputs that have none."""
+    new = [topic for topic in shape.inputs if known is None or topic not in known.topics]
+    if known is not None and not new:
+        return known
+    start = known.start if known is not None else start
+    streams = [(topic, at) for topic, at in shape.streams() if topic in new]
+    found = _positions(ask, job, start, [f"{topic}:{at}" for topic, at in streams])
+    topics = dict(known.topics) if known is not None else {}
+    starts = dict(known.starts) if known is not None else {}
+    for topic in new:
+        facts = shape.inputs[topic]
+        topics[topic] = (facts.id, facts.partitions or 1)
+        starts[topic] = [str(after) for (name, _), after in zip(streams, found, strict=True) if name == topic]
+    return Origin(start, shape.partitions, topics, starts)
+
+
+def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[StreamId]:
+    """For each stream the ID after which to read."""
+    infos = [info_of(reply) for reply in ask(*map(calls.tinfo, streams))]
+    if start == "latest":
+        return [ZERO if info is None else info.last for info in infos]
+    earliest = [ZERO if info is None else info.evicted_to for info in infos]
+    if start == "earliest":
+        return earliest
+    since = StreamId(_ms(job, start))
+    newest = good(ask(*[calls.trevrange(stream, f"({since}", "-", 1) for stream in streams]))
+    return [entries[0].id if entries else first for entries, first in zip(newest, earliest, strict=True)]
+
+
+def info_of(reply: Info | ReplyError) -> Info | None:
+    """What TINFO said; None if there is no such stream."""
+    if isinstance(reply, ReplyError):
+        if "no such key" in str(reply):
+            return None
+        raise reply
+    return reply
+
+
+def _ms(job: Job, start: str) -> int:
+    wrong = f"job {job.name!r}: start is 'earliest', 'latest' or a time with its zone, 2026-01-31T12:00:00Z: {start!r}"
+    try:
+        time = datetime.fromisoformat(start)
+    except ValueError:
+        raise JobError(wrong) from None
+    if time.tzinfo is None or time.timestamp() < 0:
+        raise JobError(wrong)
+    return round(time.timestamp() * 1000)
+
+
+def _read(job: Job, key: str, text: bytes) -> Origin:
+    try:
+        return msgspec.json.decode(text, type=Origin)
+    except msgspec.DecodeError as error:
+        raise JobError(f"job {job.name!r}: {key!r} does not say where it began: {error}") from None
+
+
+def _check(job: Job, known: Origin, shape: Shape) -> None:
+    """JobError where inputs were deleted, made anew or grown since the generation began."""
+    for topic, facts in shape.inputs.items():
+        ident, partitions = known.topics.get(topic, (facts.id, facts.partitions or 1))
+        if ident != facts.id:
+            raise JobError(
+                f"job {job.name!r}: topic {topic!r} was deleted and made anew since the job read it;"
+                f" {reset_hint(job.name)}"
+            )
+        if partitions != facts.partitions:
+            raise JobError(grown(job, topic, partitions, facts.partitions or 1))
+    if known.partitions != shape.partitions:
+        raise JobError(
+            f"job {job.name!r}: it had {known.partitions} partitions when it began, it has {shape.partitions} by its"
+            f" declaration; {reset_hint(job.name)}, or declare what it had"
+        )
+
+
+def grown(job: Job, topic: str, before: int, now: int) -> str:
+    """What to tell people about an input with another number of partitions."""
+    return (
+        f"job {job.name!r}: topic {topic!r} has {now} partitions now, it had {before} when the job began: keys, and the"
+        f" state that belongs to them, are elsewhere now; {reset_hint(job.name)}"
+    )
+
+
+def _get(key: str) -> Call[bytes | None]:
+    return Call(("GET", key), _itself)
+
+
+def _itself(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,272 @@
+"""The registry: which jobs there are. A stream with all changes, ``jobs:registry``.
+
+    kind        added | changed | paused | resumed | removed | reset | all
+    name        of the job; empty for ``all``
+    spec        the job as it is from then on, in JSON; of ``all``: every job
+    by          who did it, for people
+
+Rule 1: a change is appended under WATCH by somebody who has read everything before it. So changes come one after
+        another, and each makes sense after the ones before it.
+Rule 2: an entry says what the job is from then on, not what is different. ``all`` says it of every job: whoever reads
+        one forgets what it knew. So a reader may begin anywhere before one, and may have missed any number of entries.
+Rule 3: the writer that finds LONG entries appends ``all`` and evicts what is before it, in the step of its own change.
+Rule 4: a generation of a job begins with ``added`` or ``reset``. Its number is never used again, also not after the
+        job was removed. When it ends, its fence is closed in the same step: nothing of it can be published any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.entries import Entry, StreamId
+from tidelog.client.steps import Steps, good
+from tidelog.jobs import keys
+from tidelog.jobs.errors import JobError
+
+LONG: Final = 1000  # entries of the registry
+PAGE: Final = 500
+CLOSED: Final = 2**63 - 1  # the epoch of a fence that is closed: there is none after it
+CLOSING_MS: Final = 60_000  # of the stage that closes it
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A job as the registry knows it."""
+
+    name: str
+    target: str  # ``module:attribute`` of the Job
+    kind: str = "batch"  # or frame
+    version: str = ""  # hash of the function's source when it was added, for people
+    generation: int = 1
+    revision: int = 1  # counts changes; who runs another one begins again
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    partitions: int = 1
+    state: str = ""  # the type of the values; empty: none
+    start: str = ""  # where this generation begins; empty: as the job is declared
+    store: str = ""  # URL of the object store; empty: the engine's
+    paused: bool = False
+    options: dict[str, str] = {}
+
+    def differences(self, other: Spec) -> list[str]:
+        """Why ``other`` can't go on with the state and the positions of this one."""
+        return [
+            f"{what} was {_shown(getattr(self, what))}, and is {_shown(getattr(other, what))}"
+            for what in ("kind", "inputs", "partitions", "state")
+            if getattr(self, what) != getattr(other, what)
+        ]
+
+
+class _All(msgspec.Struct, frozen=True):
+    specs: dict[str, Spec]
+    gone: dict[str, int]
+
+
+@dataclass
+class Registry:
+    """What the entries up to ``last`` amount to."""
+
+    specs: dict[str, Spec] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)  # jobs that were removed, with their last generation
+    last: StreamId = StreamId(0)  # noqa: RUF009 - it can't be changed
+    length: int = 0  # entries since the last ``all``
+
+    def apply(self, entry: Entry) -> None:
+        """Take in the next entry. JobError if it is none of a registry."""
+        try:
+            facts = entry.text()
+            kind, name = facts["kind"], facts["name"]
+            if kind == "all":
+                everything = msgspec.json.decode(facts["spec"], type=_All)
+                self.specs, self.gone, self.length = everything.specs, everything.gone, 0
+            elif kind == "removed":
+                self.gone[name] = self.specs.pop(name).generation
+            else:
+                self.specs[name] = msgspec.json.decode(facts["spec"], type=Spec)
+                self.gone.pop(name, None)
+        except (KeyError, ValueError) as error:
+            raise JobError(f"the entry {entry.id} of {keys.REGISTRY!r} is none of a registry: {error!r}") from None
+        self.last = entry.id
+        self.length += 1
+
+    def find(self, name: str) -> Spec:
+        """JobError if there is no such job."""
+        if name not in self.specs:
+            known = ", ".join(sorted(self.specs)) or "none"
+            raise JobError(f"there is no job {name!r}; jobs: {known}. Add one: tidelog jobs add module:job")
+        return self.specs[name]
+
+    def everything(self) -> str:
+        """All jobs, as the entry ``all`` has them."""
+        return msgspec.json.encode(_All(self.specs, self.gone)).decode()
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry to append; ``closes``: the fence of a generation that ends, and the stream of the job's events."""
+
+    kind: str
+    spec: Spec
+    closes: tuple[str, str] | None = None
+
+
+Decide = Callable[[Registry], Change | None]
+
+
+# -- what changes ----------------------------------------------------------------------------------------------
+def add(spec: Spec) -> Decide:
+    """A new job, or new code for one. JobError where it can't go on with what the old one has."""
+
+    def decide(registry: Registry) -> Change | None:
+        old = registry.specs.get(spec.name)
+        if old is None:
+            generation = registry.gone.get(spec.name, 0) + 1
+            return Change("added", msgspec.structs.replace(spec, generation=generation))
+        differences = old.differences(spec)
+        if differences:
+            raise JobError(
+                f"there is a job {spec.name!r} already, which is another one: {'; '.join(differences)}. Take another"
+                f" name, or begin again with empty state: tidelog jobs reset {spec.name} --from earliest"
+                f" --target {spec.target}"
+            )
+        new = msgspec.structs.replace(
+            spec, generation=old.generation, revision=old.revision, start=old.start, paused=old.paused
+        )
+        return None if new == old else Change("changed", _next(new))
+
+    return decide
+
+
+def remove(name: str) -> Decide:
+    def decide(registry: Registry) -> Change:
+        old = registry.find(name)
+        return Change("removed", old, _closing(old))
+
+    return decide
+
+
+def pause(name: str) -> Decide:
+    def decide(registry: Registry) -> Change | None:
+        old = registry.find(name)
+        return None if old.paused else Change("paused", _next(old, paused=True))
+
+    return decide
+
+
+def resume(name: str) -> Decide:
+    """Also a job that isn't paused: one that has failed is tried again."""
+
+    def decide(registry: Registry) -> Change:
+        return Change("resumed", _next(registry.find(name), paused=False))
+
+    return decide
+
+
+def reset(spec: Spec) -> Decide:
+    """A new generation, as ``spec`` describes the job, from ``spec.start``."""
+
+    def decide(registry: Registry) -> Change:
+        old = registry.find(spec.name)
+        new = msgspec.structs.replace(
+            spec, generation=old.generation + 1, revision=old.revision + 1, paused=old.paused,
+            store=spec.store or old.store,
+        )  # fmt: skip
+        return Change("reset", new, _closing(old))
+
+    return decide
+
+
+def _next(spec: Spec, **fields: Any) -> Spec:
+    return msgspec.structs.replace(spec, revision=spec.revision + 1, **fields)
+
+
+def _closing(spec: Spec) -> tuple[str, str]:
+    return keys.fence(spec.name, spec.generation), keys.events(spec.name)
+
+
+# -- on the server ---------------------------------------------------------------------------------------------
+def read(registry: Registry | None = None) -> Steps[Registry]:
+    """What is there, in pages; or take in what is new since ``registry.last``."""
+    found = Registry() if registry is None else registry
+    while True:
+        after = f"({found.last}" if found.last > StreamId(0) else "-"
+        (page,) = good((yield [calls.trange(keys.REGISTRY, after, "+", PAGE)]))
+        for entry in page:
+            found.apply(entry)
+        if len(page) < PAGE:
+            return found
+
+
+def removed(name: str) -> Steps[Spec | None]:
+    """A job that was removed, as it was; None if it is there, never was, or that is too long ago."""
+    found: Spec | None = None
+    last = StreamId(0)
+    while True:
+        (page,) = good((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
+        for entry in page:
+            last, facts = entry.id, entry.text()
+            if facts.get("name") == name:
+                found = msgspec.json.decode(facts["spec"], type=Spec) if facts["kind"] == "removed" else None
+        if len(page) < PAGE:
+            return found
+
+
+def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[Registry, Change | None]]:
+    """Change the registry; returns it as it is then, and the change, None if there was nothing to do.
+
+    To be driven on one connection, which is not made again. ``decide`` may be called several times.
+    """
+    while True:
+        good((yield [Call(("WATCH", keys.REGISTRY), bool)]))
+        registry = yield from read()
+        what = decide(registry)
+        if what is None:
+            good((yield [Call(("UNWATCH",), bool)]))
+            return registry, None
+        after = Registry(dict(registry.specs), dict(registry.gone))
+        fields = _fields(what.kind, what.spec.name, msgspec.json.encode(what.spec).decode(), by)
+        after.apply(Entry(registry.last, [word.encode() for pair in fields.items() for word in pair]))
+        queued = [*_closed(what), calls.tappend(keys.REGISTRY, fields)]
+        if registry.length >= long:
+            every = _fields("all", "", after.everything(), by)
+            queued.append(calls.tappev(keys.REGISTRY, every, count=1))
+        if (yield from _together(queued)):
+            return after, what
+
+
+def _fields(kind: str, name: str, spec: str, by: str) -> dict[str, str]:
+    return {"kind": kind, "name": name, "spec": spec, "by": by}
+
+
+def _closed(what: Change) -> list[Call[Any]]:
+    """Calls that close the fence: an epoch that only says so in the job's events is published as its last one."""
+    if what.closes is None:
+        return []
+    fence, events = what.closes
+    stage = f"{fence}:closed:{uuid4().hex}"
+    said = {"kind": what.kind, "text": f"generation {what.spec.generation}" if what.kind == "reset" else ""}
+    return [
+        calls.tstage(stage, CLOSING_MS, events, list(said), [list(said.values())]),
+        calls.tpublish(fence, CLOSED, stage, check="closed"),
+    ]
+
+
+def _together(queued: Sequence[Call[Any]]) -> Steps[bool]:
+    """Carry calls out in one step; False if what is watched has changed."""
+    plain = [Call(call.args, bool) for call in queued]
+    replies = yield [Call(("MULTI",), bool), *plain, Call(("EXEC",), lambda reply: reply)]
+    *_, done = good(replies)
+    for reply in done or []:
+        if isinstance(reply, Exception):
+            raise reply
+    return done is not None
+
+
+def _shown(value: object) -> str:
+    return ", ".join(value) or "nothing" if isinstance(value, tuple) else str(value) or "nothing"

@@ -1,0 +1,156 @@
+"""``Rows``: what was read of one input; and the calls that a function gets it in.
+
+Rule 1: the calls follow from the rows, ``merge`` and ``max_rows`` alone, or from ``Marker.calls``. A marker has all of
+        that, so a replay makes the same calls.
+Rule 2: with ``merge="time"``, rows have the order of their IDs over all inputs, those of equal IDs that of the inputs,
+        also from batch to batch: see ``bounded``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.client.entries import SEQ_MAX, StreamId
+from tidelog.codecs import UndecodableError
+from tidelog.jobs.declare import Merge
+from tidelog.jobs.errors import JobError
+from tidelog.topics import Topic
+
+Numbers = npt.NDArray[np.uint64]
+
+
+class Piece(NamedTuple):
+    """The rows of one call: of which input, from which one, up to which one (excluded)."""
+
+    input: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one input, in the order of their IDs. ``table`` has a column for each field, ``ids`` are strings."""
+
+    topic: Topic[Any]
+    table: pa.Table
+    ids: pa.Array
+    bad: dict[int, UndecodableError] = field(default_factory=dict)  # rows with values that are not of their type
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def without(self, numbers: Collection[int]) -> Rows:
+        """Without these rows."""
+        if not numbers:
+            return self
+        gone = set(numbers)
+        kept = [at for at in range(len(self)) if at not in gone]
+        places = pa.array(kept, pa.int64())
+        bad = {new: self.bad[old] for new, old in enumerate(kept) if old in self.bad}
+        return Rows(self.topic, self.table.take(places), self.ids.take(places), bad)
+
+    def upto(self, number: int) -> Rows:
+        """The first ``number`` rows."""
+        bad = {at: error for at, error in self.bad.items() if at < number}
+        return Rows(self.topic, self.table.slice(0, number), self.ids.slice(0, number), bad)
+
+    @property
+    def last(self) -> StreamId | None:
+        """The ID of the last row."""
+        return StreamId.parse(self.ids[-1].as_py()) if len(self) else None
+
+
+def shares(counts: Sequence[int], most: int) -> list[int]:
+    """How many rows of each input are read, ``most`` in all: equal shares, and what one leaves goes to the others."""
+    given = [0] * len(counts)
+    waiting = sorted((count, at) for at, count in enumerate(counts) if count)
+    for number, (count, at) in enumerate(waiting):
+        given[at] = min(count, -(-most // (len(waiting) - number)))
+        most -= given[at]
+    return given
+
+
+def bounded(rows: Sequence[Rows], more: Sequence[bool], now_ms: int) -> list[Rows]:
+    """The rows that no entry can come before any more, by ID: the others wait for the next batch.
+
+    more: whether an input has entries that were not read. now_ms: the server's time before it was looked what there
+    is: what arrives later has IDs from that time on.
+    """
+    bound = StreamId(now_ms - 1, SEQ_MAX)
+    for one, is_more in zip(rows, more, strict=True):
+        if is_more and one.last is not None:
+            bound = min(bound, one.last)
+    return [one.upto(_number_upto(one.ids, bound)) for one in rows]
+
+
+def cut(rows: Sequence[Rows], merge: Merge, max_rows: int) -> list[Piece]:
+    """The calls for these rows. max_rows: 0 for no limit."""
+    if merge == "inputs":
+        runs = [Piece(at, 0, len(one)) for at, one in enumerate(rows) if len(one)]
+    else:
+        runs = _merged(rows)
+    step = max_rows or max((len(one) for one in rows), default=0)
+    return [
+        Piece(at, begin, min(begin + step, stop)) for at, start, stop in runs for begin in range(start, stop, step)
+    ]  # fmt: skip
+
+
+def recorded(rows: Sequence[Rows], calls: Sequence[tuple[str, str]]) -> list[Piece]:
+    """The calls that a marker names. JobError if they do not fit the rows."""
+    inputs = {one.topic.name: at for at, one in enumerate(rows)}
+    places = [{text: at for at, text in enumerate(one.ids.to_pylist())} for one in rows]
+    begun = [0] * len(rows)
+    made = []
+    for topic, last in calls:
+        at = inputs.get(topic)
+        place = None if at is None else places[at].get(last)
+        if at is None or place is None or place < begun[at]:
+            raise JobError(f"a call of the function ended with the entry {last} of topic {topic!r}, which is not there")
+        made.append(Piece(at, begun[at], place + 1))
+        begun[at] = place + 1
+    for one, end in zip(rows, begun, strict=True):
+        if end != len(one):
+            raise JobError(f"{len(one) - end} entries of topic {one.topic.name!r} are in no call of the function")
+    return made
+
+
+def id_numbers(ids: pa.Array) -> tuple[Numbers, Numbers]:
+    """IDs as two columns of numbers, which sort as they do."""
+    if not len(ids):
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+    flat = pc.split_pattern(ids, ".").flatten().cast(pa.uint64()).to_numpy().reshape(-1, 2)
+    return flat[:, 0], flat[:, 1]
+
+
+def _number_upto(ids: pa.Array, bound: StreamId) -> int:
+    """How many of these sorted IDs are not above the bound."""
+    ms, seq = id_numbers(ids)
+    low = int(np.searchsorted(ms, np.uint64(bound.ms), "left"))
+    high = int(np.searchsorted(ms, np.uint64(bound.ms), "right"))
+    return low + int(np.searchsorted(seq[low:high], np.uint64(bound.seq), "right"))
+
+
+def _merged(rows: Sequence[Rows]) -> list[Piece]:
+    """Consecutive rows of one input, in the order of the IDs of all."""
+    numbers = [id_numbers(one.ids) for one in rows]
+    which = np.concatenate([np.full(len(one), at) for at, one in enumerate(rows)] or [np.zeros(0)]).astype(np.int64)
+    if not len(which):
+        return []
+    ms, seq = (np.concatenate(column) for column in zip(*numbers, strict=True))
+    order = which[np.lexsort((which, seq, ms))]
+    borders = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)]
+    begun = [0] * len(rows)
+    runs = []
+    for start, stop in pairwise(borders):
+        at = int(order[start])
+        runs.append(Piece(at, begun[at], begun[at] + stop - start))
+        begun[at] += stop - start
+    return runs

@@ -1,0 +1,210 @@
+"""Making a snapshot: copy, upload, manifest, prune; then what the server is told. Runs in a process of its own.
+
+Rule 1: the job's tasks go on meanwhile. All that is taken of the store is a read transaction, as long as the copy to
+        this machine's disk lasts.
+Rule 2: what fails is told to the server (``records``), with the time since when it fails. The object store may fail for
+        as long as it likes: inputs and replay log are kept, and the next snapshot tries again.
+Rule 3: older snapshots go only after the new one is complete; the server's groups and logs follow only after that, and
+        only to what is still kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec.structs
+
+from tidelog.client.access import Access
+from tidelog.client.servers import Servers, UnreachableError
+from tidelog.client.wire import ReplyError
+from tidelog.jobs.errors import JobError, SupersededError
+from tidelog.jobs.snapshots import manifests, records, retaining
+from tidelog.jobs.snapshots.copying import Copied, copy
+from tidelog.jobs.snapshots.manifests import LEFTOVER, Before, Manifest, Snapshot
+from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, Objects, SnapshotError
+from tidelog.jobs.snapshots.records import Kept, Owner, Record
+from tidelog.jobs.store.copying import opened
+from tidelog.jobs.store.environments import boot_id
+from tidelog.jobs.store.failures import StoreUnusableError
+from tidelog.jobs.store.store import Meta
+
+RETRIES: Final = 10  # of what is asked of the server: the next snapshot tries again as well
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a maker is to do."""
+
+    job: str
+    generation: int
+    partition: int
+    partitions: int  # of the job
+    path: str  # of the store: the directory of its slot
+    url: str  # of the object store
+    access: Access
+    keep: int
+    shared: tuple[str, ...] = ()  # input topics of one partition, which all partitions of the job read
+    patience: float = PATIENCE  # seconds for one answer of the object store
+    leftover: float = LEFTOVER  # seconds after which what is not complete may go
+
+    @property
+    def folder(self) -> str:
+        return manifests.folder_of(self.job, self.generation, self.partition)
+
+
+def make(request: Request) -> Manifest:
+    """Make a snapshot of the store as it is, and bring everything else up to date with it.
+
+    Returns the newest snapshot's manifest: that of an earlier one where the store has not changed since. What is raised
+    was told to the server before: SnapshotError, JobError, StoreError, lmdb.Error, OSError. What was not told:
+    UnreachableError, ReplyError, and SupersededError where there is a later generation.
+    """
+    access = replace(request.access, retries=min(request.access.retries, RETRIES))
+    servers = Servers(access, f"snapshot:{request.job}:{request.partition}")
+    try:
+        return _made(request, servers)
+    except (SupersededError, UnreachableError, ReplyError):
+        raise
+    except Exception as error:
+        _tell(request, servers, f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        servers.close()
+
+
+def _made(request: Request, servers: Servers) -> Manifest:
+    replay = _replay_log(request, servers)
+    objects = Objects(request.url, request.patience)
+    began = time.monotonic()
+    manifest, snapshot = _stored(request, objects, replay)
+    log.info(
+        "snapshot %s of epoch %d: %d bytes, %d stored, %.1f s", snapshot.name, manifest.epoch, manifest.size,
+        manifest.stored, time.monotonic() - began,
+    )  # fmt: skip
+    replay = _replay_log(request, servers)
+    kept = _pruned(request, objects, replay)
+    _record(request, servers, replay, kept)
+    return manifest
+
+
+def _replay_log(request: Request, servers: Servers) -> retaining.ReplayLog:
+    """As it is now. SupersededError if the generation has ended."""
+    replay = retaining.ReplayLog(servers, request.job, request.generation, request.partition)
+    if replay.superseded:
+        raise SupersededError(f"job {request.job!r}: its generation {request.generation} has ended")
+    return replay
+
+
+# -- a new one ---------------------------------------------------------------------------------------------------
+def _stored(
+    request: Request, objects: Objects, replay: retaining.ReplayLog
+) -> tuple[Manifest, Snapshot]:  # fmt: skip
+    """Copy the store and upload the copy; nothing of that if there is a snapshot of this epoch and run."""
+    complete, _ = manifests.listed(objects, request.folder)
+    path = Path(request.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent) as file:
+        with opened(path) as (env, txn, meta):
+            _ours(request, meta)
+            version, previous = meta.current, meta.previous
+            for each in complete:
+                there = manifests.load(objects, each) if each.epoch == version.epoch else None
+                if there is not None and there.run == version.run:
+                    return there, each
+            copied = copy(env, txn, file)
+        snapshot = manifests.new(request.folder, version.epoch)
+        _upload(objects, snapshot, file, copied)
+    manifest = Manifest(
+        job=request.job, generation=request.generation, partition=request.partition, epoch=version.epoch,
+        run=version.run, previous=Before(previous.epoch, previous.run) if previous is not None else None, inputs={},
+        time=int(time.time() * 1000), size=copied.size, stored=copied.stored, sha256=copied.sha256,
+    )  # fmt: skip
+    manifest = msgspec.structs.replace(manifest, inputs=retaining.spans(replay, manifest))
+    objects.write(snapshot.manifest, manifest.dumped())
+    return manifest, snapshot
+
+
+def _ours(request: Request, meta: Meta) -> None:
+    """StoreUnusableError if a task would not use the store either."""
+    if meta.generation != request.generation:
+        raise StoreUnusableError(f"{request.path} is of generation {meta.generation}, not {request.generation}")
+    if meta.boot != boot_id():
+        raise StoreUnusableError(f"{request.path} was written before the machine was started, and may lack something")
+
+
+def _upload(objects: Objects, snapshot: Snapshot, file: IO[bytes], copied: Copied) -> None:
+    file.seek(0)
+    with objects.upload(snapshot.object) as write:
+        while piece := file.read(PIECE):
+            write(piece)
+    there = objects.names(snapshot.folder).get(snapshot.object.rpartition("/")[2])
+    if there != copied.stored:
+        raise SnapshotError(f"{objects.shown}/{snapshot.object} has {there} bytes after {copied.stored} were written")
+
+
+# -- the old ones ------------------------------------------------------------------------------------------------
+def _pruned(request: Request, objects: Objects, replay: retaining.ReplayLog) -> list[tuple[Snapshot, Manifest]]:
+    """Remove what is too much; returns what is kept, newest first.
+
+    What is damaged, half there or contradicted by the log may be somebody's who is at work: it goes when it is old.
+    """
+    complete, odd = manifests.listed(objects, request.folder)
+    kept: list[tuple[Snapshot, Manifest]] = []
+    surplus: list[Snapshot] = []
+    for each in complete:
+        if len(kept) == request.keep:
+            surplus.append(each)
+            continue
+        manifest = manifests.load(objects, each)
+        if manifest is None or retaining.contradicted(replay, manifest):
+            odd.append(each)
+        else:
+            kept.append((each, manifest))
+    now = time.time()
+    for each in surplus + [each for each in odd if now - each.began > request.leftover]:
+        log.info("removing %s/%s", objects.shown, each.name)
+        manifests.remove(objects, each)
+    return kept
+
+
+# -- the server --------------------------------------------------------------------------------------------------
+def _record(
+    request: Request, servers: Servers, replay: retaining.ReplayLog, kept: Sequence[tuple[Snapshot, Manifest]]
+) -> None:
+    """Tell the server what is kept, then give up what is not needed for that."""
+    if not kept:
+        raise SnapshotError("the snapshot is of no use: by the replay log, another run published its epoch")
+    oldest = kept[-1][1]
+    needs: Mapping[str, str] = retaining.needs(replay, oldest)
+    stated = tuple(
+        Kept(each.name, manifest.epoch, manifest.time, manifest.size, manifest.stored) for each, manifest in kept
+    )
+    all_ = records.change(servers, _owner(request), lambda record: Record(stated, {**record.needs, **needs}))
+    retaining.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
+    evicted = retaining.trim(servers, replay, oldest)
+    log.info("%d kept, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
+
+
+def _tell(request: Request, servers: Servers, error: str) -> None:
+    """Tell the server why there is no snapshot. A failure of that is logged only."""
+    now = int(time.time() * 1000)
+
+    def failed(record: Record) -> Record:
+        return msgspec.structs.replace(record, error=error, since=record.since if record.error else now)
+
+    try:
+        records.change(servers, _owner(request), failed)
+    except (SupersededError, UnreachableError, ReplyError, JobError) as other:
+        log.error("the server was not told of a failure: %s", other)
+
+
+def _owner(request: Request) -> Owner:
+    return Owner(request.job, request.generation, request.partition)

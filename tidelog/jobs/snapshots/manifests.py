@@ -1,0 +1,149 @@
+"""The manifest of a snapshot, and what is in a partition's folder.
+
+    <url>/<job>/<generation>/<partition>/
+        000000000120-20261122T173000Z-3f9a1c20.lmdb.zst     the LMDB file data.mdb, compacted, in one zstd frame
+        000000000120-20261122T173000Z-3f9a1c20.json         its manifest, written last
+
+    {"format": "tidelog snapshot, format 1", "job": "count", "generation": 1, "partition": 0,
+     "epoch": 120, "run": "5f0c...",                 of the store when it was copied
+     "previous": {"epoch": 119, "run": "5f0c..."},   what undoing it leads to; null: it can't be undone
+     "inputs": {"clicks": ["1700000000100.2", "1700000000000.0"]},
+                                                     read up to there by the epoch, and by the one before, for people
+     "time": 1795368600000,                          ms since 1970
+     "size": 209715200, "stored": 52428800,          bytes of data.mdb, bytes of the object
+     "sha256": "...",                                of the object
+     "tool": "0.1.0"}                                version of tidelog that made it
+
+How epochs count: a snapshot is of the store at epoch N, whether N was published or not. The store has what undoes N, so
+the snapshot stands for N-1 as well. Which of both it is can be told only by the replay log: if the marker of N has the
+run of the manifest, N. Otherwise N must be undone, and it is N-1, if the marker of that has the run of ``previous``.
+
+Rule 1: an object without a manifest is none. Removing goes the other way: the manifest first.
+Rule 2: a name says when it was begun. What has no manifest after ``LEFTOVER`` seconds was left by a maker that died.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+import tidelog
+from tidelog.jobs.snapshots.objects import MissingError, Objects
+
+FORMAT: Final = "tidelog snapshot, format 1"
+OBJECT: Final = ".lmdb.zst"
+MANIFEST: Final = ".json"
+LEFTOVER: Final = 24 * 3600.0  # seconds; longer than a snapshot may take
+_NAME: Final = re.compile(r"(\d{12,})-(\d{8}T\d{6}Z)-[0-9a-f]{8}")
+
+log = logging.getLogger(__name__)
+
+
+class Before(msgspec.Struct, frozen=True):
+    """The version that undoing leads to."""
+
+    epoch: int
+    run: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """See above."""
+
+    job: str
+    generation: int
+    partition: int
+    epoch: int
+    run: str
+    previous: Before | None
+    inputs: Mapping[str, tuple[str, str]]  # empty where the replay log has no marker of the epoch yet
+    time: int
+    size: int
+    stored: int
+    sha256: str
+    format: str = FORMAT
+    tool: str = tidelog.__version__
+
+    def dumped(self) -> bytes:
+        """The file's content."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot as its names tell it, without looking into it."""
+
+    folder: str
+    name: str
+    epoch: int
+    began: float  # seconds since 1970
+
+    @property
+    def object(self) -> str:
+        return f"{self.folder}/{self.name}{OBJECT}"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self.folder}/{self.name}{MANIFEST}"
+
+
+def folder_of(job: str, generation: int, partition: int) -> str:
+    return f"{job}/{generation}/{partition}"
+
+
+def new(folder: str, epoch: int) -> Snapshot:
+    """A snapshot that begins now."""
+    now = int(time.time())
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+    return Snapshot(folder, f"{epoch:012d}-{stamp}-{uuid4().hex[:8]}", epoch, now)
+
+
+def listed(objects: Objects, folder: str) -> tuple[list[Snapshot], list[Snapshot]]:
+    """What is in a folder: the complete ones, newest first; and those that lack the manifest or the object.
+
+    SnapshotError where the object store does not say. What has another name is not ours and not looked at.
+    """
+    found: dict[str, set[str]] = {}
+    for file in objects.names(folder):
+        for ending in (OBJECT, MANIFEST):
+            if file.endswith(ending):
+                found.setdefault(file.removesuffix(ending), set()).add(ending)
+    complete: list[Snapshot] = []
+    half: list[Snapshot] = []
+    for name, endings in found.items():
+        if match := _NAME.fullmatch(name):
+            began = datetime.strptime(match[2], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+            each = Snapshot(folder, name, int(match[1]), began)
+            (complete if len(endings) == 2 else half).append(each)
+    complete.sort(key=lambda each: (each.epoch, each.began, each.name), reverse=True)
+    return complete, half
+
+
+def load(objects: Objects, snapshot: Snapshot) -> Manifest | None:
+    """The manifest of a snapshot; None, and a line in the log, if it is none. SnapshotError if it can't be read."""
+    try:
+        manifest = msgspec.json.decode(objects.read(snapshot.manifest), type=Manifest)
+    except (MissingError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("the manifest %s/%s is damaged or gone: %s", objects.shown, snapshot.manifest, error)
+        return None
+    if manifest.format != FORMAT:
+        log.warning("%s/%s has the format %r, unknown here", objects.shown, snapshot.manifest, manifest.format)
+        return None
+    place = folder_of(manifest.job, manifest.generation, manifest.partition)
+    if (place, manifest.epoch) != (snapshot.folder, snapshot.epoch):
+        log.warning("%s/%s is of %s, epoch %d", objects.shown, snapshot.manifest, place, manifest.epoch)
+        return None
+    return manifest
+
+
+def remove(objects: Objects, snapshot: Snapshot) -> None:
+    """Remove a snapshot, the manifest first (Rule 1). SnapshotError."""
+    objects.remove(snapshot.manifest)
+    objects.remove(snapshot.object)

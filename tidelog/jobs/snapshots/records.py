@@ -1,0 +1,103 @@
+"""What the server knows of a job's snapshots: the string ``job:NAME:snapshots``, for ``status`` and for retention.
+
+    {"generation": 1, "partitions": {"0": {
+        "kept": [{"name": "000000000120-...", "epoch": 120, "time": 1795368600000, "size": 209715200, "stored": 900}],
+        "needs": {"clicks": "1700000000100.2"},      the oldest kept one needs the entries after these
+        "error": "", "since": 0}}}                   why none can be made, and since when, ms since 1970
+
+Kept ones are newest first. Makers of all partitions change the one string, each its own partition, by compare and swap.
+
+Rule 1: a maker of an older generation than the string's changes nothing, here or elsewhere on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from tidelog.client import strings
+from tidelog.client.servers import Servers
+from tidelog.client.wire import ReplyError
+from tidelog.jobs import keys
+from tidelog.jobs.errors import JobError, SupersededError
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A snapshot."""
+
+    name: str
+    epoch: int
+    time: int  # ms since 1970
+    size: int  # bytes of the LMDB file
+    stored: int  # bytes of the object
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What there is of one partition."""
+
+    kept: tuple[Kept, ...] = ()  # newest first
+    needs: Mapping[str, str] = {}  # by topic
+    error: str = ""
+    since: int = 0
+
+
+class Records(msgspec.Struct, frozen=True):
+    """What there is of a job."""
+
+    generation: int = 0
+    partitions: Mapping[str, Record] = {}
+
+    def of(self, partition: int) -> Record:
+        return self.partitions.get(str(partition), Record())
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose record it is."""
+
+    job: str
+    generation: int
+    partition: int
+
+
+def decode(job: str, text: bytes | None) -> Records:
+    """The records from the string, empty ones where there is none. JobError if it is something else."""
+    if text is None:
+        return Records()
+    try:
+        return msgspec.json.decode(text, type=Records)
+    except msgspec.MsgspecError as error:
+        raise JobError(f"job {job!r}: the key {keys.snapshots(job)!r} is no list of snapshots: {error}") from None
+
+
+def change(servers: Servers, owner: Owner, changed: Callable[[Record], Record]) -> Records:
+    """Replace the record of a partition; returns the records as they are then.
+
+    SupersededError where the string is of a later generation (Rule 1). UnreachableError, ReplyError as ``Servers.ask``.
+    """
+    key = keys.snapshots(owner.job)
+    (text,) = answers(servers.ask(strings.get(key)))
+    while True:
+        records = decode(owner.job, text)
+        if records.generation > owner.generation:
+            raise SupersededError(f"job {owner.job!r} is at generation {records.generation}, not {owner.generation}")
+        if records.generation < owner.generation:
+            records = Records(owner.generation)
+        mine = changed(records.of(owner.partition))
+        records = Records(owner.generation, {**records.partitions, str(owner.partition): mine})
+        new = msgspec.json.encode(records)
+        swap = strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)
+        (before,) = answers(servers.ask(swap))
+        if before in (text, new):  # ``new``: it was sent twice, and the first reply was lost
+            return records
+        text = before
+
+
+def answers(replies: list[object]) -> list[bytes | None]:
+    """The replies. The first error among them is raised."""
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            raise reply
+    return replies  # type: ignore[return-value]  # strings

@@ -1,0 +1,155 @@
+"""Restoring the newest good snapshot of a partition into a directory.
+
+Rule 1: ``into`` has all of a snapshot that was verified, or is not touched. What was there is replaced in one step.
+Rule 2: a snapshot is good if its object has the size and the SHA-256 of the manifest, and opens as a store of its epoch
+        and run. What is not good is logged, and the one before is tried.
+Rule 3: "there is none" is said only where the object store has answered everything. Where it has not, that is an
+        error: the inputs that an empty store would need may be gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import zstandard
+
+from tidelog.jobs.snapshots import manifests
+from tidelog.jobs.snapshots.manifests import Manifest, Snapshot
+from tidelog.jobs.snapshots.objects import PATIENCE, MissingError, Objects, SnapshotError
+from tidelog.jobs.store.copying import opened
+from tidelog.jobs.store.failures import StoreError
+
+_FILE: Final = "data.mdb"
+
+log = logging.getLogger(__name__)
+
+
+class DamagedError(Exception):
+    """A snapshot is not what its manifest says."""
+
+
+def restore(
+    store_url: str,
+    job: str,
+    generation: int,
+    partition: int,
+    into: Path,
+    at_most_epoch: int,
+    *,
+    published: Callable[[int, str], bool] | None = None,
+    patience: float = PATIENCE,
+) -> bool:
+    """Put the newest good snapshot into ``into``, the directory of a store; False if there is none.
+
+    at_most_epoch: the epoch that was published last, M. The snapshot's epoch is M at most, or M+1 if it can be undone.
+    published: told an epoch up to M and a run, whether that run published that epoch, as far as the replay log tells.
+        A snapshot for which it says False twice, of its epoch and of the one before, is passed over. Without it, the
+        caller compares: a version after ``undo`` whose marker has another run still is of another history.
+
+    It fits ``Store.create(path, fill=...)``: ``into`` is then the directory that ``fill`` is given. Afterwards the
+    caller undoes the store's epoch if it is M+1, or has another run than its marker. SnapshotError where the object
+    store does not answer, or not everything; JobError where its URL can't be used here; OSError where the disk is full.
+    """
+    objects = Objects(store_url, patience)
+    folder = manifests.folder_of(job, generation, partition)
+    complete, _ = manifests.listed(objects, folder)
+    failed: SnapshotError | None = None
+    for each in complete:
+        if each.epoch > at_most_epoch + 1:
+            continue
+        try:
+            manifest = manifests.load(objects, each)
+            if manifest is None or not _fits(manifest, at_most_epoch, published):
+                continue
+            began = time.monotonic()
+            _fetched(objects, each, manifest, into)
+        except (DamagedError, MissingError) as error:
+            log.warning("the snapshot %s/%s is passed over: %s", objects.shown, each.object, error)
+        except SnapshotError as error:
+            log.warning("the snapshot %s/%s is passed over: %s", objects.shown, each.object, error)
+            failed = failed or error
+        else:
+            log.info("restored %s/%s in %.1f s", objects.shown, each.object, time.monotonic() - began)
+            return True
+    if failed is not None:
+        raise failed
+    return False
+
+
+def _fits(manifest: Manifest, last: int, published: Callable[[int, str], bool] | None) -> bool:
+    if manifest.epoch <= last and (published is None or published(manifest.epoch, manifest.run)):
+        return True
+    before = manifest.previous
+    if before is None or before.epoch > last:
+        return False
+    return published is None or before.epoch == 0 or published(before.epoch, before.run)
+
+
+def _fetched(objects: Objects, snapshot: Snapshot, manifest: Manifest, into: Path) -> None:
+    into.parent.mkdir(parents=True, exist_ok=True)
+    half = into.with_name(f"{into.name}.restoring")  # one at a time: the caller holds the lock
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir()
+    try:
+        _unpack(objects, snapshot, manifest, half / _FILE)
+        _verify(half, manifest)
+        for file in half.iterdir():
+            if file.name != _FILE:  # what opening it has left
+                file.unlink()
+        _exchange(half, into)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _unpack(objects: Objects, snapshot: Snapshot, manifest: Manifest, path: Path) -> None:
+    """Write the file, and check what it was made of."""
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    digest, stored, size = sha256(), 0, 0
+    with path.open("xb") as file:
+        for piece in objects.pieces(snapshot.object):
+            digest.update(piece)
+            stored += len(piece)
+            try:
+                unpacked = unpacker.decompress(piece)
+            except zstandard.ZstdError as error:
+                raise DamagedError(f"it can't be unpacked: {error}") from None
+            size += len(unpacked)
+            if size > manifest.size or stored > manifest.stored:
+                raise DamagedError(f"it has more than the {manifest.stored} bytes that its manifest says")
+            file.write(unpacked)
+    if (stored, size) != (manifest.stored, manifest.size):
+        raise DamagedError(f"it has {stored} bytes, {size} unpacked; {manifest.stored} and {manifest.size} are right")
+    if digest.hexdigest() != manifest.sha256:
+        raise DamagedError("its SHA-256 is not the one of its manifest")
+
+
+def _verify(path: Path, manifest: Manifest) -> None:
+    try:
+        with opened(path) as (_, _, meta):
+            found = meta.current.epoch, meta.current.run
+    except StoreError as error:
+        raise DamagedError(f"it can't be opened: {error}") from None
+    if found != (manifest.epoch, manifest.run):
+        raise DamagedError(f"it has epoch and run {found}, its manifest {(manifest.epoch, manifest.run)}")
+
+
+def _exchange(half: Path, into: Path) -> None:
+    """Rule 1. An empty directory is replaced as it is."""
+    try:
+        os.rename(half, into)
+        return
+    except OSError:
+        if not into.is_dir():
+            raise
+    old = into.with_name(f"{into.name}.{uuid4().hex[:8]}.old")
+    os.rename(into, old)
+    os.rename(half, into)
+    shutil.rmtree(old, ignore_errors=True)

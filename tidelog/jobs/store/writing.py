@@ -1,0 +1,101 @@
+"""What a commit does inside LMDB's transactions: records, pre-images, the index by deadline.
+
+LMDB keeps the pages that a transaction has changed in memory until its end, 4096 bytes for a small record in a large
+store. So an epoch that changes more pages than the memory allows is written in parts, under a mark that says so;
+``store`` takes back what such an epoch had done when it was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import lmdb
+
+from tidelog.jobs.store.environments import Environment
+from tidelog.jobs.store.records import deadline_of
+
+Txn: TypeAlias = "lmdb.Transaction[bytes]"
+Record: TypeAlias = bytes | None
+
+
+class Part(NamedTuple):
+    """Some of an epoch's mutations, in the order of their keys."""
+
+    keys: Sequence[bytes]
+    records: Sequence[Record]  # None: delete
+
+
+def parts(
+    txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], memory: int
+) -> Iterator[Part]:
+    """Mutations in parts that each take about ``memory`` bytes of changed pages, or fewer. At least one part."""
+    stat = txn.stat(env.data)
+    pages = min(len(keys), stat["leaf_pages"] + len(keys) // 32)  # of small records
+    size = pages * stat["psize"] + sum(map(len, filter(None, records)))
+    count = max(1, min(len(keys), -(-size // memory)))
+    step = max(1, -(-len(keys) // count))
+    for at in range(0, max(1, len(keys)), step):
+        yield Part(keys[at : at + step], records[at : at + step])
+
+
+def apply(txn: Txn, env: Environment, part: Part) -> None:
+    """Write and delete."""
+    pairs = list(zip(part.keys, part.records, strict=True))
+    if None in part.records:
+        for key, record in pairs:
+            if record is None:
+                txn.delete(key, db=env.data)
+        pairs = [(key, record) for key, record in pairs if record is not None]
+    put(txn, env.data, pairs)  # type: ignore[arg-type]
+
+
+def remember(txn: Txn, env: Environment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
+    """Put the pre-images of an epoch in the place of those of the one before. ``keys`` ascend."""
+    txn.drop(env.undo, delete=False)
+    put(txn, env.undo, list(zip(keys, [old or b"" for old in before], strict=True)), append=True)
+
+
+def remembered(txn: Txn, env: Environment) -> tuple[list[bytes], list[Record]]:
+    """The keys of the last epoch, in order, and what they had before."""
+    pairs = list(txn.cursor(env.undo))
+    return [key for key, _ in pairs], [old or None for _, old in pairs]
+
+
+def put(txn: Txn, db: lmdb._Database, pairs: list[tuple[bytes, bytes]], append: bool = False) -> None:
+    if pairs:
+        txn.cursor(db).putmulti(pairs, append=append)
+
+
+def index(
+    txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], before: Sequence[Record]
+) -> None:
+    """Give each new record with a deadline an entry in ``due``, unless the one before had a deadline no later."""
+    entries = []
+    for key, record, old in zip(keys, records, before, strict=True):
+        deadline = deadline_of(record) if record else None
+        if deadline is not None:
+            known = deadline_of(old) if old else None
+            if known is None or known > deadline:
+                entries.append((deadline + key, b""))
+    put(txn, env.due, sorted(entries))
+
+
+def sweep(txn: Txn, env: Environment, horizon: bytes, limit: int) -> None:
+    """Look at ``limit`` entries of ``due`` up to a time; remove what is over, move what has a later deadline."""
+    entries: list[bytes] = []
+    for entry in txn.cursor(env.due).iternext(values=False):
+        if entry[:8] > horizon or len(entries) >= limit:
+            break
+        entries.append(entry)
+    moved = []
+    for entry in entries:
+        key = entry[8:]
+        record = txn.get(key, db=env.data)
+        deadline = deadline_of(record) if record else None
+        if deadline is not None and deadline <= horizon:
+            txn.delete(key, db=env.data)
+        elif deadline is not None:
+            moved.append((deadline + key, b""))
+        txn.delete(entry, db=env.due)
+    put(txn, env.due, sorted(moved))

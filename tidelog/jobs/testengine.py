@@ -1,0 +1,190 @@
+"""``running_engine``: a whole engine beside a test, on ``local[2]``, against a server of ``tidelog.testing``.
+
+    with running_server() as server, running_engine(server, count, lead) as engine:
+        ...                                    # send
+        engine.idle()                          # everything that was sent has been read
+        engine.kill()                          # SIGKILL, to Spark's processes too
+
+It is a process of its own, and what it runs are the registry's jobs: what a test adds or pauses with ``tidelog jobs``
+has its effect.
+
+Rule 1: the process is in a session of its own, so that whatever it has started ends with it.
+Rule 2: jobs are idle when at one moment nothing was left to read. So ``idle`` looks twice, and believes it only if
+        nothing came between the two looks: a job's outputs may be another's inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidelog.client.access import Access
+from tidelog.jobs import registry, targets
+from tidelog.jobs.declare import Job
+from tidelog.jobs.errors import JobError
+from tidelog.jobs.line import Line
+from tidelog.jobs.loading import load
+from tidelog.jobs.look import JobLook, Look, look
+from tidelog.testing import Server
+
+PATIENCE: Final = 120.0  # seconds: a JVM that begins cold, on a machine with other things to do
+STOP: Final = 60.0
+LOOK: Final = 0.1
+TAIL: Final = 4000  # characters of the log in messages
+
+
+class EngineTest:
+    """An engine under test. Made by ``running_engine``. ``folder`` has its log and its state; it is removed."""
+
+    def __init__(self, server: Server, command: Sequence[str], folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self._command = command
+        self._log = folder / "engine.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What the engine has said so far."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, again if it was stopped or killed: with the state that is there."""
+        if not self.running:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def stop(self) -> None:
+        """SIGTERM: epochs that run are finished. What does not end within STOP seconds is killed."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, to all its processes."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes, such as SIGSTOP."""
+        if self._process is not None:
+            os.killpg(self._process.pid, number)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+    def status(self) -> dict[str, JobLook]:
+        """What ``tidelog jobs status`` shows, by name."""
+        return {each.spec.name: each for each in self._look().jobs}
+
+    def idle(self, timeout: float = PATIENCE) -> None:
+        """Return when all jobs but paused ones have read all there is; frame jobs count by their groups.
+
+        JobError with the text of a job that failed, or if the engine has ended; TimeoutError, which says who is behind.
+        """
+        end = time.monotonic() + timeout
+        before: list[int | None] | None = None
+        while True:
+            jobs = [each for each in self._look().jobs if not each.spec.paused]
+            self._check(jobs)
+            epochs = [part.epoch for each in jobs for part in each.partitions]
+            left = [f"{each.spec.name}: {each.state}, {each.lag} entries not read" for each in jobs if not _idle(each)]
+            if not left and epochs == before:
+                return
+            before = None if left else epochs
+            if time.monotonic() > end:
+                raise TimeoutError(f"not idle after {timeout:g} s: {'; '.join(left)}\n{self.log[-TAIL:]}")
+            time.sleep(LOOK)
+
+    def _check(self, jobs: Sequence[JobLook]) -> None:
+        if not self.running:
+            raise JobError(f"the engine is not running; it said:\n{self.log[-TAIL:]}")
+        for each in jobs:
+            if each.state == "failed" and each.said is not None:
+                raise JobError(f"job {each.spec.name!r} has failed: {each.said.error}")
+
+    def _look(self) -> Look:
+        line = Line(Access((self.server.url,)), "tidelog-jobs-test")
+        try:
+            return line.drive(look())
+        finally:
+            line.close()
+
+
+@contextmanager
+def running_engine(
+    server: Server, *jobs: Job | str, name: str = "test", store: str = "", lease: float = 10.0,
+    master: str = "local[2]", options: Sequence[str] = (),
+) -> Iterator[EngineTest]:  # fmt: skip
+    """An engine that runs these jobs, until the end of the context.
+
+    jobs: Jobs, each an attribute of a module that can be imported, or their names, ``module:attribute``. They are added
+    to the registry; a job that is there goes on. store: URL of an object store for snapshots. options: more of
+    ``tidelog jobs engine``.
+
+    The engine imports modules as this process does: its ``sys.path`` is handed on. JobError for jobs that can't be
+    added. It starts with the context, and need not be ready when the context begins: ``idle`` waits for it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tidelog-engine-"))
+    path = tuple(dict.fromkeys(os.path.abspath(each) for each in sys.path if Path(each or ".").is_dir()))
+    command = [
+        sys.executable, "-m", "tidelog.cli", "jobs", "engine", "--url", server.url, "--name", name, "--master", master,
+        "--state-dir", str(folder / "state"), "--store", store, "--lease", str(lease), *options,
+        *(word for each in path for word in ("--path", each)),
+    ]  # fmt: skip
+    engine = EngineTest(server, command, folder)
+    try:
+        _add(server, jobs, store)
+        engine.start()
+        yield engine
+        engine.stop()
+    finally:
+        engine.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
+    line = Line(Access((server.url,)), "tidelog-jobs-test")
+    try:
+        for each in jobs:
+            target = each if isinstance(each, str) else _target(each)
+            job = load(target) if isinstance(each, str) else each
+            line.drive(registry.change(registry.add(line.drive(targets.describe(job, target, store))), "a test"))
+    finally:
+        line.close()
+
+
+def _target(job: Job) -> str:
+    """``module:attribute`` of a job. JobError where no module has it."""
+    module = job.function.__module__
+    for name, value in vars(sys.modules[module]).items():
+        if value is job:
+            return f"{module}:{name}"
+    raise JobError(f"job {job.name!r} is no attribute of the module {module}: an engine could not import it")
+
+
+def _idle(job: JobLook) -> bool:
+    return job.state == "running" and not job.lag
