@@ -9,6 +9,10 @@
     logs      its logging, as text or as JSON lines
     app       tidelog app: what an app is doing, and what people do to it
     status    what ``tidelog app status`` prints
+    jobs      tidelog jobs: which jobs there are, and what people do to them
+    engine    tidelog jobs engine: run jobs on this machine's Spark
+    jobstatus  what ``tidelog jobs status`` prints
+    later     commands whose module is imported when they are asked for
     modules   module:name, in arguments
     connect   the option --url, and a server's errors
     load      rows of a file into a stream

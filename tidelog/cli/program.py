@@ -20,6 +20,7 @@ from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
+from tidelog.cli.later import Later
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
@@ -56,6 +57,7 @@ def main() -> None:
       tidelog dlq list                        events that processors gave up
       tidelog worker shop:app                 run the processors of an app
       tidelog app status shop:app             who works on it, and how far they are
+      tidelog jobs add shop.jobs:count        a function over topics, run by Spark, exactly once
       tidelog backup /mnt/backups             a verified copy of everything; then:
       tidelog backups /mnt/backups            list, and
       tidelog verify /mnt/backups             check, and
@@ -65,6 +67,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
+    Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Functions over topics, run by Spark, exactly once."),
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -12,8 +12,7 @@ from tidelog import Client, Entry, StreamId
 from tidelog.cli.program import main
 from tidelog.client.steps import run as run_steps
 from tidelog.testing import Server
-from tidelog.topics import Topic
-from tidelog.workers import deadletters
+from tidelog.topics import Topic, deadletters
 
 Run = Callable[..., Result]
 

@@ -1,0 +1,284 @@
+"""tidelog jobs against a real server: what changes the registry, and what is shown of jobs that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
+
+from tests.tidelog.jobs.enginekit import change, engine, fold, until
+from tidelog import Client
+from tidelog.cli.program import main
+from tidelog.client.entries import StreamId
+from tidelog.jobs import keys, registry
+from tidelog.jobs.marker import Marker, Span
+from tidelog.testing import Server
+
+Run = Callable[..., Result]
+SOURCE = """
+import msgspec
+from tidelog.jobs import Batch, job
+from tidelog.topics import Topic
+
+class Click(msgspec.Struct):
+    user: str
+
+class Total(msgspec.Struct):
+    user: str
+    count: int
+
+clicks = Topic("clicks", Click, partition_by="user", partitions=4)
+totals = Topic("totals", Total, partition_by="user", partitions=4)
+others = Topic("others", Click, partition_by="user", partitions=2)
+
+@job(inputs=[clicks], outputs=[totals], state=int)
+def count(batch: Batch, state):
+    return None
+
+@job(outputs=[clicks], partitions=1, every=5.0)
+def make(batch: Batch):
+    return None
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with the module ``clickjobs``."""
+    (tmp_path / "clickjobs.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("TIDELOG_URL", tidelog_server.url)
+    yield tmp_path
+    for name in ("clickjobs", "other", "broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    def run(*args: object, ok: bool = True, text: str | None = None) -> Result:
+        result = CliRunner().invoke(main, ["jobs", *map(str, args)], input=text)
+        assert (result.exit_code == 0) is ok, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def client(tidelog_server: Server) -> Iterator[Client]:
+    with tidelog_server.client() as client:
+        yield client
+
+
+def looked(run: Run, *names: str) -> dict[str, Any]:
+    facts = json.loads(run("status", "--json", *names).output)
+    return {each["job"]["name"]: each for each in facts["jobs"]} | {"engines": facts["engines"]}
+
+
+# -- add ------------------------------------------------------------------------------------------------------
+def test_add_and_list(run: Run, client: Client) -> None:
+    assert run("list").output == "no jobs; add one: tidelog jobs add module:job\n"
+    output = run("add", "clickjobs:count").output
+    assert output.startswith("count: added; reads clicks, writes totals, 4 partitions, version ")
+    assert client.redis.exists("topic:clicks", "topic:totals") == 2
+    assert "count: unchanged; " in run("add", "clickjobs:count").output
+    output = run("add", "--all", "clickjobs").output
+    assert "count: unchanged" in output
+    assert "make: added; reads nothing, writes clicks, 1 partition, " in output
+    spec = fold(client).specs["count"]
+    assert (spec.kind, spec.inputs, spec.state, spec.target) == ("batch", ("clicks",), "int", "clickjobs:count")
+    assert spec.version
+    output = run("list").output
+    assert output.splitlines()[0].split() == [
+        "job", "kind", "function", "version", "generation", "partitions", "reads", "writes", "state",
+    ]  # fmt: skip
+    assert "clickjobs:make" in output
+
+
+def test_new_code_goes_on(run: Run, client: Client, folder: Path) -> None:
+    run("add", "clickjobs:count")
+    before = fold(client).specs["count"]
+    (folder / "clickjobs.py").write_text(SOURCE.replace("return None", "return {}"))
+    sys.modules.pop("clickjobs")
+    assert "count: changed; " in run("add", "clickjobs:count").output
+    after = fold(client).specs["count"]
+    assert after.version != before.version
+    assert (after.generation, after.revision) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        (SOURCE, "clickjobs", "'clickjobs' does not name a job: write module:attribute"),
+        (SOURCE, "nothere:count", "there is no module 'nothere' in "),
+        (SOURCE, "other:cuont", "the module other has no 'cuont'"),
+        (SOURCE, "other:clicks", "that is Topic, not a job: declare it with @job(...)"),
+        ("1 / 0", "other:count", "ZeroDivisionError: division by zero"),
+        ("import nothing_of_this_name", "other:count", "No module named 'nothing_of_this_name'"),
+        (SOURCE.replace("inputs=[clicks]", "inputs=[clicks, others]"), "other:count",
+         "not co-partitioned: clicks has 4, others has 2"),
+        (SOURCE.replace('"totals", Total, partition_by="user", partitions=4', '"clicks", Total, partitions=8'),
+         "other:count", "job 'count': topic 'clicks': partitions is 4 on the server, 8 here"),
+    ],
+)  # fmt: skip
+def test_what_is_no_job(run: Run, client: Client, folder: Path, source: str, target: str, said: str) -> None:
+    (folder / "other.py").write_text(source)
+    assert said in run("add", target, ok=False).output
+    assert not client.redis.exists(keys.REGISTRY)
+
+
+@pytest.mark.parametrize("words", [("other:count",), ("--all", "other")])
+@pytest.mark.parametrize("source", ["1 / 0", "raise SystemExit('bye')"])
+def test_a_module_that_fails_is_shown_where_it_does(
+    run: Run, folder: Path, source: str, words: tuple[str, ...]
+) -> None:
+    (folder / "other.py").write_text(source)
+    output = run("add", *words, ok=False).output
+    assert output.startswith("Error: ")
+    assert source in output
+    assert "importlib" not in output
+    assert "there is no module 'nothere' in " in run("add", "--all", "nothere", ok=False).output
+
+
+def test_another_job_of_the_same_name(run: Run, client: Client, folder: Path) -> None:
+    run("add", "clickjobs:count")
+    (folder / "other.py").write_text(SOURCE.replace("inputs=[clicks]", "inputs=[others]"))
+    output = run("add", "other:count", ok=False).output
+    assert "inputs was clicks, and is others" in output
+    assert "tidelog jobs reset count --from earliest --target other:count" in output
+    run("reset", "count", "--from", "earliest", "--target", "other:count", "--yes")
+    spec = fold(client).specs["count"]
+    assert (spec.inputs, spec.generation, spec.start, spec.partitions) == (("others",), 2, "earliest", 2)
+
+
+def test_add_needs_to_be_told_what(run: Run) -> None:
+    assert "name jobs, MODULE:JOB, or say --all MODULE" in run("add", ok=False).output
+    assert "name jobs, MODULE:JOB, or say --all MODULE" in run("add", "a:b", "--all", "c", ok=False).output
+
+
+def test_help_teaches(run: Run) -> None:
+    output = run("--help").output
+    assert "tidelog jobs engine --state-dir" in output
+    for name in ("add", "engine", "list", "logs", "pause", "remove", "reset", "resume", "status"):
+        assert f"  {name} " in output
+        assert len(run(name, "--help").output.splitlines()) > 6
+    assert "jobs      Functions over topics" in CliRunner().invoke(main, ["--help"]).output
+
+
+def test_the_program_needs_nothing_of_the_extra_for_its_other_commands(folder: Path) -> None:
+    """In a process, with pyarrow made impossible to import."""
+    code = "import sys; sys.modules['pyarrow'] = None\nfrom tidelog.cli.program import main\nmain()"
+    for words, status, said in ((["--help"], 0, "jobs      Functions"), (["jobs", "list"], 1, "'tidelog[jobs]'")):
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment)
+        assert done.returncode == status
+        assert said in done.stdout + done.stderr
+
+
+# -- what people do -------------------------------------------------------------------------------------------
+def test_pause_resume_reset(run: Run, client: Client) -> None:
+    run("add", "clickjobs:count")
+    assert run("pause", "count").output == "count: paused\n"
+    assert run("pause", "count").output == "count: paused already\n"
+    assert looked(run)["count"]["state"] == "paused"
+    assert run("resume", "count").output == "count: resumed\n"
+    assert looked(run)["count"]["state"] == "no engine"
+    assert "Aborted" in run("reset", "count", "--from", "earliest", text="n\n", ok=False).output
+    output = run("reset", "count", "--from", "2026-01-01T00:00Z", "--yes").output
+    assert output == "count: generation 2, from 2026-01-01T00:00Z\n"
+    run("reset", "count", "--from", "latest", "--yes")
+    assert fold(client).specs["count"].start.startswith("20")  # the time of now
+    for wrong, said in (("yesterday", "is not earliest, latest or a time"), ("2026-01-01", "needs its zone")):
+        assert said in run("reset", "count", "--from", wrong, ok=False).output
+    for command in (["pause", "x"], ["resume", "x"], ["remove", "x", "--yes"], ["reset", "x", "--from", "latest"]):
+        assert "there is no job 'x'; jobs: count" in run(*command, ok=False).output
+
+
+def test_remove_forgets(run: Run, client: Client) -> None:
+    run("add", "clickjobs:count")
+    client.tappend("clicks:0", {"user": "ann"})
+    client.tread("clicks:0", "0", 0, group=keys.group("count"))
+    client.tappend(keys.log("count", 0), {"a": "b"})
+    assert run("remove", "count", "--yes").output == "count: removed\n"
+    assert client.tgroup_list("clicks:0") == []
+    assert not client.redis.exists(keys.log("count", 0))
+    assert run("list").output.startswith("no jobs")
+    run("add", "clickjobs:count")
+    assert fold(client).specs["count"].generation == 2
+
+
+def test_remove_again_finishes_what_was_interrupted(run: Run, client: Client) -> None:
+    """A job that is gone from the registry, whose groups are still there, would hold entries back for ever."""
+    run("add", "clickjobs:count")
+    client.tappend("clicks:0", {"user": "ann"})
+    client.tread("clicks:0", "0", 0, group=keys.group("count"))
+    change(client, registry.remove("count"))
+    assert run("remove", "count", "--yes").output == "count: removed\n"
+    assert client.tgroup_list("clicks:0") == []
+    assert "there is no job 'other'" in run("remove", "other", "--yes", ok=False).output
+
+
+def test_reset_leaves_nothing_on_inputs_that_are_not_read_any_more(run: Run, client: Client, folder: Path) -> None:
+    run("add", "clickjobs:count")
+    for stream in ("clicks:0", "clicks:3", "others:0"):
+        client.tread(stream, "0", 0, group=keys.group("count"))
+    client.tappend(keys.log("count", 3), {"a": "b"})
+    client.redis.set(keys.origin("count", 1), "{}")
+    (folder / "other.py").write_text(SOURCE.replace("inputs=[clicks]", "inputs=[others]"))
+    run("reset", "count", "--from", "earliest", "--target", "other:count", "--yes")
+    assert client.tgroup_list("clicks:0") == client.tgroup_list("clicks:3") == []
+    assert [each.name for each in client.tgroup_list("others:0")] == [keys.group("count").encode()]
+    assert not client.redis.exists(keys.log("count", 3), keys.origin("count", 1))
+
+
+# -- what is shown --------------------------------------------------------------------------------------------
+def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
+    run("add", "clickjobs:count")
+    ids = [client.tappend("clicks:1", {"user": "ann"}) for _ in range(10)]
+    before = looked(run)["count"]
+    assert before["lag"] == 10
+    assert before["lag_ms"] >= 0
+    marker = Marker(3, "run", 1, "v", {"clicks": Span(StreamId(0), ids[6], 7)}, ids[6].ms, 7, "")
+    client.tappend(keys.log("count", 1), marker.fields())
+    after = looked(run, "count")["count"]
+    assert [(each["lag"], each["epoch"]) for each in after["partitions"]] == [(0, None), (3, 3), (0, None), (0, None)]
+    client.redis.set(keys.recovery("count", 2), '{"from": 1, "epoch": 5, "to": 9}')
+    client.redis.set(keys.recovery("count", 1), '{"from": 1, "epoch": 2, "to": 2}')  # of before epoch 3
+    output = run("status", "count").output
+    assert "behind      3 entries, the oldest is " in output
+    assert "from 1, epoch 5, to 9" in output
+    assert "to 2" not in output
+    assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    state ")
+
+
+def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: Server) -> None:
+    run("add", "clickjobs:count")
+    with engine(tidelog_server.url, "e1", 5) as process:
+        until(lambda: looked(run)["count"]["state"] == "running")
+        until(lambda: (looked(run)["count"]["status"] or {}).get("rows_in"))
+        seen = looked(run)
+        assert seen["engines"] == ["e1"]
+        assert seen["count"]["engine"] == "e1"
+        output = run("status").output
+        assert output.startswith("engines: e1\njob    state    engine  epoch  behind  age  in/s ")
+        assert run("logs", "count").output.split("  ", 1)[1].startswith("e1  start  version ")
+        assert run("remove", "count", "--yes").output == "count: removed\n"
+        until(lambda: "stop" in run("logs", "count").output)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert "there is no job 'x'" in run("logs", "x", ok=False).output
+
+
+def test_no_server(run: Run) -> None:
+    assert "no answer from redis://localhost:1: " in run("list", "--url", "redis://localhost:1", ok=False).output

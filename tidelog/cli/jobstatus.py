@@ -1,0 +1,127 @@
+"""What ``tidelog jobs status`` prints."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from tidelog.cli.report import facts_lines, size, table
+from tidelog.jobs.look import JobLook, Look
+
+SHOWN: Final = 64  # partitions of a job
+
+
+def print_jobs(seen: Look) -> None:
+    """All jobs, a line each."""
+    engines = ", ".join(seen.engines) or "none; start one: tidelog jobs engine"
+    click.echo(f"engines: {engines}")
+    if not seen.jobs:
+        click.echo("no jobs; add one: tidelog jobs add module:job")
+        return
+    head = ["job", "state", "engine", "epoch", "behind", "age", "in/s", "out/s", "keys", "state size", "snapshot",
+            "restarts", "last error"]  # fmt: skip
+    table(head, [_row(each, seen.at) for each in seen.jobs])
+
+
+def _row(job: JobLook, now: int) -> list[str]:
+    said = job.said
+    if said is None:
+        return [job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *["-"] * 7]
+    runs = job.engine == said.engine
+    rates = [f"{said.in_rate:,.0f}", f"{said.out_rate:,.0f}"] if runs else ["-", "-"]
+    return [
+        job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *rates,
+        _number(said.facts.get("keys")), _size(said.facts.get("bytes")), _snapshot(job, now),
+        f"{said.restarts:,}", _first(said.error) if said.error else "-",
+    ]  # fmt: skip
+
+
+def print_job(job: JobLook, now: int) -> None:
+    """Everything about one job."""
+    spec, said = job.spec, job.said
+    facts = {
+        "job": f"{spec.name}, a {spec.kind} job, {spec.target}, version {spec.version}",
+        "state": job.state,
+        "engine": job.engine or "none",
+        "generation": f"{spec.generation}" + (f", from {spec.start}" if spec.start else ""),
+        "reads": ", ".join(spec.inputs) or "-",
+        "writes": ", ".join(spec.outputs) or "-",
+        "epoch": _epoch(job),
+        "behind": f"{job.lag:,} entries, the oldest is {_seconds(job.lag_ms)} old" if job.lag else "0",
+    }
+    if said is not None:
+        since = _seconds(now - said.since)
+        facts["rows"] = f"{said.rows_in:,} in, {said.rows_out:,} out since it began here, {since} ago"
+        facts["rates"] = f"{said.in_rate:,.0f}/s in, {said.out_rate:,.0f}/s out"
+        if said.dead:
+            facts["dead"] = f"{said.dead:,} entries went to the dead letters"
+        if spec.state:
+            facts["keys"] = f"{_number(said.facts.get('keys'))}, {_size(said.facts.get('bytes'))}"
+            facts["snapshot"] = _snapshot(job, now)
+            if job.snapshots.error:
+                facts["snapshots"] = f"FAIL: {job.snapshots.error}"
+        if said.recovered:
+            facts["recovered"] = f"{said.recovered:,} epochs replayed"
+        facts["restarts"] = f"{said.restarts:,}"
+    facts_lines(facts)
+    if job.partitions:
+        rows = [
+            [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}", f"{each.lag:,}",
+             _seconds(each.lag_ms), _recovery(each.recovery)]
+            for each in job.partitions[:SHOWN]
+        ]  # fmt: skip
+        table(["  partition", "epoch", "behind", "age", "recovery"], rows)
+        if len(job.partitions) > SHOWN:
+            click.echo(f"  and {len(job.partitions) - SHOWN:,} more; --json has them all")
+    if said is not None and said.error:
+        click.echo(f"last error, {_seconds(now - said.error_at)} ago:")
+        for line in said.error.splitlines():
+            click.echo(f"    {line}")
+
+
+def _lag(job: JobLook) -> list[str]:
+    return [f"{job.lag:,}", _seconds(job.lag_ms)] if job.spec.inputs else ["-", "-"]
+
+
+def _epoch(job: JobLook) -> str:
+    """By the log; of a frame job, as its engine says."""
+    last = max((each.epoch for each in job.partitions if each.epoch is not None), default=None)
+    if last is None and job.said is not None and job.spec.kind == "frame":
+        last = job.said.epoch
+    return "-" if last is None else f"{last:,}"
+
+
+def _recovery(facts: Any) -> str:
+    if facts is None:
+        return "-"
+    if isinstance(facts, dict):
+        return ", ".join(f"{name} {value}" for name, value in facts.items())
+    return str(facts)
+
+
+def _snapshot(job: JobLook, now: int) -> str:
+    found = job.snapshots
+    shown = f"{_seconds(max(1, now - found.at))}, epoch {found.epoch:,}" if found.at else "-"
+    return f"{shown} FAILS" if found.error else shown
+
+
+def _number(count: Any) -> str:
+    return f"{count:,}" if isinstance(count, int) else "-"
+
+
+def _size(count: Any) -> str:
+    return size(count) if isinstance(count, int) else "-"
+
+
+def _first(text: str) -> str:
+    """The line that says most: the last one of a traceback."""
+    lines = text.splitlines()
+    line = lines[-1] if any(each.startswith("Traceback") for each in lines) else lines[0]
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def _seconds(ms: int) -> str:
+    if ms <= 0:
+        return "-"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms // 60_000:,} min"

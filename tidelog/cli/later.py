@@ -1,0 +1,40 @@
+"""``Later``: a group of commands whose module is imported when one of them is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+
+class Later(click.Group):
+    """The group ``attribute`` of ``module``. What it needs besides tidelog is the extra ``extra``.
+
+    So that a program doesn't need for all its commands what one of them does, and starts as fast.
+    """
+
+    def __init__(self, name: str, module: str, attribute: str, extra: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self._module, self._attribute, self._extra = module, attribute, extra
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._group().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self._group().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._group().format_help(ctx, formatter)
+
+    def _group(self) -> click.Group:
+        try:
+            found: Any = importlib.import_module(self._module)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "tidelog":
+                raise
+            raise click.ClickException(
+                f"tidelog {self.name} needs {error.name!r}: pip install 'tidelog[{self._extra}]'"
+            ) from None
+        group: click.Group = getattr(found, self._attribute)
+        return group
