@@ -1,0 +1,69 @@
+"""Rows of the table, with ratios, floors and goals; the plot of how figures change with keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from benchmarks.plot import COLOURS, SOFT, check
+
+HEAD = "| what | tidelog | beside | ratio | floor | goal | |\n|---|---|---|---|---|---|---|"
+
+
+class Goal(NamedTuple):
+    """What a figure must be at least, and should be. ``least``: less is better."""
+
+    floor: float
+    goal: float
+    least: bool = False
+
+    def met(self, value: float) -> str:
+        reached = [value <= each if self.least else value >= each for each in (self.floor, self.goal)]
+        return "goal" if reached[1] else "floor" if reached[0] else "MISSED"
+
+
+def head() -> None:
+    click.echo(HEAD)
+
+
+def row(what: str, ours: str, beside: str, value: float | None, goal: Goal | None, unit: str = "") -> None:
+    """One line. value: what the goal is about: the ratio where there is a peer, else the figure itself."""
+    ratio = "" if value is None or not beside else f"{value:.1f}x"
+    ends = ("", "", "") if goal is None or value is None else (
+        f"{goal.floor:g}{unit}", f"{goal.goal:g}{unit}", goal.met(value)
+    )  # fmt: skip
+    click.echo(f"| {what} | {ours} | {beside} | {ratio} | {' | '.join(ends)} |")
+
+
+def rates(what: str, found: Mapping[str, float], goals: Mapping[str, Goal], cores: int = 1) -> None:
+    """Our rate, the first in ``found``, beside each other one."""
+    (_, ours), *others = found.items()
+    for title, rate in others:
+        beside = f"{rate / cores:,.0f} rows/s, {title}"
+        row(what, f"{ours / cores:,.0f} rows/s", beside, ours / rate, goals.get(title), "x")
+
+
+def plot(panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], file: Path) -> None:
+    """Rows a second over a number of keys: a panel for each title, a line for each way."""
+    check()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4), layout="constrained", squeeze=False)
+    for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for at, (way, points) in enumerate(lines.items()):
+            axis.plot(*zip(*points, strict=True), marker="o", label=way, color=COLOURS[at % len(COLOURS)])
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel(title)
+        axis.set_ylabel("rows/s")
+        axis.grid(color=SOFT, alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
