@@ -111,6 +111,9 @@ def test_windows_of_data_that_it_makes(tmp_path: Path) -> None:
 
 
 def test_every_example_is_run_here() -> None:
-    elsewhere = {"workers_readings.py"}  # by tests/test_readme.py and tests/test_demo_workers.py
+    elsewhere = {
+        "workers_readings.py",  # by tests/test_readme.py and tests/test_demo_workers.py
+        "jobs_clicks.py",  # by tests/tidelog/jobs/test_clicks.py
+    }
     text = Path(__file__).read_text()
     assert all(f'"{path.name}"' in text for path in EXAMPLES.iterdir() if path.suffix and path.name not in elsewhere)

@@ -24,9 +24,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.cluster import wait_until
+from tests.replication.cluster import PATIENCE, wait_until
 from tests.replication.sentinels import sentinels
 from tests.tidelog.spark.conftest import spark
+from tests.tidelog.spark.sparkkit import require_spark
 from tidelog.testing import Server, running_server
 
 __all__ = ["spark"]
@@ -55,7 +56,9 @@ def blocks() -> list[Block]:
 
 BLOCKS = blocks()
 SPARK = [block for block in BLOCKS if "pyspark" in block.text]
-OTHERS = [block for block in BLOCKS if block not in SPARK]
+ENGINES = [block for block in BLOCKS if "tidelog jobs engine" in block.text]
+OTHERS = [block for block in BLOCKS if block not in SPARK + ENGINES]
+CONF = "--conf 'spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' --conf spark.driver.memory=700m"
 
 
 @pytest.fixture(scope="module")
@@ -111,14 +114,23 @@ def in_background(environment: dict[str, str]) -> Iterator[Callable[[str, Path],
     for process in started:
         assert process.poll() is None, f"ended with status {process.returncode}"
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(90) == 0
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"line-{block.line}")
 def test_block(
     block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    run_block(block, server, environment, tmp_path, request, PATIENCE)
+
+
+def run_block(
+    block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest,
+    timeout: float,
+) -> None:  # fmt: skip
     if block.language == "python":
+        if "pyarrow" in block.text:
+            pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[jobs]')")
         code = block.text
         if "26379" in code:
             code = code.replace("26379", str(request.getfixturevalue("sentinel_port")))
@@ -140,12 +152,25 @@ def test_block(
         if line.startswith("tidelog worker "):
             request.getfixturevalue("in_background")(line.removesuffix(" &"), tmp_path)
             continue
+        if line.startswith("tidelog jobs engine "):
+            request.getfixturevalue("in_background")(f"{line.removesuffix(' &')} --path {ROOT} {CONF}", tmp_path)
+            continue
         result = run(["sh", "-c", line], environment, tmp_path)
         if printed := PRINTED.findall(line):
             assert_printed(result.stdout, printed)
         for text in SHOWN.findall(line):
             again = partial(run, ["sh", "-c", line], environment, tmp_path)
-            wait_until(partial(shows, text, again), f"{line} to show {text}")
+            wait_until(partial(shows, text, again), f"{line} to show {text}", timeout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # a JVM that begins cold
+@pytest.mark.parametrize("block", ENGINES, ids=lambda block: f"line-{block.line}")
+def test_block_with_an_engine(
+    block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    require_spark()
+    run_block(block, server, environment, tmp_path, request, 90)
 
 
 @pytest.mark.slow
