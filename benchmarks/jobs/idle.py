@@ -39,7 +39,8 @@ def measure(jobs: int, seconds: float) -> Idle:
             calls, used, began = _calls(client), _cpu(engine.process.pid), time.monotonic()
             time.sleep(seconds)
             took = time.monotonic() - began
-            cores = (_cpu(engine.process.pid) - used) / took
+            now = _cpu(engine.process.pid)
+            cores = sum(now[pid] - used.get(pid, 0.0) for pid in now) / took
             after = _calls(client)
     rates = {name: (count - calls.get(name, 0)) / took for name, count in after.items() if name != "info"}
     busy = {name: rate for name, rate in sorted(rates.items(), key=lambda each: -each[1]) if rate}
@@ -57,14 +58,14 @@ def _calls(client: Client) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): int(stats["calls"]) for name, stats in found.items()}
 
 
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process and all below it. What has ended meanwhile counts with its parent."""
+def _cpu(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and of each below it. Python workers that Spark ends meanwhile are left out."""
     root = psutil.Process(pid)
-    total = 0.0
+    found: dict[int, float] = {}
     for process in (root, *root.children(recursive=True)):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+        found[process.pid] = times.user + times.system
+    return found
