@@ -21,6 +21,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[jobs]')")
 
+from tests.tidelog import doctables
 from tests.tidelog.jobs.enginekit import ROOT, until
 from tests.tidelog.spark.conftest import spark
 from tests.tidelog.spark.sparkkit import require_spark
@@ -43,14 +44,7 @@ CONF = "--conf 'spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSe
 
 
 def rows(title: str) -> dict[str, str]:
-    """The rows of the first table after a heading or a line: the words in the first cell, and the second cell."""
-    table = re.search(r"(?:^\|.*\|\n)+", TEXT[TEXT.index(title) :], re.MULTILINE)
-    assert table is not None
-    found: dict[str, str] = {}
-    for line in table[0].splitlines()[2:]:
-        first, second, *_ = line.strip("|").split("|")
-        found |= dict.fromkeys(re.findall(r"`([^`]+)`", first), second.strip())
-    return found
+    return doctables.rows(TEXT, title)
 
 
 @pytest.fixture(scope="module")

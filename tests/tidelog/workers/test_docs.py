@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.tidelog import doctables
 from tests.tidelog.workers.feedkit import MemoryFeed, MemorySink
 from tidelog import AsyncClient, Entry, StreamId
 from tidelog.cli.app import app_commands
@@ -30,15 +31,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def rows(title: str) -> dict[str, str]:
-    """The rows of the first table after a heading or a line: the words in the first cell, and the second cell."""
-    after = TEXT[TEXT.index(title) :]
-    table = re.search(r"(?:^\|.*\|\n)+", after, re.MULTILINE)
-    assert table is not None
-    found: dict[str, str] = {}
-    for line in table[0].splitlines()[2:]:
-        first, second, *_ = line.strip("|").split("|")
-        found |= dict.fromkeys(re.findall(r"`([^`]+)`", first), second.strip())
-    return found
+    return doctables.rows(TEXT, title)
 
 
 @pytest.fixture(scope="module")
