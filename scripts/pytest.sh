@@ -1,0 +1,21 @@
+# Sourced by test and test-compiled: `tests PYTHON ARGS` runs pytest, four tests at a time: they wait for servers more
+# than they compute. `tests_again PYTHON ARGS` does the same, and what failed is run once more with nothing beside it, as
+# CPython's own test runner does. What fails again has failed. What passes then is named: it is worth a look.
+
+tests() {
+    python=$1
+    shift
+    (set -x; "$python" -m pytest -n 4 "$@")
+}
+
+tests_again() {
+    failed=.pytest_cache/v/cache/lastfailed
+    rm -f "$failed"
+    status=0
+    tests "$@" || status=$?
+    # 1: tests failed. Many failures are no chance, and take long.
+    [ "$status" = 1 ] && [ "$(grep -c '": true' "$failed")" -le 5 ] || return "$status"
+    echo "Failed among others, and now run alone:" >&2
+    sed -n 's/^ *\("[^ ].*"\): true,\{0,1\}$/    \1/p' "$failed" >&2
+    (set -x; "$1" -m pytest -n 1 --last-failed --last-failed-no-failures none)
+}
