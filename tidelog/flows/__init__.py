@@ -1,0 +1,26 @@
+"""Flows: events in through connectors, through pipelines of operators, out through connectors, and what became of each
+event back along the way it came.
+
+    declare      ``Flow``, ``op``: a flow made in Python
+    links        connections between connectors and pipelines, and what is wrong with them
+    options      options of connectors and operators: read, checked, all problems at once
+    registry     types of connectors and operators by name
+    spec         a flow as it was declared, checked
+    event        ``Event``
+    tokens       ``Token``, ``Group``: what became of an event
+    errors       what is raised
+    runtime/     entities, channels, contraflow, the breaker, a running flow
+    connectors/  sources and sinks
+    operators/   what pipelines are made of
+    codecs/      bytes as values
+    interceptors/  bytes as messages
+    files/       flows in YAML
+    service/     flows of one process: deployed, replaced, steered over HTTP, seen on a page
+    testing/     a pipeline in a test, with a clock that is moved by hand
+"""
+
+from tidelog.flows.declare import Flow, Op, op
+from tidelog.flows.errors import FlowError, FlowFileError, RejectError, RetryError
+from tidelog.flows.event import Event
+
+__all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op"]

@@ -1,0 +1,1 @@
+"""Codecs: a module for each; ``base`` finds them by name."""

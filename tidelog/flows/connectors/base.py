@@ -1,0 +1,107 @@
+"""What every connector is: a source, a sink, or both, and the runtime's side of it.
+
+A connector's class names its ``type`` and the structure of its ``Options`` (``tidelog.flows.options``). It is made once
+for each instance of a flow. Where it stands on the left of a connection the runtime pulls from it, on the right it
+writes to it; one that does both is connected once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+from tidelog.flows.event import Event
+from tidelog.flows.tokens import Token
+
+if TYPE_CHECKING:
+    from tidelog.flows.connectors.context import Context
+
+Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
+# of one event: a status of tokens.py; with a reason; for an event made of several, one of these for each member
+
+
+class Later:
+    """What ``write`` returns when it will answer itself, by ``context.answer(event, status, reason)``."""
+
+
+LATER: Final = Later()
+
+
+class Connector:
+    """The life of a connector: made, connected, and after an error connected again, closed."""
+
+    type: ClassVar[str] = ""  # its name in flow files
+
+    context: Context  # set by the runtime before anything is called
+
+    async def connect(self) -> None:
+        """Open what is needed. Whatever it raises, the runtime tries again by the ``reconnect`` option."""
+
+    async def close(self) -> None:
+        """Give back what is open. Called after an error too, and more than once."""
+
+
+class Source(Connector):
+    """Where events come from."""
+
+    remembers: ClassVar[bool] = True
+    # Events that are to be tried again are kept by the runtime, and sent again after a delay that grows.
+    # False: they are gone (udp, metronome), or ``owns_policy`` says that the connector sees to it.
+    owns_policy: ClassVar[bool] = False
+    # ``settled`` gets all tokens, whatever their status, and does what is to be done: give back, dead letters.
+    counts: ClassVar[bool] = True  # False: its events have no tokens, nobody wants to know
+
+    def __init__(self) -> None:
+        self._interrupted = asyncio.Event()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        """Wait for events and return at most ``limit`` (1 or more) of them; None: there will never be one again.
+
+        ``event.id`` is what ``settled`` needs to know the event by. The runtime sets token, attempt (unless the connector
+        did) and ingest time. It never cancels a pull, except at a hard stop: a connector returns an empty list soon after
+        ``interrupt`` was called. Raising ConnectionError or OSError means: connect again.
+        """
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Make the pull under way return. The flow is draining, or the source is paused."""
+        self._interrupted.set()
+
+    async def wait(self, work: Awaitable[Any]) -> bool:
+        """For ``pull``: wait for ``work`` or an interruption. Whether ``work`` is done; if not it is cancelled."""
+        task = asyncio.ensure_future(work)
+        other = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
+            return task.done()
+        finally:
+            self._interrupted.clear()
+            other.cancel()
+            if not task.done():
+                task.cancel()
+            await asyncio.gather(task, other, return_exceptions=True)
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        """``token.key`` is an event's ID, ``token.status`` what became of it: ok or discard, unless ``owns_policy``.
+
+        One call at a time, with everything that was settled since the last: acknowledge in bulk here. An exception is
+        logged, and the same tokens come again later.
+        """
+
+
+class Sink(Connector):
+    """Where events go."""
+
+    concurrency: int = 1  # calls of ``write`` at a time; more than one gives up order. May change at any time.
+
+    async def write(self, events: list[Event]) -> None | Later | Sequence[Outcome]:
+        """Deliver events. None: all are. A list: an outcome for each, in their order.
+
+        RejectError: none of them will ever work. ConnectionError or OSError: connect again; they are given back. Any
+        other exception gives them back.
+        """
+        raise NotImplementedError
+
+    async def flush(self) -> None:
+        """The flow is draining and nothing more will come: finish what was put off."""

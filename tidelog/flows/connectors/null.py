@@ -1,0 +1,41 @@
+"""``null``: a source of events as fast as they are taken, a sink that takes everything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event
+
+
+class NullOptions(ConnectorOptions):
+    count: int | None = None  # events that the source makes; null: no end
+    value: Any = None  # of each
+
+
+class Null(Source, Sink):
+    type = "null"
+    Options = NullOptions
+    remembers = False
+
+    def __init__(self, options: NullOptions | None = None) -> None:
+        super().__init__()
+        self._options = options or NullOptions()
+        self._made = 0
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        most = self._options.count
+        if most is not None:
+            limit = min(limit, most - self._made)
+            if not limit:
+                return None
+        value = self._options.value
+        first = self._made
+        self._made += limit
+        await asyncio.sleep(0)
+        return [Event(value, None, number) for number in range(first, first + limit)]
+
+    async def write(self, events: list[Event]) -> None:
+        return None

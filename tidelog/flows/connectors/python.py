@@ -1,0 +1,103 @@
+"""Sources and sinks that are functions or classes of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tidelog.flows.connectors.base import Connector, Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event
+from tidelog.flows.tokens import OK, REJECT, RETRY
+
+
+class PythonOptions(ConnectorOptions):
+    concurrency: int = 1  # of a function that is a sink: calls at a time
+
+
+class GeneratorSource(Source):
+    """An async generator. What it yields is a value, or an Event; when it returns the source has ended."""
+
+    def __init__(self, function: Callable[[], AsyncIterator[Any]]) -> None:
+        super().__init__()
+        self._function = function
+        self._iterator: AsyncIterator[Any] | None = None
+        self._next: asyncio.Future[Any] | None = None  # outlives an interruption
+        self._number = 0
+
+    async def connect(self) -> None:
+        if self._iterator is None:
+            self._iterator = aiter(self._function())
+
+    async def close(self) -> None:
+        task, self._next = self._next, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        assert self._iterator is not None
+        found: list[Event] = []
+        while len(found) < limit:
+            if self._next is None:
+                self._next = asyncio.ensure_future(anext(self._iterator))
+                await asyncio.sleep(0)  # one that need not wait is done after this
+            if not self._next.done():
+                if found:
+                    break
+                await self.wait(asyncio.shield(self._next))
+                if not self._next.done():
+                    break
+            task, self._next = self._next, None
+            try:
+                value = task.result()
+            except StopAsyncIteration:
+                self._next = task
+                return found or None
+            if isinstance(value, Event):
+                found.append(value)
+            else:
+                found.append(Event(value, None, self._number))
+            self._number += 1
+        return found
+
+
+class FunctionSink(Sink):
+    """An async function of a value."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._takes_event = _takes_event(function)
+
+    async def write(self, events: list[Event]) -> list[tuple[int, str]]:
+        from tidelog.flows.errors import RejectError
+
+        outcomes = []
+        for event in events:
+            try:
+                await self._function(event if self._takes_event else event.value)
+            except RejectError as error:
+                outcomes.append((REJECT, str(error)))
+            except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
+                outcomes.append((RETRY, f"{type(error).__name__}: {error}"))
+            else:
+                outcomes.append((OK, ""))
+        return outcomes
+
+
+def _takes_event(function: Callable[..., Any]) -> bool:
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return first is not None and (first.annotation is Event or first.annotation == "Event" or first.name == "event")
+
+
+def python_connector(what: Any) -> tuple[Callable[[], Connector], bool, bool] | None:
+    """(what makes one, is it a source, is it a sink); None: it is no connector."""
+    if isinstance(what, type) and issubclass(what, (Source, Sink)):
+        return what, issubclass(what, Source), issubclass(what, Sink)
+    if inspect.isasyncgenfunction(what):
+        return (lambda: GeneratorSource(what)), True, False
+    if inspect.iscoroutinefunction(what) or inspect.iscoroutinefunction(getattr(what, "__call__", None)):  # noqa: B004
+        return (lambda: FunctionSink(what)), False, True
+    return None

@@ -1,0 +1,232 @@
+"""``Flow``: a flow made in Python.
+
+>>> flow = Flow("orders", server="redis://localhost:7379")
+>>> flow.connector("in", "stream", key="orders", group="shop")
+>>> flow.connector("search", "http_client", url="http://localhost:9200/_bulk", concurrency=4)
+>>> flow.pipeline("enrich", op("where", "amount > `10`"), add_customer, op("batch", count=100))
+>>> flow.connect("in -> enrich -> search")
+
+Nothing runs, and no server is asked, until a flow is run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.flows import links, registry
+from tidelog.flows.connectors.base import Connector, Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.errors import FlowError, FlowFileError
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Duration, Problems, Struct, read
+from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator by its type, with its options: what ``op`` returns."""
+
+    type: str
+    options: Any = None  # a mapping; anything else is what its short form means
+
+
+def op(type: str, short: Any = None, /, **options: Any) -> Op:
+    """``op("batch", count=100)``, or in its short form ``op("where", "amount > `10`")``."""
+    return Op(type, options if short is None else short)
+
+
+class FlowOptions(Struct):
+    """What a flow itself has, besides connectors, pipelines and connections."""
+
+    instances: int = 1  # copies that run side by side
+    paused: bool = False  # from the beginning, where nobody has said otherwise since
+    queue: int = 128  # batches in each channel
+    settle: bool = True  # false: nothing is guaranteed, nothing is acknowledged; a little faster
+    debug: bool = False  # an event that is settled twice, or never, is an error
+    drain_timeout: Duration = Duration(30.0)
+
+    def __post_init__(self) -> None:
+        for name, least in (("instances", 1), ("queue", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+
+
+class Flow:
+    """A flow's declaration. Options are those of ``FlowOptions``. FlowFileError, here and in all methods: what is wrong."""
+
+    def __init__(self, name: str, *, server: str | None = None, **options: Any) -> None:
+        problems = Problems()
+        if not links.NAME.fullmatch(name):
+            problems.add(name, "a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter")
+        made = read(FlowOptions, options, name, problems)
+        _raise(problems)
+        assert made is not None
+        self.name = name
+        self.server = server
+        self.options = made
+        self._connectors: dict[str, ConnectorSpec] = {}
+        self._pipelines: dict[str, PipelineSpec] = {}
+        self._links: list[tuple[Link, str]] = []
+
+    def connector(self, name: str, what: str | type[Connector] | Callable[..., Any], /, **options: Any) -> None:
+        """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow; an
+        async generator function, which is a source; an async function, which is a sink and gets one value at a time.
+        """
+        problems = Problems()
+        spec = connector_spec(name, what, options, f"{self.name}.connectors.{name}", problems)
+        self._name(name, problems)
+        _raise(problems)
+        assert spec is not None
+        self._connectors[name] = spec
+
+    def pipeline(self, name: str, *operators: Op | Callable[..., Any]) -> None:
+        """operators: ``op(...)``, a function of a value, or a class of Operator. None at all: what comes in goes out."""
+        problems = Problems()
+        spec = pipeline_spec(name, operators, f"{self.name}.pipelines.{name}", problems)
+        self._name(name, problems)
+        _raise(problems)
+        self._pipelines[name] = spec
+
+    def connect(self, *chains: str) -> None:
+        """``"in -> enrich -> search"``, ``"enrich.err -> dead_letters"``."""
+        problems = Problems()
+        for chain in chains:
+            at = f"{self.name}.connect"
+            self._links += [(each, at) for each in links.parse(chain, at, problems)]
+        _raise(problems)
+
+    def spec(self) -> FlowSpec:
+        """The whole, checked. FlowFileError with all that is wrong."""
+        problems = Problems()
+        made = finish(self.name, self.options, self._connectors, self._pipelines, self._links, self.server, self.name, problems)
+        _raise(problems)
+        return made
+
+    def _name(self, name: str, problems: Problems) -> None:
+        if not links.NAME.fullmatch(name):
+            problems.add(f"{self.name}.{name}", f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter")
+        elif name in self._connectors or name in self._pipelines:
+            problems.add(f"{self.name}.{name}", f"there is a connector or pipeline {name!r} already")
+
+
+def _raise(problems: Problems) -> None:
+    if problems:
+        raise FlowFileError([f"{path}: {text}" for path, text in problems.found])
+
+
+def finish(
+    name: str,
+    options: FlowOptions,
+    connectors: Mapping[str, ConnectorSpec],
+    pipelines: Mapping[str, PipelineSpec],
+    found: list[tuple[Link, str]],
+    server: str | None,
+    path: str,
+    problems: Problems,
+) -> FlowSpec:
+    """The declaration of a flow whose parts are read. Problems were added where it can't run."""
+    complete = dict(connectors)
+    if "dead_letters" not in complete and any(link.target == "dead_letters" for link, _ in found):
+        spec = connector_spec("dead_letters", "dead_letters", {}, f"{path}.connectors.dead_letters", problems)
+        if spec is not None:
+            complete["dead_letters"] = spec
+    links.check(found, complete, pipelines, path, problems, settle=options.settle)
+    for each in complete.values():
+        if getattr(each.make, "needs_server", False) and server is None:
+            problems.add(
+                f"{path}.connectors.{each.name}",
+                f"connectors of type {each.type} need a tidelog server: say server: redis://HOST:PORT, or set TIDELOG_URL",
+            )
+    return FlowSpec(
+        name, complete, dict(pipelines), tuple(link for link, _ in found), options.instances, options.paused, options.queue,
+        options.settle, options.debug, options.drain_timeout, server,
+    )  # fmt: skip
+
+
+def connector_spec(name: str, what: Any, given: Mapping[str, Any], path: str, problems: Problems) -> ConnectorSpec | None:
+    """A connector of flow files or of Python. None: problems were added."""
+    shown = dict(given)
+    if isinstance(what, str):
+        try:
+            kind = registry.connector(what)
+        except FlowError as error:
+            problems.add(path, str(error))
+            return None
+        options = read(kind.Options, given, path, problems)
+        if options is None:
+            return None
+        return ConnectorSpec(
+            name, what, _Make(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown
+        )  # fmt: skip
+    from tidelog.flows.connectors.python import PythonOptions, python_connector  # noqa: PLC0415 - it needs this module's types
+
+    common = read(PythonOptions, given, path, problems)
+    found = python_connector(what)
+    if found is None:
+        problems.add(
+            path, f"{what!r} is no connector: give a type's name, a class of Source or Sink, an async generator function or an async function"
+        )  # fmt: skip
+        return None
+    if common is None:
+        return None
+    make, is_source, is_sink = found
+    return ConnectorSpec(name, "python", make, common, is_source, is_sink, shown)
+
+
+@dataclass(frozen=True)
+class _Make:
+    kind: Any
+    options: Any
+
+    @property
+    def needs_server(self) -> bool:
+        """Of connectors and operators that keep things on the tidelog server."""
+        return bool(getattr(self.kind, "needs_server", False))
+
+    def __call__(self) -> Any:
+        return self.kind(self.options)
+
+
+def pipeline_spec(name: str, operators: Any, path: str, problems: Problems) -> PipelineSpec:
+    made = [operator_spec(each, f"{path}[{place}]", problems) for place, each in enumerate(operators)]
+    found = tuple(each for each in made if each is not None)
+    if not made:
+        passing = operator_spec(Op("passthrough", {}), path, problems)
+        found = () if passing is None else (passing,)
+    return PipelineSpec(name, found)
+
+
+def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | None:
+    """An operator of flow files or of Python. None: problems were added."""
+    if isinstance(what, type) and issubclass(what, Operator):
+        return OperatorSpec("python", what, what.ports(what.__new__(what)), what.guards)
+    if not isinstance(what, Op):
+        what = Op("python", {"call": what})
+    try:
+        kind = registry.operator(what.type)
+    except FlowError as error:
+        problems.add(path, str(error))
+        return None
+    given = what.options
+    short = getattr(kind, "short", None)
+    if not isinstance(given, Mapping):
+        if given is None:
+            given = {}
+        elif short is None:
+            problems.add(path, f"{what.type} takes its options by name, as in {{{what.type}: {{...}}}}; {given!r} is none")
+            return None
+        else:
+            given = {short: given}
+    options = read(kind.Options, given, path, problems)
+    if options is None:
+        return None
+    make = _Make(kind, options)
+    try:
+        one = make()  # it looks at its options: expressions are parsed, functions found
+    except (ValueError, FlowError) as error:
+        problems.add(path, str(error))
+        return None
+    return OperatorSpec(what.type, make, tuple(one.ports()), kind.guards, what.options)

@@ -1,0 +1,74 @@
+"""What travels through a flow.
+
+Rule 1: an event belongs to one branch. Whoever holds it may replace ``value`` and change ``meta``; where a port has
+        several channels, each one after the first gets a copy, its containers included.
+Rule 2: its token says what became of it, and is settled once for each branch (``tokens.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidelog.flows.tokens import Unsettled
+
+BATCH: Final = 512  # events in one batch, at most
+
+
+class Event:
+    """An event on its way.
+
+    ``value`` is what the source's codec made of it, or an operator. ``meta`` says more about it: strings to plain
+    values. ``id`` is the source's: an entry's ID, an offset. ``ingest_ns`` is when it came in, in ns since 1970,
+    ``attempt`` how often it was tried, this time included, ``path`` the port of the connector that it came from.
+    """
+
+    __slots__ = ("attempt", "id", "ingest_ns", "meta", "path", "token", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        meta: dict[str, Any] | None = None,
+        id: Any = None,
+        *,
+        ingest_ns: int = 0,
+        attempt: int = 1,
+        path: str = "",
+        token: Unsettled | None = None,
+    ) -> None:
+        self.value = value
+        self.meta: dict[str, Any] = {} if meta is None else meta
+        self.id = id
+        self.ingest_ns = ingest_ns  # 0: the runtime fills it in
+        self.attempt = attempt
+        self.path = path
+        self.token = token  # None: nobody wants to know
+
+    def derive(self, value: Any) -> Event:
+        """Another event that came of this one: the same token, which the caller has to split (``Token.split``)."""
+        return Event(
+            value, dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt, path=self.path,
+            token=self.token,
+        )  # fmt: skip
+
+    def fork(self, *, counted: bool = True) -> Event:
+        """This event for one more branch, with a copy of its value. Its token counts the branch, unless told not to."""
+        return Event(
+            copied(self.value), dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt,
+            path=self.path, token=self.token.fork() if counted and self.token is not None else None,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Event({self.value!r}, id={self.id!r})"
+
+
+def copied(value: Any) -> Any:
+    """A copy of a value as codecs make them: dicts and lists are new, what can't change is shared."""
+    kind = type(value)
+    if kind is dict:
+        return {key: each if type(each) in _PLAIN else copied(each) for key, each in value.items()}
+    if kind is list:
+        return [each if type(each) in _PLAIN else copied(each) for each in value]
+    return bytearray(value) if kind is bytearray else value
+
+
+_PLAIN: Final = frozenset((str, int, float, bool, bytes, type(None)))

@@ -1,0 +1,1 @@
+"""Flow files: YAML, with the line of everything that is wrong."""

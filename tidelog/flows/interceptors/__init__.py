@@ -1,0 +1,1 @@
+"""Interceptors: what is done to bytes before a codec reads them, and after it wrote them."""

@@ -1,0 +1,122 @@
+"""Connections between connectors and pipelines, and what is wrong with them.
+
+    in -> enrich -> search          a chain
+    enrich.err -> dead_letters      a port: out where none is named
+    enrich.2.overflow -> seen       a port of one operator, by its place
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.flows.options import Problems, nearest
+from tidelog.flows.spec import ConnectorSpec, Link, PipelineSpec
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+_END: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\.(\d+))?(?:\.([A-Za-z_][A-Za-z0-9_-]*))?")
+
+
+def parse(text: str, path: str, problems: Problems) -> list[Link]:
+    """The links of a chain: ``a -> b.port -> c``."""
+    ends = [each.strip() for each in text.split("->")]
+    if len(ends) < 2:
+        problems.add(path, f"{text!r} connects nothing: write it as source -> target")
+        return []
+    found = []
+    for left, right in zip(ends, ends[1:], strict=False):
+        source, target = _END.fullmatch(left), _END.fullmatch(right)
+        if source is None or target is None:
+            problems.add(path, f"{(left if source is None else right)!r} in {text!r} is no name, name.port or name.place.port")
+        elif target[2] or (target[3] and target[3] != "in"):
+            problems.add(path, f"{right!r} in {text!r}: events go into a whole connector or pipeline; name it without a port")
+        else:
+            found.append(Link(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
+    return found
+
+
+def check(
+    links: Iterable[tuple[Link, str]],
+    connectors: Mapping[str, ConnectorSpec],
+    pipelines: Mapping[str, PipelineSpec],
+    path: str,
+    problems: Problems,
+    *,
+    settle: bool,
+) -> None:
+    """Names, ports, directions, circles, dead ends. links: with the path of each."""
+    known = [*connectors, *pipelines]
+    good = []
+    for link, at in links:
+        missing = [each for each in (link.source, link.target) if each not in known]
+        for name in missing:
+            problems.add(at, f"there is no connector or pipeline {name!r}; {nearest(name, known)}")
+        if not missing and _ports(link, at, connectors, pipelines, problems):
+            good.append(link)
+    _circle(good, pipelines, path, problems)
+    lefts = {each.source for each in good} | {each.source for each, _ in links}
+    rights = {each.target for each, _ in links}
+    for name in pipelines:
+        if name not in rights:
+            problems.add(f"{path}.pipelines.{name}", f"nothing leads into the pipeline {name!r}")
+        out = {each.port for each, _ in links if each.source == name}
+        named = {port for each in pipelines[name].operators for port in each.ports}
+        if settle and not out & ({"out"} | (named - {"overflow"})):
+            problems.add(
+                f"{path}.pipelines.{name}",
+                f"a dead end: nothing is connected to {name}.out, so events would be settled without having got anywhere;"
+                f" connect it to a connector (null, if that is meant)",
+            )
+    for name in connectors:
+        if name not in lefts | rights:
+            problems.add(f"{path}.connectors.{name}", f"the connector {name!r} is connected to nothing")
+
+
+def _ports(
+    link: Link, at: str, connectors: Mapping[str, ConnectorSpec], pipelines: Mapping[str, PipelineSpec], problems: Problems
+) -> bool:
+    good = True
+    source, target = connectors.get(link.source), connectors.get(link.target)
+    if target is not None and not target.is_sink:
+        problems.add(at, f"nothing can be written to {link.target!r}: connectors of type {target.type} are sources only")
+        good = False
+    if source is not None:
+        ports = ("out", "err", "responses") if source.is_source and source.is_sink else ("out", "err")
+        if link.place is not None or link.port not in ports:
+            problems.add(at, f"the connector {link.source!r} has no port {link.port!r}: it has {', '.join(ports)}")
+            good = False
+        return good
+    operators = pipelines[link.source].operators
+    if link.place is not None and link.place >= len(operators):
+        problems.add(at, f"the pipeline {link.source!r} has {len(operators)} operators, the first is 0: there is no {link.place}")
+        return False
+    chosen = operators if link.place is None else operators[link.place : link.place + 1]
+    known = {"out", "err", *(port for each in chosen for port in each.ports)}
+    if link.port not in known:
+        problems.add(at, f"the pipeline {link.source!r} has no port {link.port!r}; {nearest(link.port, known)}")
+        return False
+    return good
+
+
+def _circle(links: Iterable[Link], pipelines: Mapping[str, PipelineSpec], path: str, problems: Problems) -> None:
+    """Among pipelines: a connector's two halves are two ends."""
+    ways: dict[str, list[str]] = {}
+    for each in links:
+        if each.source in pipelines and each.target in pipelines:
+            ways.setdefault(each.source, []).append(each.target)
+    state: dict[str, int] = {}  # 1: on the way, 2: done
+
+    def visit(name: str, way: list[str]) -> None:
+        state[name] = 1
+        for follower in ways.get(name, ()):
+            if state.get(follower) == 1:
+                circle = [*way[way.index(follower) :], follower] if follower in way else [name, follower]
+                problems.add(f"{path}.connect", f"a circle: {' -> '.join(circle)}")
+            elif follower not in state:
+                visit(follower, [*way, follower])
+        state[name] = 2
+
+    for name in pipelines:
+        if name not in state:
+            visit(name, [name])

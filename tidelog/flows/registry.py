@@ -1,0 +1,86 @@
+"""Types of connectors and operators by name.
+
+The module of a type is imported when it is first asked for, so a flow that uses no Kafka needs no Kafka package. Its
+class has the same ``type``, and an ``Options``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidelog.flows.errors import FlowError
+from tidelog.flows.options import nearest
+
+CONNECTORS: Final[dict[str, str]] = {  # type: module:class
+    "null": "tidelog.flows.connectors.null:Null",
+    "script": "tidelog.flows.connectors.script:Script",
+    "fault": "tidelog.flows.connectors.fault:Fault",
+    "metronome": "tidelog.flows.connectors.metronome:Metronome",
+    "stdio": "tidelog.flows.connectors.stdio:Stdio",
+    "file": "tidelog.flows.connectors.file:File",
+    "http_client": "tidelog.flows.connectors.http_client:HttpClient",
+    "http_server": "tidelog.flows.connectors.http_server:HttpServer",
+    "websocket_client": "tidelog.flows.connectors.websocket:WebsocketClient",
+    "websocket_server": "tidelog.flows.connectors.websocket:WebsocketServer",
+    "tcp_client": "tidelog.flows.connectors.tcp:TcpClient",
+    "tcp_server": "tidelog.flows.connectors.tcp:TcpServer",
+    "udp_client": "tidelog.flows.connectors.udp:UdpClient",
+    "udp_server": "tidelog.flows.connectors.udp:UdpServer",
+    "elastic": "tidelog.flows.connectors.elastic:Elastic",
+    "metrics": "tidelog.flows.connectors.metrics:Metrics",
+    "stream": "tidelog.flows.connectors.stream:Stream",
+    "wal": "tidelog.flows.connectors.wal:Wal",
+    "dead_letters": "tidelog.flows.connectors.dead_letters:DeadLetters",
+    "redis_pubsub": "tidelog.flows.connectors.redis:PubSub",
+    "redis_list": "tidelog.flows.connectors.redis:List",
+    "redis_stream": "tidelog.flows.connectors.redis:RedisStream",
+    "kafka": "tidelog.flows.connectors.kafka:Kafka",
+    "cron": "tidelog.flows.connectors.cron:Cron",
+    "exit": "tidelog.flows.connectors.exit:Exit",
+}
+OPERATORS: Final[dict[str, str]] = {
+    "passthrough": "tidelog.flows.operators.plain:Passthrough",
+    "where": "tidelog.flows.operators.where:Where",
+    "select": "tidelog.flows.operators.select:Select",
+    "python": "tidelog.flows.operators.python:Python",
+    "split": "tidelog.flows.operators.split:Split",
+    "unbatch": "tidelog.flows.operators.split:Unbatch",
+    "batch": "tidelog.flows.operators.batch:Batch",
+    "window": "tidelog.flows.operators.window:Window",
+    "dedup": "tidelog.flows.operators.dedup:Dedup",
+    "ratelimit": "tidelog.flows.operators.ratelimit:RateLimit",
+    "bucket": "tidelog.flows.operators.bucket:Bucket",
+    "sample": "tidelog.flows.operators.sample:Sample",
+    "delay": "tidelog.flows.operators.delay:Delay",
+    "retry": "tidelog.flows.operators.retry:Retry",
+    "fallback": "tidelog.flows.operators.fallback:Fallback",
+    "counter": "tidelog.flows.operators.counter:Counter",
+    "history": "tidelog.flows.operators.history:History",
+    "backpressure": "tidelog.flows.operators.backpressure:Backpressure",
+    "roundrobin": "tidelog.flows.operators.roundrobin:Roundrobin",
+    "percentile": "tidelog.flows.operators.percentile:Percentile",
+}
+
+
+def connector(name: str) -> Any:
+    """The class of a type. FlowError: there is none, or a package is missing."""
+    return _found("connector", CONNECTORS, name)
+
+
+def operator(name: str) -> Any:
+    return _found("operator", OPERATORS, name)
+
+
+def _found(what: str, known: Mapping[str, str], name: str) -> Any:
+    where = known.get(name)
+    if where is None:
+        raise FlowError(f"there is no {what} of type {name!r}; {nearest(name, known)}")
+    module, _, attribute = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("tidelog"):
+            raise
+        raise FlowError(f"the {what} {name!r} needs the package {error.name!r}: pip install 'tidelog[flows]', or see docs/flows.md") from error

@@ -1,0 +1,15 @@
+"""What runs a flow.
+
+    graph         from a declaration to entities and channels
+    run           ``Running``: one instance: started, paused, drained, stopped, asked how it is
+    node          what entities have in common: the task, forward, back
+    sourcenode    the entity that a source is: pulls, sends, is told, tries again
+    operatornode  the entity that an operator is
+    sinknode      the entity that a sink is: writes, settles
+    channel       the bounded way from a port to an entity
+    signals       DRAIN, Trigger, Restore
+    breaker       the set of reasons why nothing may be sent
+    connecting    a connector's connection: made, lost, made again
+    reconnect     how long to wait before that
+    surroundings  what the entities of a flow share
+"""

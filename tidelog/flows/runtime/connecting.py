@@ -1,0 +1,92 @@
+"""A connector's connection: made, lost, made again. Shared by its source and its sink."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.flows.connectors.base import Connector
+from tidelog.flows.runtime.reconnect import Delays, Retry
+
+if TYPE_CHECKING:
+    from tidelog.flows.runtime.surroundings import Surroundings
+
+log = logging.getLogger("tidelog.flows")
+
+
+class Connection:
+    """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
+
+    def __init__(self, name: str, connector: Connector, retry: Retry | None, around: Surroundings) -> None:
+        self.name = name
+        self.connector = connector
+        self.connected = False
+        self.failed = False  # it is not tried again
+        self.error = ""  # the last one
+        self.connects = 0
+        self.on_change: list[Callable[[], None]] = []
+        self._around = around
+        self._delays = Delays(retry, around.random)
+        self._lost: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"{self._around.flow}/{self.name}/connect")
+
+    def lost(self, error: BaseException) -> None:
+        """The peer is gone. Said any number of times."""
+        if self.connected:
+            self._failed(error)
+            self.connected = False
+            self._changed()
+            self._lost.set()
+
+    async def end(self) -> None:
+        """Stop trying, and close."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.connected = False
+        await self._close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._lost.clear()
+            try:
+                await self.connector.connect()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                self._failed(error)
+            else:
+                since = loop.time()
+                self.connected = True
+                self.connects += 1
+                self._changed()
+                await self._lost.wait()
+                self._delays.ended(loop.time() - since)
+            await self._close()
+            wait = self._delays.next()
+            if wait is None:
+                self.failed = True
+                self._changed()
+                return
+            await asyncio.sleep(wait)
+
+    async def _close(self) -> None:
+        try:
+            await self.connector.close()
+        except Exception as error:  # noqa: BLE001 - it is gone anyway
+            log.debug("%s: %s: closing: %s", self._around.flow, self.name, error)
+
+    def _failed(self, error: BaseException) -> None:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if text != self.error:  # once, not at each try
+            log.warning("%s: %s: %s", self._around.flow, self.name, text)
+        self.error = text
+
+    def _changed(self) -> None:
+        for call in self.on_change:
+            call()

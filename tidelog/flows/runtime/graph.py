@@ -1,0 +1,141 @@
+"""From a declaration to entities and channels.
+
+Where a source begins, ``starting:<sink>`` stands for each authoritative sink that it can reach, until that sink is
+connected. An operator that guards its outputs stands for all that is behind it: it gets their ``starting``, and the
+sources above it get its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.flows.connectors.base import Connector, Sink, Source
+from tidelog.flows.connectors.context import Context
+from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.connecting import Connection
+from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.operatornode import OperatorNode
+from tidelog.flows.runtime.signals import STARTING, Trigger
+from tidelog.flows.runtime.sinknode import SinkNode
+from tidelog.flows.runtime.sourcenode import SourceNode, SourceOptions
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link
+
+RESPONSES = "responses"  # the port of a sink that is a source as well
+
+
+@dataclass
+class Graph:
+    sources: dict[str, SourceNode] = field(default_factory=dict)  # by connector
+    sinks: dict[str, SinkNode] = field(default_factory=dict)  # by connector
+    operators: dict[str, list[OperatorNode]] = field(default_factory=dict)  # by pipeline
+    connectors: dict[str, Connector] = field(default_factory=dict)
+    connections: dict[str, Connection] = field(default_factory=dict)
+    channels: list[Channel] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """In the order in which they start: sinks, operators, sources."""
+        return [*self.sinks.values(), *(each for line in self.operators.values() for each in line), *self.sources.values()]
+
+
+def build(spec: FlowSpec, around: Surroundings) -> Graph:
+    """Entities, not started. The declaration was checked."""
+    graph = Graph()
+    lefts = {each.source for each in spec.links}
+    rights = {each.target for each in spec.links}
+    for name, one in spec.connectors.items():
+        if name in lefts or name in rights:
+            _connector(graph, one, around, spec, as_source=name in lefts, as_sink=name in rights)
+    for name, pipeline in spec.pipelines.items():
+        line = [OperatorNode(f"{name}.{place}", each.make(), around) for place, each in enumerate(pipeline.operators)]
+        graph.operators[name] = line
+        for producer, consumer in zip(line, line[1:], strict=False):
+            _connect(graph, producer, "out", consumer, around)
+    for link in spec.links:
+        target: Node = graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
+        for producer, port in _producers(graph, spec, link):
+            _connect(graph, producer, port, target, around)
+    for source in graph.sources.values():
+        _starting(source, around)
+    return graph
+
+
+def _connector(
+    graph: Graph, one: ConnectorSpec, around: Surroundings, spec: FlowSpec, *, as_source: bool, as_sink: bool
+) -> None:
+    made = one.make()
+    options = one.options
+    context = Context(one.name, around)
+    made.context = context
+    retry = None if options.reconnect == "none" else options.reconnect.retry
+    connection = Connection(one.name, made, retry, around)
+    graph.connectors[one.name] = made
+    graph.connections[one.name] = connection
+    if as_sink and isinstance(made, Sink):
+        sink = SinkNode(one.name, made, connection, around, options.timeout)
+        sink.authoritative = options.authoritative
+        context.sink = graph.sinks[one.name] = sink
+        if options.paused:
+            sink.pause()
+    if as_source and isinstance(made, Source):
+        given = SourceOptions(options.max_unsettled, options.max_deliveries, options.retry_delay, settle=spec.settle)
+        context.source = graph.sources[one.name] = SourceNode(one.name, made, connection, around, given)
+        if options.paused:
+            context.source.pause(one.name)
+
+
+def _producers(graph: Graph, spec: FlowSpec, link: Link) -> list[tuple[Node, str]]:
+    if link.source in spec.connectors:
+        sink, source = graph.sinks.get(link.source), graph.sources.get(link.source)
+        if source is None or link.port == RESPONSES:
+            assert sink is not None
+            return [(sink, "out" if link.port == RESPONSES else link.port)]
+        return [(source, link.port)]
+    line = graph.operators[link.source]
+    if link.place is not None:
+        return [(line[link.place], link.port)]
+    if link.port == "out":
+        return [(line[-1], "out")]
+    if link.port == "err":
+        return [(each, "err") for each in line]
+    return [(each, link.port) for each in line if link.port in each.operator.ports()]
+
+
+def _connect(graph: Graph, producer: Node, port: str, consumer: Node, around: Surroundings) -> None:
+    authoritative = not isinstance(consumer, SinkNode) or consumer.authoritative
+    channel = Channel(producer, port, consumer, around.queue, authoritative)
+    producer.outputs.setdefault(port, []).append(channel)
+    consumer.inputs.append(channel)
+    graph.channels.append(channel)
+
+
+def _starting(source: SourceNode, around: Surroundings) -> None:
+    for _, trigger in _reached(source, around, set()):
+        source.breaker.trigger(trigger, 0.0)
+
+
+def _reached(node: Node, around: Surroundings, seen: set[int]) -> list[tuple[str, Trigger]]:
+    """(the node's port, what stands behind it)."""
+    found = []
+    for port, channels in node.outputs.items():
+        for channel in channels:
+            consumer = channel.consumer
+            reason = f"{STARTING}:{consumer.name}"
+            if isinstance(consumer, SinkNode):
+                if not consumer.authoritative:
+                    continue
+                behind = [consumer.standing.setdefault(reason, Trigger(reason, around.version()))]
+            elif isinstance(consumer, OperatorNode) and consumer.operator.guards:
+                if reason not in consumer.standing:
+                    consumer.standing[reason] = Trigger(reason, around.version())
+                    for own, trigger in _reached(consumer, around, set()):
+                        consumer.operator.breaker(trigger, own)
+                behind = [consumer.standing[reason]] if reason in consumer.standing else []
+            elif id(consumer) in seen:
+                continue
+            else:
+                seen.add(id(consumer))
+                behind = [trigger for _, trigger in _reached(consumer, around, seen)]
+            found += [(port, each) for each in behind]
+    return found

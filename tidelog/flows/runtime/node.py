@@ -1,0 +1,271 @@
+"""An entity of a running flow: a source, an operator, a sink. Each is one task.
+
+Rule 1: ``step`` does one thing and never waits: control first, then contraflow, then what was held back, then one batch.
+Rule 2: nobody awaits room in a channel. What doesn't fit is held, and while anything is held no batch is taken. So
+        contraflow is handled although the way forward is blocked, and a flow without circles can't lock up.
+Rule 3: after each step the task lets others run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.flows.event import BATCH, Event
+from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.signals import Restore, Signal, Trigger
+from tidelog.flows.tokens import DISCARD, Group, SettledTwiceError, Token, settle_all
+
+if TYPE_CHECKING:
+    from tidelog.flows.runtime.surroundings import Surroundings
+
+CONTRAFLOW: Final = 1024  # settlements handled in one step
+
+log = logging.getLogger("tidelog.flows")
+
+
+class Node:
+    """What sources, operators and sinks have in common."""
+
+    kind = ""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self.around = around
+        self.debug = around.debug
+        self.inputs: list[Channel] = []
+        self.outputs: dict[str, list[Channel]] = {}
+        self.done: list[Token] = []  # contraflow: tokens of this node that are settled
+        self.standing: dict[str, Trigger] = {}  # reasons that this node owns
+        self.counts: dict[str, int] = {}  # what happened here, by name
+        self.error: BaseException | None = None  # what ended its task
+        self.draining = False  # DRAIN came from all inputs
+        self._calls: deque[Callable[[], None]] = deque()
+        self._contra: deque[tuple[Trigger | Restore, Channel]] = deque()
+        self._held: deque[tuple[Channel, list[Event] | Signal]] = deque()
+        self._turn = 0  # the input that is looked at first
+        self._awake = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- the task --------------------------------------------------------------------------------------------
+    async def main(self) -> None:
+        """Until ``end`` is called. An exception is a bug of the node: the flow fails, and nothing is settled by it."""
+        while not self._ended:
+            self._awake = False
+            if self.step():
+                await asyncio.sleep(0)
+            elif not self._awake:
+                await self._sleep()
+
+    def end(self) -> None:
+        """At once. What is under way stays unsettled."""
+        self._ended = True
+        for task in tuple(self._tasks):
+            task.cancel()
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            waiter, self._waiter = self._waiter, None
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    async def _sleep(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def step(self) -> bool:
+        """Whether there was something to do."""
+        if self._calls:
+            self._calls.popleft()()
+            return True
+        if self._contra:
+            message, channel = self._contra.popleft()
+            self.on_breaker(message, channel)
+            return True
+        if self.done:
+            done = self.done
+            if len(done) <= CONTRAFLOW:
+                self.done = []
+            else:
+                self.done = done[CONTRAFLOW:]
+                del done[CONTRAFLOW:]
+            self.on_settled(done)
+            return True
+        if self._held:
+            return self._flush()
+        return self.ready() and self._take()
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Have the node's task call this, before anything else."""
+        self._calls.append(call)
+        self.wake()
+
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """The same after a time (TICK)."""
+        return asyncio.get_running_loop().call_later(seconds, self.later, call)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of this node's, cancelled with it. An exception in it ends the node."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.around.flow}/{self.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+        return task
+
+    def _spawned(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+
+            def fail() -> None:
+                assert error is not None
+                raise error
+
+            self.later(fail)
+
+    # -- forward ---------------------------------------------------------------------------------------------
+    def ready(self) -> bool:
+        """Whether a batch may be taken."""
+        return True
+
+    def _take(self) -> bool:
+        inputs = self.inputs
+        for number in range(len(inputs)):
+            channel = inputs[(self._turn + number) % len(inputs)]
+            if channel.items:
+                self._turn = (self._turn + number + 1) % len(inputs)
+                item = channel.take()
+                if isinstance(item, Signal):
+                    channel.drained = True
+                    if all(each.drained for each in inputs):
+                        self.draining = True
+                        self.on_drain()
+                else:
+                    self.on_batch(item, channel)
+                return True
+        return False
+
+    def on_batch(self, events: list[Event], channel: Channel) -> None:
+        raise NotImplementedError
+
+    def on_drain(self) -> None:
+        """All inputs have ended. Flush, then pass it on."""
+        self.emit_signal(Signal.DRAIN)
+
+    def emit(self, events: list[Event], port: str = "out") -> None:
+        """Send events out of a port. One that leads nowhere discards them. The list is the channel's from now on."""
+        channels = self.outputs.get(port)
+        if not channels:
+            self.count("unconnected", len(events))
+            settle_all(events, DISCARD, f"nothing is connected to {self.name}.{port}")
+            return
+        while len(events) > BATCH:
+            self._send(channels, events[:BATCH])
+            events = events[BATCH:]
+        if events:
+            self._send(channels, events)
+
+    def _send(self, channels: list[Channel], events: list[Event]) -> None:
+        if len(channels) == 1 and channels[0].authoritative:
+            self._put(channels[0], events)
+            return
+        counted = [each for each in channels if each.authoritative]
+        batches = [(each, [event.fork() for event in events]) for each in counted[1:]]
+        batches += [(each, [event.fork(counted=False) for event in events]) for each in channels if not each.authoritative]
+        if counted:
+            self._put(counted[0], events)
+        else:
+            settle_all(events)
+        for channel, batch in batches:
+            self._put(channel, batch)
+
+    def _put(self, channel: Channel, item: list[Event] | Signal) -> None:
+        if channel.full or (self._held and any(each is channel for each, _ in self._held)):
+            if not channel.authoritative and not isinstance(item, Signal):
+                channel.dropped += len(item)
+                return
+            self._held.append((channel, item))
+        else:
+            channel.put(item)
+
+    def emit_signal(self, signal: Signal) -> None:
+        for channels in self.outputs.values():
+            for channel in channels:
+                self._put(channel, signal)
+
+    def _flush(self) -> bool:
+        """Move what is held to channels that have room. Whether something moved."""
+        moved = False
+        blocked: set[int] = set()  # order within a channel stays
+        for _ in range(len(self._held)):
+            channel, item = self._held.popleft()
+            if channel.full or id(channel) in blocked:
+                blocked.add(id(channel))
+                self._held.append((channel, item))
+            else:
+                channel.put(item)
+                moved = True
+        return moved
+
+    @property
+    def held(self) -> int:
+        """Events that found no room."""
+        return sum(len(item) for _, item in self._held if not isinstance(item, Signal))
+
+    # -- back ------------------------------------------------------------------------------------------------
+    def contra(self, message: Trigger | Restore, channel: Channel) -> None:
+        """A breaker message came back on one of the outputs."""
+        self._contra.append((message, channel))
+        self.wake()
+
+    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:
+        """What is not this node's own affair goes further up."""
+        self.upward(message)
+
+    def on_settled(self, tokens: list[Token]) -> None:
+        """Tokens of this node were settled. By default each one's parent hears the same."""
+        for token in tokens:
+            if token.parent is not None:
+                token.parent.settle(token.status, token.reason)
+
+    def upward(self, message: Trigger | Restore) -> None:
+        for channel in self.inputs:
+            channel.producer.contra(message, channel)
+
+    def trigger(self, kind: str, detail: str = "") -> None:
+        """Tell all sources above to stop, because of this node. Any number of times."""
+        reason = f"{kind}:{self.name}"
+        if reason not in self.standing:
+            self.standing[reason] = message = Trigger(reason, self.around.version(), detail)
+            self.count(f"trigger_{kind}")
+            self.upward(message)
+
+    def restore(self, kind: str, *, probe: bool = False) -> None:
+        """Take the reason back. Any number of times."""
+        reason = f"{kind}:{self.name}"
+        if self.standing.pop(reason, None) is not None:
+            self.upward(Restore(reason, self.around.version(), probe))
+
+    # -- what is told of it ----------------------------------------------------------------------------------
+    def count(self, name: str, more: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + more
+
+    def settled_twice(self, token: Token | Group) -> None:
+        self.count("settled_twice")
+        if self.debug:
+            raise SettledTwiceError(f"{self.around.flow}: {self.name}: {token!r} was settled before")
+        log.error("%s: %s: %r was settled twice: ignored", self.around.flow, self.name, token)
+
+    def lost_unsettled(self, text: str) -> None:
+        """In debug mode: a token of this node was collected before it was settled."""
+        if not self._ended:
+            self.around.lost.append(f"{self.name}: {text}")
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"

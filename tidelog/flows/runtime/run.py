@@ -1,0 +1,210 @@
+"""One instance of a flow, running: started, paused, drained, stopped, asked how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from tidelog.flows.errors import FlowError
+from tidelog.flows.runtime.breaker import Standing
+from tidelog.flows.runtime.graph import Graph, build
+from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.signals import STARTING, Trigger
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.spec import FlowSpec
+
+log = logging.getLogger("tidelog.flows")
+
+Status: TypeAlias = Literal["initializing", "running", "paused", "draining", "drained", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """Events under way."""
+
+    count: int
+    oldest: float | None  # s
+    where: dict[str, int]  # events in each entity and in the channel before it
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a drain came to."""
+
+    settled: int  # events that ended while it lasted
+    abandoned: dict[str, int]  # by source: not settled; they come again where the source can give them again
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        return not any(self.abandoned.values())
+
+
+class Running:
+    """>>> running = Running(spec, Surroundings("orders")); await running.start()"""
+
+    def __init__(self, spec: FlowSpec, around: Surroundings) -> None:
+        self.spec = spec
+        self.around = around
+        self.error = ""  # why it failed
+        self._state: Status = "initializing"
+        self._paused = spec.paused
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+        self._look = asyncio.Event()
+        around.changed = self._look.set
+        self.graph: Graph = build(spec, around)
+
+    @property
+    def alias(self) -> str:
+        return self.around.flow
+
+    @property
+    def status(self) -> Status:
+        if self._state != "running":
+            return self._state
+        if self._paused:
+            return "paused"
+        starting = any(each.reason.startswith(STARTING) for node in self.graph.sources.values() for each in node.breaker.reasons)
+        return "initializing" if starting else "running"
+
+    async def start(self) -> None:
+        """Sinks, operators, sources. Returns at once: ``status`` says when all sinks are connected."""
+        self._state = "running"
+        if self._paused:
+            self._pause()
+        for node in self.graph.nodes:
+            task = asyncio.get_running_loop().create_task(node.main(), name=f"{self.alias}/{node.name}")
+            task.add_done_callback(lambda task, node=node: self._node_ended(node, task))
+            self._tasks.append(task)
+        sinks = [name for name in self.graph.connections if name in self.graph.sinks]
+        for name in sorted(self.graph.connections, key=lambda each: each not in sinks):
+            self.graph.connections[name].begin()
+        for line in self.graph.operators.values():
+            for operator in line:
+                operator.begin()
+        for source in self.graph.sources.values():
+            source.begin()
+
+    # -- pause -----------------------------------------------------------------------------------------------
+    async def pause(self, connector: str | None = None) -> None:
+        """When this returns, no source (or this one) sends any more. What is under way goes on."""
+        if connector is None:
+            self._paused = True
+            self._pause()
+        else:
+            for node in self._halves(connector):
+                node.pause(connector) if node is self.graph.sources.get(connector) else node.pause()
+
+    async def resume(self, connector: str | None = None) -> None:
+        """A connector that was paused by itself stays paused when its flow resumes."""
+        if connector is None:
+            self._paused = False
+            for source in self.graph.sources.values():
+                source.resume("api")
+        else:
+            for node in self._halves(connector):
+                node.resume(connector) if node is self.graph.sources.get(connector) else node.resume()
+
+    def _pause(self) -> None:
+        for source in self.graph.sources.values():
+            source.pause("api")
+
+    def _halves(self, connector: str) -> list[Any]:
+        if connector not in self.graph.connectors:
+            raise FlowError(f"flow {self.alias!r} has no connector {connector!r} that is connected to something")
+        return [each[connector] for each in (self.graph.sources, self.graph.sinks) if connector in each]
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    async def drain(self, timeout: float | None = None) -> Report:
+        """Read nothing more, wait until all is settled, or for so many seconds; then stop."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        before = self._settled()
+        if self._state == "running":
+            self._state = "draining"
+            for source in self.graph.sources.values():
+                source.drain()
+        try:
+            async with asyncio.timeout(self.spec.drain_timeout if timeout is None else timeout):
+                await self.finished()
+        except TimeoutError:
+            pass
+        abandoned = {name: each.unsettled + each.kept for name, each in self.graph.sources.items()}
+        report = Report(self._settled() - before, abandoned, loop.time() - begun)
+        await self.stop("drained")
+        return report
+
+    async def finished(self) -> None:
+        """Wait until the flow has come to its end: all sources have ended, or it is draining, and all is settled. A flow
+        that failed has ended as well."""
+        while not self._finished():
+            self._look.clear()
+            waits = [asyncio.ensure_future(each.drained.wait()) for each in self.graph.sinks.values() if not each.drained.is_set()]
+            waits.append(asyncio.ensure_future(self._look.wait()))
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+
+    def _finished(self) -> bool:
+        if self._state in ("failed", "stopped", "drained"):
+            return True
+        sources = self.graph.sources.values()
+        sinks = (each for each in self.graph.sinks.values() if each.authoritative)
+        return (
+            all(each.finished.is_set() and not each.unsettled for each in sources)
+            and all(each.drained.is_set() for each in sinks)
+        )  # fmt: skip
+
+    def _settled(self) -> int:
+        return sum(node.counts.get(each, 0) for node in self.graph.sources.values() for each in ("ok", "discard", "dead"))
+
+    async def stop(self, state: Status = "stopped") -> None:
+        """At once. What is under way stays unsettled. Any number of times."""
+        if self._state not in ("failed", "stopped", "drained"):
+            self._state = state
+        for node in self.graph.nodes:
+            node.end()
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await asyncio.gather(*(each.end() for each in self.graph.connections.values()))
+        self._look.set()
+
+    def _node_ended(self, node: Node, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        node.error = error
+        self.error = f"{node.name}: {type(error).__name__}: {error}"
+        log.error("%s: %s failed: %s", self.alias, node.name, self.error, exc_info=error)
+        self._state = "failed"
+        for source in self.graph.sources.values():
+            source.breaker.trigger(Trigger(f"failed:{node.name}", self.around.version(), self.error), 0.0)
+        self._look.set()
+
+    # -- how it is -------------------------------------------------------------------------------------------
+    def reasons(self) -> dict[str, tuple[Standing, ...]]:
+        """Why nothing moves, by source."""
+        return {name: each.breaker.reasons for name, each in self.graph.sources.items()}
+
+    def unsettled(self) -> Unsettled:
+        where: dict[str, int] = {}
+        for node in self.graph.nodes:
+            count = sum(each.events for each in node.inputs) + node.held
+            if node.name in self.graph.sinks and node is self.graph.sinks[node.name]:
+                count += len(self.graph.sinks[node.name].under_way)
+            if count:
+                where[node.name] = where.get(node.name, 0) + count
+        for line in self.graph.operators.values():
+            for each in line:
+                if kept := each.operator.kept():
+                    where[each.name] = where.get(each.name, 0) + kept
+        sources = self.graph.sources.values()
+        ages: Iterable[float] = (age for each in sources if (age := each.oldest()) is not None)
+        return Unsettled(sum(each.unsettled for each in sources), max(ages, default=None), where)

@@ -1,0 +1,32 @@
+"""What the entities of one running flow share."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.flows.event import Event
+
+
+@dataclass
+class Surroundings:
+    flow: str  # its alias, as orders or orders.2
+    server: str | None = None  # URL of the tidelog server; None: there is none
+    debug: bool = False  # settled twice, or collected unsettled, is an error
+    queue: int = 128  # batches in a channel
+    now_ns: Callable[[], int] = time.time_ns  # ns since 1970
+    random: random.Random = field(default_factory=random.Random)
+    letters: Callable[[str, Sequence[tuple[Event, str]]], Awaitable[bool]] | None = None
+    # Writes dead letters: (source, [(event, reason)]). True: they are on disk. None: the flow has none.
+    lost: list[str] = field(default_factory=list)  # debug: tokens that were collected unsettled
+    shared: dict[str, Any] = field(default_factory=dict)  # of one process: an HTTP server's routes, a client
+    changed: Callable[[], None] = lambda: None  # told whenever the flow may have come to an end
+    _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def version(self) -> int:
+        """Of a breaker message: grows."""
+        return next(self._versions)

@@ -1,0 +1,1 @@
+"""Flows of one process, steered over HTTP."""

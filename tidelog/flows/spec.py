@@ -1,0 +1,62 @@
+"""A flow as it was declared, checked: what files and Python end in, and what is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.flows.connectors.base import Connector
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.operators.base import Operator
+
+
+@dataclass(frozen=True)
+class ConnectorSpec:
+    name: str
+    type: str  # as in files; "python" for one made in Python
+    make: Callable[[], Connector]  # once for each instance
+    options: ConnectorOptions
+    is_source: bool
+    is_sink: bool
+    given: dict[str, Any] = field(default_factory=dict)  # the options as they were given, for the API
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    type: str
+    make: Callable[[], Operator]
+    ports: tuple[str, ...]  # besides out and err
+    guards: bool
+    given: Any = None
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    name: str
+    operators: tuple[OperatorSpec, ...]  # at least one
+
+
+@dataclass(frozen=True)
+class Link:
+    """From a port to a connector or a pipeline."""
+
+    source: str  # a connector, a pipeline
+    port: str
+    target: str
+    place: int | None = None  # of the operator in the pipeline whose port it is; None: all that have it
+
+
+@dataclass(frozen=True)
+class FlowSpec:
+    name: str
+    connectors: dict[str, ConnectorSpec]
+    pipelines: dict[str, PipelineSpec]
+    links: tuple[Link, ...]
+    instances: int = 1
+    paused: bool = False  # from the beginning
+    queue: int = 128  # batches in each channel
+    settle: bool = True  # False: events have no tokens, nothing is guaranteed
+    debug: bool = False
+    drain_timeout: float = 30.0  # s
+    server: str | None = None  # URL of the tidelog server

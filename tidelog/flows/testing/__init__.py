@@ -1,0 +1,1 @@
+"""What tests of flows use: a virtual clock, a pipeline by itself."""
