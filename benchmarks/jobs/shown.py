@@ -54,10 +54,12 @@ def plot(panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], file: 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    ways = list(dict.fromkeys(way for lines in panels.values() for way in lines))
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4), layout="constrained", squeeze=False)
     for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for at, (way, points) in enumerate(lines.items()):
-            axis.plot(*zip(*points, strict=True), marker="o", label=way, color=COLOURS[at % len(COLOURS)])
+        for way, points in lines.items():
+            colour = COLOURS[ways.index(way) % len(COLOURS)]
+            axis.plot(*zip(*points, strict=True), marker="o", label=way, color=colour)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel(title)
