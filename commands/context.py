@@ -253,8 +253,16 @@ class PubSubPart(Protocol):
         """Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def publish(self, channel: bytes, message: bytes) -> int:
         """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
+    def subscribe_shard(self, session: Session, channel: bytes) -> None:
+        """Idempotent; changes ``session.shards``."""
+    def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
+        """Idempotent; changes ``session.shards``."""
+    def publish_shard(self, channel: bytes, message: bytes) -> int:
+        """publish() to the subscribers of a shard channel."""
     def channels(self, pattern: bytes | None) -> list[bytes]: ...
     def channel_subscribers(self, channel: bytes) -> int: ...
+    def shard_channels(self, pattern: bytes | None) -> list[bytes]: ...
+    def shard_subscribers(self, channel: bytes) -> int: ...
     def pattern_count(self) -> int: ...
 
 

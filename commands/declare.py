@@ -56,7 +56,7 @@ KeySpecOf = Callable[[Sequence[bytes]], int]
 # Keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
-GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "transactions")
+GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
 
 FLAGS: Final = frozenset(
     (
@@ -73,13 +73,14 @@ TRAITS: Final = frozenset(
         "runs_queue",  # it runs the queued commands of the session: checks that refuse one of them refuse the call
         "subscribed",  # a client with subscriptions may call it with RESP2
         "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
+        "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` tells which
         "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
     )
 )
 
 _GROUP_CATEGORY: Final = {
     "generic": "keyspace", "string": "string", "stream": "stream", "connection": "connection",
-    "transactions": "transaction",
+    "scripting": "scripting", "transactions": "transaction",
 }  # fmt: skip
 _FLAG_CATEGORIES: Final = {
     "write": ("write",), "readonly": ("read",), "admin": ("admin", "dangerous"), "pubsub": ("pubsub",),
@@ -124,10 +125,10 @@ class Command:
         self.key_specs = tuple(key_specs(args, named_by, named_by))
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
         self.first, self.last, self.step = _key_range(self.key_specs)
-        if any(spec.keyword for spec in self.key_specs):
+        if any(spec.keyword or spec.counted for spec in self.key_specs):
             flags |= {"movablekeys"}
         self.flags = flags
-        self.write = "write" in flags
+        self.write = "write" in flags or "may_write" in traits
         self.writes = writes  # whether a call changes data; None: all calls of a write command do
         self.adds: Callable[[list[bytes]], bool] | None = None  # whether a denyoom call adds data; None: all do
         self.reads: Callable[[list[bytes]], bool] | None = None  # whether a call reads what its keys hold; None: all do
@@ -169,6 +170,8 @@ class Command:
         found: list[tuple[int, KeySpec]] = []
         specs = self.key_specs if self.key_spec_of is None else (self.key_specs[self.key_spec_of(argv)],)
         for spec in specs:
+            if not spec.real:
+                continue
             if spec.keyword and self.key_after_token is not None:
                 at = self.key_after_token(argv)
                 if at:
@@ -183,7 +186,7 @@ class Command:
 
 
 def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
-    fixed = [spec for spec in specs if not spec.keyword]
+    fixed = [spec for spec in specs if not (spec.keyword or spec.counted)]
     if not fixed:
         return 0, 0, 0
     first = fixed[0]
@@ -393,10 +396,11 @@ def _spec_numbers(args: Sequence[Arg], numbers: Iterator[int], found: dict[int, 
 
 
 def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
-    docs: dict[str, object] = {"name": node.name, "type": node.type}
+    real = node.type == "key" and "not_key" not in node.access
+    docs: dict[str, object] = {"name": node.name, "type": "string" if node.type == "key" and not real else node.type}
     if not node.children:
         docs["display_text"] = node.name
-    if node.type == "key":
+    if real:
         docs["key_spec_index"] = specs[id(node)]
     if node.token:
         docs["token"] = node.token
@@ -426,10 +430,15 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
         }  # fmt: skip
     else:
         begin = {"type": "index", "spec": {"index": spec.index}}
+    found: dict[str, object] = {
+        "type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 0},
+    }  # fmt: skip
+    if spec.counted:
+        found = {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": spec.step}}
     return {
         "flags": frozenset(map(shown_flag, spec.flags)),
         "begin_search": begin,
-        "find_keys": {"type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 0}},
+        "find_keys": found,
     }
 
 

@@ -112,6 +112,10 @@ def repeat(node: Arg) -> Arg:
 
 
 # -- keys ------------------------------------------------------------------------------------------------------
+NUMKEYS: Final = "numkeys"  # an integer of this name says how often the next argument, which has keys, occurs
+_COUNT_DIGITS: Final = 9  # a longer number of keys is more than a call can have
+
+
 def shown_flag(flag: str) -> str:
     """A key flag as Redis prints it: only the first four are in upper case."""
     return flag if len(flag) == 2 else flag.lower()
@@ -120,20 +124,30 @@ def shown_flag(flag: str) -> str:
 class KeySpec:
     """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
 
-    __slots__ = ("flags", "index", "keyword", "last", "reads", "step", "writes")
+    __slots__ = ("counted", "flags", "index", "keyword", "last", "real", "reads", "step", "writes")
 
-    def __init__(self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int) -> None:
+    def __init__(
+        self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int, counted: bool = False
+    ) -> None:  # fmt: skip
         self.flags = flags
-        self.index = index  # position of the first key in argv, or where the search for ``keyword`` starts
+        # position of the first key in argv, or where the search for ``keyword`` starts; if ``counted``, that of the
+        # number of keys, which follow it
+        self.index = index
+        self.counted = counted
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
         self.last = last  # the last key, counted from the first; -1: up to the last argument
         self.step = step  # from one key to the next
+        self.real = "not_key" not in flags  # False: a name that cluster clients treat as one, such as a shard channel
         self.reads = "ACCESS" in flags  # what a key holds is read; its existence and size alone don't count
         self.writes = not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(flags)
 
     def positions(self, argv: Sequence[bytes]) -> range:
         """Positions of the keys in argv."""
         first = self.index
+        if self.counted:
+            raw = argv[first] if first < len(argv) else b""
+            count = int(raw) if raw.isdigit() and len(raw) <= _COUNT_DIGITS else 0
+            return range(first + 1, min(first + 1 + count * self.step, len(argv)), self.step)
         if self.keyword:
             upper = [word.upper() for word in argv]
             try:
@@ -156,6 +170,15 @@ def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec
     return KeySpec(access, at, "", last, 1)
 
 
+def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
+    """The spec of keys whose number is the argument before them, at position ``at`` - 1. Raises ValueError."""
+    width = 1 if node.type == "key" else count_words(node.children)[0]
+    for spec in key_specs((node.with_(multiple=False),), at, start, end=False):
+        if spec.index != at or spec.keyword:
+            raise ValueError(f"{node.name!r}: counted keys must begin right after their number")
+        yield KeySpec(spec.flags, at - 1, "", 0, width, counted=True)
+
+
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
     """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
@@ -165,7 +188,9 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
     for number, node in enumerate(args):
         size, fixed = node.words()
         last_node = end and number == len(args) - 1
-        if node.type == "key":
+        if number and args[number - 1].name == NUMKEYS and at is not None:
+            yield from _counted(node, at, start)
+        elif node.type == "key":
             yield _key_spec(node, at, start, last_node)
         elif node.type == "block" and node.multiple:
             width = count_words(node.children)[0]

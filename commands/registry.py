@@ -9,7 +9,8 @@ from commands.declare import TABLE, all_commands
 
 _MODULES: Final = (
     "streams.append", "streams.groups", "streams.range", "streams.read", "streams.staging", "streams.wait",
-    "keys.expiry", "keys.keys", "keys.strings", "keys.transactions",
+    "keys.counters", "keys.expiry", "keys.keys", "keys.manystrings", "keys.moving", "keys.scripts", "keys.strings",
+    "keys.substrings", "keys.transactions",
     "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
     "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
 )  # fmt: skip

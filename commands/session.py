@@ -47,7 +47,7 @@ class Session:
         "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring",
         "multi",
         "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels",
-        "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
+        "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
     )
 
     def __init__(self, client_id: int, addr: str, laddr: str, now: int) -> None:
@@ -89,6 +89,7 @@ class Session:
         # subscriptions
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
+        self.shards: set[bytes] = set()  # shard channels
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
@@ -96,13 +97,18 @@ class Session:
         self.total_out = 0
         self.total_commands = 0
 
+    @property
+    def subscribed(self) -> bool:
+        """Whether it has subscriptions."""
+        return bool(self.channels or self.patterns or self.shards)
+
     def refresh(self) -> None:
         """Recompute ``plain`` and ``limited``."""
         usual = (
             self.authenticated
             and not self.multi
             and self.reply_mode == 0
-            and not (self.proto == 2 and (self.channels or self.patterns))
+            and not (self.proto == 2 and self.subscribed)
         )
         self.plain = usual and self.user.unrestricted
         self.limited = usual and not self.plain

@@ -153,7 +153,7 @@ class Feed(asyncio.Protocol):
         self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
 
     def message(self, frame: bytes) -> None:
-        """Send a MESSAGE frame. It is dropped if the feed is not live: messages may be lost."""
+        """Send a MESSAGE or SHARD frame. It is dropped if the feed is not live: messages may be lost."""
         if self.live:
             self._write(frame)
 

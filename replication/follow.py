@@ -52,7 +52,7 @@ class FollowerOwner(Protocol):
         """The leader goes on from this log's end; its ID is ``replid`` now. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
-    def received_message(self, channel: bytes, text: bytes) -> None: ...
+    def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
     def asked(self) -> None:
         """The leader wants an acknowledgement."""
     def link_changed(self) -> None:
@@ -241,8 +241,8 @@ class Follower:
         elif kind == frames.ALIVE:
             if frames.read_numbers(frames.ALIVE_BODY, payload)[0] & frames.ACKNOWLEDGE:
                 self.owner.asked()
-        elif kind == frames.MESSAGE:
-            self.owner.received_message(*frames.read_message(payload))
+        elif kind in (frames.MESSAGE, frames.SHARD):
+            self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
         else:
             raise LinkError("a part of a copy that nobody asked for")
 
@@ -306,7 +306,7 @@ class Follower:
                 if waiting.done() and not waiting.cancelled():
                     waiting.exception()  # marks it as retrieved: this may have been cancelled, or the link failed late
             frame = waiting.result()
-            if frame.kind not in (frames.ALIVE, frames.MESSAGE):
+            if frame.kind not in (frames.ALIVE, frames.MESSAGE, frames.SHARD):
                 return frame
 
 

@@ -16,6 +16,7 @@ the leader did not send.
     PIECE    the same                 entries of the store (see persistence.pieces)
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
+    SHARD    0                        the same: one was SPUBLISHed
 
 Rule 1: anything else is a LinkError and ends the link; nothing is skipped or guessed. That includes a length that no
 frame of its kind has: 1, 16 and 8 bytes as above, and for the others at most LONGEST.
@@ -28,7 +29,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = b"BACPDM"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD = b"BACPDMS"
 ACKNOWLEDGE = 1  # flag of ALIVE
 
 FIRST = Struct(">BQII")
@@ -45,6 +46,7 @@ LONGEST = 1 << 31
 LENGTHS = {  # by kind: the shortest and the longest payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
+    SHARD: (LENGTH.size, LONGEST),
 }  # fmt: skip
 
 
@@ -71,13 +73,13 @@ def encode(kind: int, offset: int, payload: bytes = b"") -> bytes:
     return head(kind, offset, payload) + payload
 
 
-def message(channel: bytes, text: bytes) -> bytes:
-    """A MESSAGE frame."""
-    return encode(MESSAGE, 0, LENGTH.pack(len(channel)) + channel + text)
+def message(channel: bytes, text: bytes, shard: bool = False) -> bytes:
+    """A MESSAGE or SHARD frame."""
+    return encode(SHARD if shard else MESSAGE, 0, LENGTH.pack(len(channel)) + channel + text)
 
 
 def read_message(payload: bytes) -> tuple[bytes, bytes]:
-    """Channel and message in the payload of a MESSAGE. Raises LinkError."""
+    """Channel and message in the payload of a MESSAGE or SHARD. Raises LinkError."""
     if len(payload) >= LENGTH.size:
         end = LENGTH.size + int(LENGTH.unpack_from(payload)[0])
         if end <= len(payload):

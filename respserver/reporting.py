@@ -83,6 +83,7 @@ class Reporting:
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
             startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, deadlines=self._blocking.deadlines(),
             channels=self._pubsub.channel_count(),
+            shard_channels=self._pubsub.shard_count(),
             patterns=self._pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
             histograms=self._timings.histograms, peak_memory=self._memory.peak(),
             denials=self._users.denials.counts,

@@ -86,7 +86,7 @@ class Server:
         self.memory = Memory(
             config, self.data, self.gates, self.clients, make_room=lambda: self.checkpoints.make_room()
         )
-        self.pubsub = PubSub(relay=lambda channel, message: self.roles.relay(channel, message))
+        self.pubsub = PubSub(relay=lambda channel, message, shard: self.roles.relay(channel, message, shard))
         self.exhaustion = Exhaustion(self.counters, logger)
         self.blocking = Blocking(
             loop, self.clock, self.data, self.ticks, self.counters, logger, self, self.exhaustion

@@ -28,8 +28,8 @@ class Changes:
     """Of one keyspace, whose mutators report here what the next checkpoint must write."""
 
     __slots__ = (
-        "_capture", "_expires", "_held_expires", "_held_streams", "_held_strings", "_keys", "_left", "_stages", "count",
-        "dead_groups", "dead_streams", "flushed", "held", "streams", "strings",
+        "_capture", "_expires", "_held_expires", "_held_streams", "_held_strings", "_keys", "_left", "_moved",
+        "_stages", "count", "dead_groups", "dead_streams", "flushed", "held", "streams", "strings",
     )  # fmt: skip
 
     def __init__(self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> None:
@@ -49,12 +49,21 @@ class Changes:
         self._held_streams: dict[bytes, Stream] = {}
         self._held_strings: set[bytes] = set()
         self._left: list[bytes] = []  # keys that were held when the capture began, in reverse order
+        self._moved: dict[int, bytes] = {}  # sid -> key, of streams that were captured and then renamed
 
     def stream(self, key: bytes, stream: Stream) -> None:
         """The stream changed."""
         if not stream.dirty:
             stream.dirty = True
             self.streams[key] = stream
+
+    def stream_moved(self, key: bytes, new: bytes, stream: Stream) -> None:
+        """The stream was renamed."""
+        self.streams.pop(key, None)
+        if stream.sid in self._capture.stream_keys:
+            self._moved[stream.sid] = new
+        stream.dirty = True
+        self.streams[new] = stream
 
     def stream_gone(self, key: bytes, sid: int) -> None:
         """The stream was deleted."""
@@ -85,6 +94,7 @@ class Changes:
         self._held_expires = self._expires
         self._held_streams, self.streams = self.streams, {}
         self._held_strings, self.strings = self.strings, set()
+        self._moved.clear()
         self._left = [*self._held_streams, *self._held_strings]
         self._left.reverse()
         self.held = bool(self._left)
@@ -140,7 +150,7 @@ class Changes:
             one = taken.pop()
             limit -= 1
             if one.nodes:
-                key = capture.stream_keys[one.sid][0]
+                key = self._key_now(capture, one.sid)
                 stream = self._find(key, one.sid)
                 if stream is not None and stream.captured(one):
                     self.stream(key, stream)
@@ -160,12 +170,12 @@ class Changes:
             self.dead_streams += capture.dead_streams
             self.dead_groups += capture.dead_groups
         for taken in capture.streams:
-            key = capture.stream_keys[taken.sid][0]
+            key = self._key_now(capture, taken.sid)
             stream = self._find(key, taken.sid)
             if stream is not None:
                 self.stream(key, stream)
         for sid, name, _, _ in capture.groups:
-            stream = self._find(capture.stream_keys[sid][0], sid)
+            stream = self._find(self._key_now(capture, sid), sid)
             if stream is not None and name in stream.groups:
                 stream.groups[name].dirty = True
         for key, stream in self._held_streams.items():  # left over if it failed before it was complete
@@ -177,6 +187,11 @@ class Changes:
         self._held_streams, self._held_strings, self._left, self.held = {}, set(), [], False
         self._capture = Capture()
         self._stages.capture_failed(capture, self.flushed and not capture.flushed)
+
+    def _key_now(self, capture: Capture, sid: int) -> bytes:
+        """The key of a stream that was captured, which may have been renamed since."""
+        moved = self._moved.get(sid)
+        return capture.stream_keys[sid][0] if moved is None else moved
 
     def _find(self, key: bytes, sid: int) -> Stream | None:
         """The stream that was captured, unless it has been deleted since."""

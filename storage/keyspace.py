@@ -249,6 +249,18 @@ class Keyspace:
         self._logged(key, records.set_string(key, value, expire_at))
         self.signal(key)
 
+    def patch_string(self, key: bytes, string: String, offset: int, part: bytes) -> None:
+        """Replace the bytes of the string at ``key`` from ``offset`` on, which is at most its length; it may grow.
+
+        Its expiry stays.
+        """
+        self.before(key)
+        old = string.value
+        string.value = b"".join((old[:offset], part, old[offset + len(part) :]))
+        self.string_bytes += len(string.value) - len(old)
+        self.changes.strings.add(key)
+        self._logged(key, records.patch(key, offset, part))
+
     # -- any key ---------------------------------------------------------------------------------------------
     def delete(self, key: bytes, now: int) -> bool:
         """Delete the live value at ``key``; False if there is none. One that is expired at ``now`` goes as expired."""
@@ -272,6 +284,36 @@ class Keyspace:
     def expire_key(self, key: bytes) -> None:
         self.expired_keys += 1
         self.remove(key)
+
+    def rename(self, key: bytes, new: bytes) -> None:
+        """Move the value at ``key``, which must exist, to ``new``, another key, with its expiry and groups. A value at
+        ``new`` is gone. O(groups)."""
+        self.before(key)
+        self.before(new)
+        value, expire_at = self.keys[key], self.expires.get(key, NEVER)
+        if new in self.keys:
+            self._forget_value(new)
+        else:
+            self.index.add(new)
+        self._set_deadline(key, 0)
+        del self.keys[key]
+        self.index.remove(key)
+        self.keys[new] = value
+        self._set_deadline(new, expire_at)
+        if isinstance(value, Stream):
+            self._stream_keys += len(new) - len(key)
+            self.changes.stream_moved(key, new, value)
+            for group in value.groups.values():
+                self._disarm_group(key, group)
+                self.arm_group(new, group)
+        else:
+            self.string_bytes += len(new) - len(key)
+            self.changes.strings.update((key, new))
+        self._logged(key, records.rename(key, new))
+        if self.watchers:
+            self.touch_watchers(new)
+        self.signal(key)
+        self.signal(new)
 
     def set_expire(self, key: bytes, at_ms: int) -> None:
         """``key`` must exist; ``at_ms`` > 0."""
@@ -361,12 +403,15 @@ class Keyspace:
         self._logged(key, record)
 
     def _forget_group(self, key: bytes, group: Group) -> None:
-        self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
-        self.timers.cancel(timers.PENDING_DROP, key, group.name)
+        self._disarm_group(key, group)
         self._group_bytes -= group.counted
         group.counted = 0
         if group.recount:
             del self._recount[group]
+
+    def _disarm_group(self, key: bytes, group: Group) -> None:
+        self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
+        self.timers.cancel(timers.PENDING_DROP, key, group.name)
 
     def arm_group(self, key: bytes, group: Group) -> None:
         """Arm the group's timers."""

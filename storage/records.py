@@ -31,6 +31,8 @@ A record is
                   | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
     UNSTAGE       stages: nlen u32 | name
     CHECKED       clen u32 | check | the body of PUBLISH                    a publish whose epoch has a check
+    PATCH         klen u32 | offset u64 | key | part          a string's bytes from offset on, at most its length
+    RENAME        klen u32 | key | new key                    with expiry and groups; what was at the new key is gone
 
 RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
 from seq.
@@ -65,12 +67,15 @@ STAGE: Final = 14
 PUBLISH: Final = 15
 UNSTAGE: Final = 16
 CHECKED: Final = 17
+PATCH: Final = 18
+RENAME: Final = 19
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
 RUN_HEAD: Final = Struct(">BIIQQI")
 EVICT_HEAD: Final = Struct(">BIIQ16s")
-KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE
+KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE; PATCH, with the offset as its time
+RENAME_HEAD: Final = Struct(">BII")
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
 IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
@@ -139,6 +144,15 @@ def deletes(keys: list[bytes]) -> list[bytes]:
 
 def expire(key: bytes, at: int) -> bytes:
     return KEY_TIME_HEAD.pack(EXPIRE, KEY_TIME_HEAD.size - 5 + len(key), len(key), at) + key
+
+
+def patch(key: bytes, offset: int, part: bytes) -> bytes:
+    size = KEY_TIME_HEAD.size - 5 + len(key) + len(part)
+    return b"".join((KEY_TIME_HEAD.pack(PATCH, size, len(key), offset), key, part))
+
+
+def rename(key: bytes, new: bytes) -> bytes:
+    return RENAME_HEAD.pack(RENAME, RENAME_HEAD.size - 5 + len(key) + len(new), len(key)) + key + new
 
 
 def flush() -> bytes:

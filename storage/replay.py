@@ -21,6 +21,7 @@ from storage.keyspace import Keyspace
 from storage.records import split_ids
 from storage.stages import publish
 from storage.stream import Stream
+from storage.values import String
 
 # what mutators raise when they are given what no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
@@ -107,6 +108,25 @@ def _apply_expire(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         ks.set_expire(key, expire)
     else:
         ks.persist(key)
+
+
+def _apply_patch(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, offset = records.KEY_TIME_HEAD.unpack_from(batch, at)
+    start = at + records.KEY_TIME_HEAD.size
+    key = batch[start : start + klen]
+    old = ks.keys.get(key)
+    if not isinstance(old, String) or offset > len(old.value):
+        raise CorruptError("a PATCH record for a string that isn't there, or is shorter")
+    ks.patch_string(key, old, offset, part(batch, start + klen, stop))
+
+
+def _apply_rename(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen = records.RENAME_HEAD.unpack_from(batch, at)
+    start = at + records.RENAME_HEAD.size
+    key, new = batch[start : start + klen], part(batch, start + klen, stop)
+    if key not in ks.keys or key == new:
+        raise CorruptError("a RENAME record for a key that isn't there, or keeps its name")
+    ks.rename(key, new)
 
 
 def _apply_flush(ks: Keyspace, _batch: bytes, _at: int, _stop: int) -> None:
@@ -234,6 +254,8 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.PUBLISH: _apply_publish,
     records.UNSTAGE: _apply_unstage,
     records.CHECKED: _apply_checked,
+    records.PATCH: _apply_patch,
+    records.RENAME: _apply_rename,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed
 

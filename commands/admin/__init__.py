@@ -9,7 +9,7 @@
     introspection  COMMAND, which redis-cli uses for hints
     memory         MEMORY
     observe        SLOWLOG, LATENCY
-    pubsub         SUBSCRIBE, PUBLISH, PUBSUB and related commands
+    pubsub         SUBSCRIBE, SSUBSCRIBE, PUBLISH, PUBSUB and related commands
     replication    REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; REPLCONF and PSYNC from replicas
     server         INFO, TIME, MONITOR, FLUSHALL, SAVE, SHUTDOWN and related commands
 """

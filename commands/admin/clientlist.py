@@ -12,7 +12,7 @@ def client_type(session: Session) -> bytes:
     """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
     if session.replica is not None:
         return b"master" if session.replica == LEADER else b"replica"
-    return b"pubsub" if session.channels or session.patterns else b"normal"
+    return b"pubsub" if session.subscribed else b"normal"
 
 
 def client_flags(session: Session, stats: TransportStats) -> str:
@@ -20,7 +20,7 @@ def client_flags(session: Session, stats: TransportStats) -> str:
     kind = client_type(session)
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
-        ("P", bool(session.channels or session.patterns)), ("x", session.multi), ("b", session.blocked or stats.paused),
+        ("P", session.subscribed), ("x", session.multi), ("b", session.blocked or stats.paused),
         ("d", session.dirty_cas), ("c", session.close_after_reply), ("U", session.unix), ("e", session.no_evict),
         ("T", session.no_touch),
     )  # fmt: skip
@@ -64,7 +64,7 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("db", 0),
         ("sub", len(session.channels)),
         ("psub", len(session.patterns)),
-        ("ssub", 0),
+        ("ssub", len(session.shards)),
         ("multi", len(session.queued) if session.multi else -1),
         ("watch", len(session.watching)),
         ("qbuf", stats.query_buffered),

@@ -127,7 +127,7 @@ def ping(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) > 2:
         raise errors.arity("ping")
     session = ctx.session
-    if session.proto == 2 and (session.channels or session.patterns):
+    if session.proto == 2 and session.subscribed:
         return reply.bulk_array([b"pong", argv[1] if len(argv) == 2 else b""])
     return reply.bulk(argv[1]) if len(argv) == 2 else reply.PONG
 
@@ -173,6 +173,8 @@ def unsubscribe_all(ctx: Context, session: Session) -> None:
         ctx.server.pubsub.unsubscribe(session, channel, pattern=False)
     for pattern in list(session.patterns):
         ctx.server.pubsub.unsubscribe(session, pattern, pattern=True)
+    for channel in list(session.shards):
+        ctx.server.pubsub.unsubscribe_shard(session, channel)
 
 
 @command(

@@ -134,7 +134,7 @@ def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
     found = _called(argv)
     if found is None:
         raise CommandError(errors.BAD_COMMAND)
-    if not found.key_specs:
+    if not any(spec.real for spec in found.key_specs):
         raise CommandError(errors.COMMAND_WITHOUT_KEYS)
     if not found.takes(len(argv)):
         raise CommandError(errors.COMMAND_ARITY)

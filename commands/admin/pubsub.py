@@ -1,6 +1,6 @@
-"""SUBSCRIBE, PSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, PUBLISH, PUBSUB.
+"""SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE, PUBLISH, SPUBLISH, PUBSUB.
 
-As in Redis, the reply of the first four is a confirmation for each channel. In RESP3 confirmations are pushes. CLIENT
+As in Redis, the reply of the first six is a confirmation for each channel. In RESP3 confirmations are pushes. CLIENT
 REPLY does not leave them out, in RESP2 neither: they tell which messages will follow.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, opt
+from commands.declare import arg, command, key, opt
 from commands.help import help_reply
 from commands.keys.glob import check_length
 from commands.session import Session
 from resp import errors, reply
+from resp.errors import CommandError
 
 _subscribe = partial(
     command, flags="pubsub noscript loading stale", traits="subscribed", group="pubsub", since="0.1.0"
@@ -24,7 +25,8 @@ _ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1
 def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
     """A confirmation. ``channel`` None: there was no subscription to end."""
     name = reply.null(session.proto) if channel is None else reply.bulk(channel)
-    count = len(session.channels) + len(session.patterns)
+    shard = kind in (b"ssubscribe", b"sunsubscribe")
+    count = len(session.shards) if shard else len(session.channels) + len(session.patterns)
     return reply.push(session.proto, [reply.bulk(kind), name, reply.integer(count)])
 
 
@@ -92,6 +94,39 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     return _leave(ctx, argv[1:], b"punsubscribe", pattern=True)
 
 
+# Shard channels are declared as keys that are none, as in Redis, where they belong to the slot of their name.
+@_subscribe(
+    "SSUBSCRIBE", key("not_key", "shardchannel", multiple=True),
+    complexity="O(N): N shard channels to subscribe to.", channels="all",
+)  # fmt: skip
+def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """Receive the messages that are published to the shard channels from now on."""
+    if ctx.in_exec:
+        raise CommandError(errors.NO_SSUBSCRIBE_IN_EXEC)
+    session = ctx.session
+    parts = []
+    for name in argv[1:]:
+        ctx.server.pubsub.subscribe_shard(session, name)
+        parts.append(_confirm(session, b"ssubscribe", name))
+    session.refresh()
+    return _confirmed(session, b"".join(parts))
+
+
+@_subscribe(
+    "SUNSUBSCRIBE", opt(key("not_key", "shardchannel", multiple=True)),
+    complexity="O(N): N shard channels to unsubscribe from.",
+)  # fmt: skip
+def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
+    """End the subscriptions to the named shard channels, or to all."""
+    session = ctx.session
+    parts = []
+    for name in argv[1:] or sorted(session.shards):
+        ctx.server.pubsub.unsubscribe_shard(session, name)
+        parts.append(_confirm(session, b"sunsubscribe", name))
+    session.refresh()
+    return _confirmed(session, b"".join(parts) if parts else _confirm(session, b"sunsubscribe", None))
+
+
 @command(
     "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", traits="reaches_replicas",
     group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
@@ -100,6 +135,16 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the present subscribers of a channel; return their number."""
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
+
+
+@command(
+    "SPUBLISH", key("not_key", "shardchannel"), arg("message"), flags="pubsub loading stale fast",
+    traits="reaches_replicas", group="pubsub", since="0.1.0", complexity="O(N): N subscribers of the shard channel.",
+    channels="first",
+)  # fmt: skip
+def spublish(ctx: Context, argv: list[bytes]) -> Reply:
+    """Send a message to the present subscribers of a shard channel; return their number."""
+    return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
 
 
 @_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
@@ -116,6 +161,23 @@ def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
     items = []
     for channel in argv[2:]:
         items += [reply.bulk(channel), reply.integer(ctx.server.pubsub.channel_subscribers(channel))]
+    return reply.array(items)
+
+
+@_ask("PUBSUB|SHARDCHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active shard channels.")
+def pubsub_shardchannels(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the shard channels that have subscribers."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    return reply.bulk_array(ctx.server.pubsub.shard_channels(argv[2] if len(argv) == 3 else None))
+
+
+@_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels asked for.")
+def pubsub_shardnumsub(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of subscribers of each shard channel."""
+    items = []
+    for channel in argv[2:]:
+        items += [reply.bulk(channel), reply.integer(ctx.server.pubsub.shard_subscribers(channel))]
     return reply.array(items)
 
 

@@ -74,6 +74,12 @@ def tlen(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.integer(stream.length if stream is not None else 0)
 
 
+@command("XLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+def xlen(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the same as TLEN: redis-cli --bigkeys asks for the sizes of streams by this name."""
+    return tlen(ctx, argv)
+
+
 @command(
     "TCOUNT", key("RO ACCESS"), arg("start-id"), arg("end-id"),
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",

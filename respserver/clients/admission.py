@@ -110,6 +110,6 @@ class Admission:
 def _may_idle(session: Session, conn: Connection) -> bool:
     """Whether ``timeout`` does not apply to the client."""
     return bool(
-        session.blocked or session.channels or session.patterns or session.monitoring or conn.paused
+        session.blocked or session.subscribed or session.monitoring or conn.paused
         or conn.wait is not None or session.replica is not None
     )

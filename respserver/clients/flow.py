@@ -35,6 +35,6 @@ class OutputLimits:
     def of(self, session: Session) -> tuple[int, int, int]:
         """(hard bytes, soft bytes, seconds) for the client's class; 0 bytes: no limit."""
         # a monitor counts as a subscriber: what it gets is pushed, too
-        kind = "pubsub" if session.channels or session.patterns or session.monitoring else "normal"
+        kind = "pubsub" if session.subscribed or session.monitoring else "normal"
         limits = self._config.client_output_buffer_limit[kind]
         return limits.hard, limits.soft, limits.seconds

@@ -1,6 +1,9 @@
 """Subscriptions, and the delivery of messages to subscribers of this server and of its replicas.
 
-Rule 1: ``session.channels`` and ``session.patterns`` change only here, together with the registry.
+Shard channels have names of their own, apart from those of channels, and no patterns. There is no cluster, so all are
+here.
+
+Rule 1: ``session.channels``, ``session.patterns`` and ``session.shards`` change only here, together with the registry.
 Rule 2: a message is encoded once for each protocol version.
 """
 
@@ -14,16 +17,17 @@ from resp import reply
 
 
 class PubSub:
-    """The registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message)`` sends messages to replicas.
+    """The registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message, shard)`` sends to replicas.
 
     Subscribers get messages in the order in which they subscribed: the dicts are ordered sets.
     """
 
-    __slots__ = ("_channels", "_globs", "_patterns", "_relay")
+    __slots__ = ("_channels", "_globs", "_patterns", "_relay", "_shards")
 
-    def __init__(self, relay: Callable[[bytes, bytes], None]) -> None:
+    def __init__(self, relay: Callable[[bytes, bytes, bool], None]) -> None:
         self._channels: dict[bytes, dict[Session, None]] = {}
         self._patterns: dict[bytes, dict[Session, None]] = {}
+        self._shards: dict[bytes, dict[Session, None]] = {}
         self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
         self._relay = relay
 
@@ -47,17 +51,43 @@ class PubSub:
                 if pattern:
                     del self._globs[channel]
 
+    def subscribe_shard(self, session: Session, channel: bytes) -> None:
+        """Idempotent."""
+        session.shards.add(channel)
+        self._shards.setdefault(channel, {})[session] = None
+
+    def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
+        """Idempotent."""
+        session.shards.discard(channel)
+        subscribers = self._shards.get(channel)
+        if subscribers is not None:
+            subscribers.pop(session, None)
+            if not subscribers:
+                del self._shards[channel]
+
     def drop(self, session: Session) -> None:
         """End all subscriptions of a client that has left."""
         for channel in list(session.channels):
             self.unsubscribe(session, channel, pattern=False)
         for pattern in list(session.patterns):
             self.unsubscribe(session, pattern, pattern=True)
+        for channel in list(session.shards):
+            self.unsubscribe_shard(session, channel)
 
     def publish(self, channel: bytes, message: bytes) -> int:
         """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
-        self._relay(channel, message)
+        self._relay(channel, message, False)
         return self.deliver(channel, message)
+
+    def publish_shard(self, channel: bytes, message: bytes) -> int:
+        """publish() to the subscribers of a shard channel."""
+        self._relay(channel, message, True)
+        return self.deliver_shard(channel, message)
+
+    def deliver_shard(self, channel: bytes, message: bytes) -> int:
+        """deliver() to the subscribers of a shard channel."""
+        subscribers = self._shards.get(channel)
+        return self._deliver(subscribers, [b"smessage", channel, message]) if subscribers else 0
 
     def deliver(self, channel: bytes, message: bytes) -> int:
         """Deliver to the channel's subscribers here, then to those of matching patterns; returns the number of
@@ -89,6 +119,16 @@ class PubSub:
 
     def channel_subscribers(self, channel: bytes) -> int:
         return len(self._channels.get(channel, ()))
+
+    def shard_channels(self, pattern: bytes | None) -> list[bytes]:
+        """channels(), of shard channels."""
+        return list(self._shards if pattern is None else filter(compiled(pattern).matches, self._shards))
+
+    def shard_subscribers(self, channel: bytes) -> int:
+        return len(self._shards.get(channel, ()))
+
+    def shard_count(self) -> int:
+        return len(self._shards)
 
     def channel_count(self) -> int:
         return len(self._channels)

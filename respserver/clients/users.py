@@ -175,6 +175,7 @@ def _exceeds(session: Session) -> bool:
     return (
         not all(user.may_hear(channel, pattern=False) for channel in session.channels)
         or not all(user.may_hear(pattern, pattern=True) for pattern in session.patterns)
+        or not all(user.may_hear(channel, pattern=False) for channel in session.shards)
         or (session.monitoring and "monitor" not in user.commands)
         or (session.replica is not None and "psync" not in user.commands)
     )

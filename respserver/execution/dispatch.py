@@ -304,7 +304,7 @@ class Dispatcher(Executor):
         against = self._against_writes()
         if against:
             self._refuse(command, session, argv, _changes, against)
-        if session.proto == 2 and (session.channels or session.patterns) and "subscribed" not in command.traits:
+        if session.proto == 2 and session.subscribed and "subscribed" not in command.traits:
             raise CommandError(
                 f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
                 " are allowed in this context"

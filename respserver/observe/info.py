@@ -56,6 +56,7 @@ class ServerStats:
     keys_loaded: int = 0  # at the start
     deadlines: int = 0  # blocked clients whose wait has a timeout
     channels: int = 0
+    shard_channels: int = 0
     patterns: int = 0
     config_file: str = ""
     executable: str = ""
@@ -106,7 +107,7 @@ def _clients(s: ServerStats) -> Fields:
         if session.replica is not None:  # counted with the replicas
             continue
         connected += 1
-        subscribed += bool(session.channels or session.patterns)
+        subscribed += session.subscribed
         watching += bool(session.watching)
         watched_keys += len(session.watching)
         transport = transport_stats(session)
@@ -241,7 +242,7 @@ def _stats(s: ServerStats) -> Fields:
     yield "keyspace_misses", ks.misses
     yield "pubsub_channels", s.channels
     yield "pubsub_patterns", s.patterns
-    yield "pubsubshard_channels", 0
+    yield "pubsubshard_channels", s.shard_channels
     yield "latest_fork_usec", 0
     yield "total_forks", 0
     yield "migrate_cached_sockets", 0

@@ -273,9 +273,12 @@ class LeaderLink:
     def received_bytes(self, count: int) -> None:
         self._bytes_in += count
 
-    def received_message(self, channel: bytes, text: bytes) -> None:
-        self._pubsub.deliver(channel, text)
-        self._replicas.message(channel, text)
+    def received_message(self, channel: bytes, text: bytes, shard: bool) -> None:
+        if shard:
+            self._pubsub.deliver_shard(channel, text)
+        else:
+            self._pubsub.deliver(channel, text)
+        self._replicas.message(channel, text, shard)
 
     # -- the state of the link -----------------------------------------------------------------------------------
     def patience(self) -> float:

@@ -276,9 +276,9 @@ class Replicas:
         for feed in self.feeds:
             feed.alive(wanted=True)
 
-    def message(self, channel: bytes, text: bytes) -> None:
+    def message(self, channel: bytes, text: bytes, shard: bool) -> None:
         if self.feeds:
-            frame = frames.message(channel, text)
+            frame = frames.message(channel, text, shard)
             for feed in self.feeds:
                 feed.message(frame)
 

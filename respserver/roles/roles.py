@@ -217,10 +217,10 @@ class Roles:
         if self._failover is not None:
             self._failover.link_failed(error)
 
-    def relay(self, channel: bytes, message: bytes) -> None:
+    def relay(self, channel: bytes, message: bytes, shard: bool) -> None:
         """Send a message published here to the replicas. Messages published on a replica stay there."""
         if not self._data.follower:
-            self._replicas.message(channel, message)
+            self._replicas.message(channel, message, shard)
 
     def on_time(self, mono: int) -> None:
         """Called ``hz`` times a second. ``mono``: ms, monotonic."""

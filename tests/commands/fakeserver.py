@@ -122,7 +122,7 @@ class FakeServer(Clock):
         self.users = Users(self.config, self, self.clients, Logger(level="nothing"))
         self.gates = Gates()
         self.monitors = Monitors(self.gates, self)
-        self.pubsub = PubSub(relay=lambda channel, message: None)
+        self.pubsub = PubSub(relay=lambda channel, message, shard: None)
         self.timings = Timings(self.config)
         self.timings.slowlog.slower_than, self.timings.latency.threshold = 0, 1
         self.pauses: Any = Recorder(self.calls)

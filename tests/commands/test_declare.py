@@ -14,6 +14,7 @@ from commands.declare import (
     command,
     docs_tree,
     find_keys,
+    info_row,
     key,
     lookup,
     oneof,
@@ -92,6 +93,32 @@ def test_keys_are_found_in_every_possible_place() -> None:
     assert find_keys(make(arg("x")), [b"demo", b"x"]) == []
 
 
+def test_counted_keys() -> None:
+    pairs = make(arg("numkeys", "integer"), repeat(block("data", key("OW"), arg("v"))), opt(token("NX")))
+    assert (pairs.arity, pairs.first, pairs.last, pairs.step) == (-4, 0, 0, 0)
+    assert "movablekeys" in pairs.flags
+    argv = [b"demo", b"2", b"a", b"1", b"b", b"2", b"NX"]
+    assert [name for name, _ in find_keys(pairs, argv)] == [b"a", b"b"]
+    names = make(arg("script"), arg("numkeys", "integer"), opt(key("RW", multiple=True)), opt(arg("x", multiple=True)))
+    for count, found in ((b"0", []), (b"1", [b"a"]), (b"2", [b"a", b"b"]), (b"9", [b"a", b"b", b"c"])):
+        assert [name for name, _ in find_keys(names, [b"demo", b"s", count, b"a", b"b", b"c"])] == found
+    for count in (b"-1", b"x", b"", b"9" * 10):
+        assert find_keys(names, [b"demo", b"s", count, b"a"]) == []
+    assert info_row(names)[8] == [{
+        "flags": {"RW"}, "begin_search": {"type": "index", "spec": {"index": 2}},
+        "find_keys": {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 1}},
+    }]  # fmt: skip
+
+
+def test_names_that_are_no_keys() -> None:
+    shard = make(key("not_key", "shardchannel", multiple=True))
+    assert (shard.arity, shard.first, shard.last, shard.step) == (-2, 1, -1, 1)
+    assert find_keys(shard, [b"demo", b"a"]) == []
+    assert docs_tree(shard)["arguments"] == [
+        {"name": "shardchannel", "type": "string", "display_text": "shardchannel", "flags": frozenset(("multiple",))}
+    ]
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -143,7 +170,7 @@ def test_every_command_is_found_in_both_cases_and_has_a_one_line_summary() -> No
 # -- published trees ---------------------------------------------------------------------------------------------------
 def test_syntax_lines() -> None:
     assert syntax(TABLE[b"set"]) == (
-        "SET key value [NX | XX | IFEQ ifeq-value | IFNE ifne-value] [GET]"
+        "SET key value [NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE ifdne-digest] [GET]"
         " [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]"
     )
     assert syntax(TABLE[b"mset"]) == "MSET key value [key value ...]"

@@ -35,6 +35,8 @@ def word_of(node: Arg) -> bytes:
         return b"0"
     if node.name == "protover":
         return b"3"
+    if node.name == "numkeys":
+        return b"1"
     return WORDS.get(node.type, node.name.encode())
 
 
@@ -73,6 +75,8 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
         argv[first - 1] = b"%d" % (at - first)
         argv[at + 1 :] = [b"v"] * (at - first)
+    if cmd.name == "msetex":  # the same with keys
+        argv[1] = b"%d" % max(1, argv.count(b"key"))
     if cmd.name == "acl|setuser":
         argv[3:] = [b"on"] * len(argv[3:])
     if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # must be the only word, which the tree can't say

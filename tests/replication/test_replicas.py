@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from redis.lock import Lock
 
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, new_port, wait_until
 from tests.wire.rawclient import Raw
@@ -53,6 +54,9 @@ WRITES: tuple[tuple[str | int, ...], ...] = (
     ("TGROUP", "DESTROY", "s", "g"),
     ("TGROUP", "SETID", "s", "g", 0),
     ("SET", "k", "v"),
+    ("APPEND", "k", "v"),
+    ("RENAME", "k", "l"),
+    ("MSETEX", 1, "k", "v"),
     ("INCR", "n"),
     ("DEL", "k"),
     ("EXPIRE", "k", 10),
@@ -149,6 +153,46 @@ def test_messages_reach_subscribers_everywhere(leader: Node, replica: Node, last
         assert far.read() == [b"pmessage", b"n*", b"news", b"hello"]
         replica("PUBLISH", "news", "only here")  # must come after it
         assert near.read() == [b"message", b"news", b"only here"]
+
+
+def test_messages_of_shard_channels(leader: Node, replica: Node, last: Node) -> None:
+    with Raw(replica.port) as near, Raw(last.port) as far:
+        near("SSUBSCRIBE", "news")
+        far("SSUBSCRIBE", "news")
+        far("SUBSCRIBE", "news")
+        leader("SPUBLISH", "news", "hello")
+        leader("PUBLISH", "news", "to all")
+        assert near.read() == [b"smessage", b"news", b"hello"]
+        assert far.read() == [b"smessage", b"news", b"hello"]
+        assert far.read() == [b"message", b"news", b"to all"]
+        replica("SPUBLISH", "news", "only here")
+        assert near.read() == [b"smessage", b"news", b"only here"]
+
+
+def test_keys_with_new_names_and_parts_of_strings(leader: Node, replica: Node) -> None:
+    with Raw(replica.port) as reader:
+        leader("TAPPEND", "s", "f", "v")
+        leader("TREAD", "s", 0, 1, "GROUP", "g", 60_000, "RETRY", 1000, 0)
+        leader("MSET", "a", "one", "b", "two")
+        leader("APPEND", "a", " more")
+        leader("SETRANGE", "a", 20, "end")
+        leader("INCRBYFLOAT", "n", "1.5")
+        leader("MSETEX", 2, "x", 1, "y", 2, "EX", 1000)
+        leader("RENAME", "a", "b")
+        assert_same(leader, replica)
+        reader.send("TREAD", "t", "", 1, "BLOCK", 0)
+        wait_until(lambda: replica.redis.info("clients")["blocked_clients"] == 1, "the reader waits")
+        leader("RENAME", "s", "t")
+        assert reader.read()[0][1:] == [b"f", b"v"]
+        leader("SETRANGE", "b", 0, "ONE")
+        leader("COPY", "b", "c")
+        assert_same(leader, replica)
+        assert replica("GET", "c") == replica("GET", "b") == b"ONE more".ljust(20, b"\0") + b"end"
+
+
+def test_a_replica_refuses_the_scripts_that_it_knows(replica: Node) -> None:
+    assert replica.say("EVAL", Lock.LUA_RELEASE_SCRIPT, 1, "lock", "token").startswith("READONLY")
+    assert replica.say("EVALSHA", "0" * 40, 0).startswith("NOSCRIPT")
 
 
 def test_what_info_and_role_say(leader: Node, replica: Node, last: Node) -> None:

@@ -34,6 +34,7 @@ from storage.nodes.pool import NodePool, NodeStore
 from storage.replay import replay
 from storage.stages import publish
 from storage.stream import Stream
+from storage.values import String
 from tests.storage.nodes.nodestore import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -68,6 +69,11 @@ def counters(ks: Keyspace) -> dict[tuple[bytes, bytes], tuple[int, ...]]:
         if isinstance(value, Stream)
         for name, group in value.groups.items()
     }
+
+
+def as_string(value: object) -> String:
+    assert isinstance(value, String)
+    return value
 
 
 def wire(ms: int, seq: int, value: bytes = b"v") -> bytes:
@@ -110,8 +116,16 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("DESTROY")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")
+    live.patch_string(b"k", as_string(live.keys[b"k"]), 3, b"ular")
+    yield logged("PATCH")
+    live.rename(b"k", b"renamed")
+    yield logged("RENAME")
     live.set_expire(b"s", NOW + 9)
     yield logged("EXPIRE")
+    live.rename(b"s", b"renamed")
+    yield logged("RENAME")
+    live.rename(b"renamed", b"s")
+    yield logged("RENAME")
     live.persist(b"s")
     yield logged("EXPIRE")
     live.set_string(b"dead", b"a string now")
@@ -144,7 +158,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    assert seen == set(range(records.APPEND, records.CHECKED + 1))
+    assert seen == set(range(records.APPEND, records.RENAME + 1))
 
 
 def log_of_everything() -> bytes:
@@ -279,6 +293,17 @@ class Checkpoints(RuleBasedStateMachine):
     def set_string(self, key: str, value: str, ttl: list[str]) -> None:
         self.run("SET", key, value, *ttl)
 
+    @rule(key=KEYS, offset=st.integers(0, 9), part=st.sampled_from(["", "xyz"]))
+    def set_range(self, key: str, offset: int, part: str) -> None:
+        value = self.ks.live(key.encode(), self.now)
+        if isinstance(value, String):  # as SETRANGE does
+            gap = bytes(max(0, offset - len(value.value)))
+            self.ks.patch_string(key.encode(), value, offset - len(gap), gap + part.encode())
+
+    @rule(key=KEYS, new=KEYS, what=st.sampled_from(["RENAME", "RENAMENX", "COPY"]))
+    def move(self, key: str, new: str, what: str) -> None:
+        self.run(what, key, new)
+
     @rule(key=KEYS, what=st.sampled_from([["PEXPIRE", 25], ["PERSIST"]]))
     def expire(self, key: str, what: list[Any]) -> None:
         self.run(what[0], key, *what[1:])
@@ -395,6 +420,14 @@ MEANWHILE: dict[str, list[tuple[Any, ...]]] = {
         ("TAPPEND", "a", "f", "v"),
     ],
     "stages are published": [("TPUBLISH", "q", 4, "kept"), ("TPUBLISH", "r", 4, "new"), ("TAPPEND", "a", "f", "v")],
+    "keys are renamed": [
+        ("RENAME", "d", "e"), ("RENAME", "a", "c"), ("RENAME", "text", "b"), ("RENAME", "e", "f"),
+        ("TAPPEND", "d", "f", "v"),
+    ],
+    "keys change their names": [
+        ("RENAME", "a", "x"), ("RENAME", "d", "a"), ("RENAME", "x", "d"), ("RENAME", "text", "y"),
+        ("RENAME", "c", "text"),
+    ],
     "and goes again": [("SET", "gone", "back"), ("DEL", "gone", "text"), ("TGROUP", "DESTROY", "d", "g"), ("DEL", "d")],
 }  # fmt: skip
 
@@ -471,6 +504,40 @@ def test_golden_records_of_stages() -> None:
     replay(again, golden)
     assert again.digest() == ks.digest()
     assert again.stages.checks == {b"q": b"ten"}
+
+
+def test_golden_records_of_strings_and_names() -> None:
+    ks = empty()
+    ks.set_string(b"key", b"value", NOW)
+    ks.patch_string(b"key", as_string(ks.keys[b"key"]), 4, b"able")
+    ks.rename(b"key", b"other")
+    golden = bytes.fromhex(
+        f"05 00000014 00000003 {NOW:016x} {b'keyvalue'.hex()} 12 00000013 00000003 {4:016x} {b'keyable'.hex()}"
+        f"13 0000000c 00000003 {b'keyother'.hex()}"
+    )
+    assert ks.take_batch() == golden
+    assert (set(ks.keys), as_string(ks.keys[b"other"]).value, ks.expires) == ({b"other"}, b"valuable", {b"other": NOW})
+    again = empty()
+    replay(again, golden)
+    assert again.digest() == ks.digest()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        records.patch(b"none", 0, b"x"), records.patch(b"s", 0, b"x"), records.patch(b"t", 2, b"x"),
+        records.rename(b"none", b"t"), records.rename(b"t", b"t"),
+    ],
+)  # fmt: skip
+def test_records_that_do_not_fit_a_key_are_damage(batch: bytes) -> None:
+    ks = empty()
+    call(ks, NOW, "TAPPEND", "s", "f", "v")
+    call(ks, NOW, "SET", "t", "v")
+    ks.take_batch()
+    before = ks.digest()
+    with pytest.raises(CorruptError):
+        replay(ks, batch)
+    assert ks.digest() == before
 
 
 @pytest.mark.parametrize(

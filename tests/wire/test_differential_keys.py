@@ -270,9 +270,190 @@ def test_any_pattern_finds_the_same_keys(
             assert sorted(mine) == sorted(wanted), pattern
 
 
+def test_older_names_of_set(same: Same) -> None:
+    same("""
+        SETEX a 100 v \n GET a \n TTL a \n PSETEX a 100000 w \n GET a \n TTL a \n SETEX a 0 v \n SETEX a -1 v
+        PSETEX a 0 v \n SETEX a x v \n SETEX a 9223372036854775807 v \n PSETEX a 9223372036854775807 v
+        SETEX a 9223372036854775 v \n SETEX a 10 \n PSETEX a \n SETEX a 10 v w \n SETEX stream 100 v \n TYPE stream
+        GETSET b v \n GETSET b w \n GET b \n SET b v EX 100 \n GETSET b x \n TTL b \n GETSET b \n GETSET b v w
+    """)
+
+
+def test_getset_of_a_stream(same: Same) -> None:
+    same("""
+        GETSET stream v
+        TYPE stream
+    """)
+
+
+def test_append_and_ranges(same: Same) -> None:
+    same("""
+        APPEND a "" \n EXISTS a \n APPEND a hello \n APPEND a " world" \n GET a \n APPEND a ""
+        SET n 12 EX 100 \n APPEND n 3 \n TTL n \n INCR n \n APPEND stream x \n APPEND a \n APPEND a b c
+        GETRANGE a 0 3 \n GETRANGE a 0 -1 \n GETRANGE a -4 -1 \n GETRANGE a 5 3 \n GETRANGE a 5 5000 \n GETRANGE a 11 20
+        GETRANGE a -5000 10000 \n GETRANGE a 0 -100 \n GETRANGE a 1 -100 \n GETRANGE a -1 -100 \n GETRANGE a -100 -99
+        GETRANGE a -100 -100 \n GETRANGE a -100 -101 \n GETRANGE a 10 11 \n GETRANGE a -11 -11 \n GETRANGE a 0 0
+        GETRANGE a 9223372036854775807 9223372036854775807 \n GETRANGE a -9223372036854775808 9223372036854775807
+        GETRANGE nokey 0 -1 \n GETRANGE stream 0 -1 \n GETRANGE a x 1 \n GETRANGE a 0 1.5 \n GETRANGE a 0
+        GETRANGE stream x 1 \n SET e "" \n GETRANGE e 0 -1 \n GETRANGE e 0 0 \n GETRANGE e -1 0
+        SUBSTR a 0 4 \n SUBSTR a -5 -1 \n SUBSTR nokey 0 1 \n SUBSTR stream 0 1 \n SUBSTR a 0
+        SETRANGE a 6 redis \n GET a \n SETRANGE a 20 x \n GET a \n SETRANGE a 3 ""
+        SETRANGE nokey 3 "" \n EXISTS nokey
+        SETRANGE b 2 x \n GET b \n SETRANGE b 0 abcdef \n GET b \n SETRANGE b -1 x \n SETRANGE b x y \n SETRANGE b 1
+        SETRANGE stream 0 x \n SETRANGE stream 0 "" \n SETRANGE stream -1 x \n SETRANGE b 536870912 x
+        SETRANGE b 536870907 12345x \n SETRANGE b 9223372036854775807 x \n SETRANGE nokey 536870912 x \n EXISTS nokey
+        SET t v EX 100 \n SETRANGE t 1 w \n TTL t \n SETRANGE b 9223372036854775808 x \n STRLEN b
+    """)
+
+
+def test_msetnx(same: Same) -> None:
+    same("""
+        MSETNX a 1 b 2 \n MGET a b \n MSETNX b 3 c 4 \n EXISTS c \n MSETNX d 1 d 2 \n GET d \n MSETNX stream 1 e 2
+        EXISTS e \n MSETNX \n MSETNX a \n MSETNX f 1 g
+    """)
+
+
+def test_renaming_and_copying(same: Same) -> None:
+    same("""
+        RENAME nokey a \n RENAMENX nokey a \n RENAME nokey nokey \n SET a 1 EX 100 \n RENAME a b \n EXISTS a \n GET b
+        TTL b
+        RENAME b b \n RENAMENX b b \n GET b \n TTL b \n SET c 2 \n RENAMENX c b \n GET b \n RENAME c b \n GET b \n TTL b
+        EXISTS c \n DBSIZE \n RENAMENX b d \n GET d \n RENAME a \n RENAME a b c \n RENAMENX a \n RENAME stream d
+        TYPE d \n EXISTS stream \n EXPIRE d 100 \n SET e v \n RENAME d e \n TYPE e \n TTL e \n RENAMENX e stream
+        TYPE stream \n TTL stream \n SET f v \n RENAME f stream \n GET stream \n TTL stream \n DBSIZE
+        COPY nokey a \n SET a 1 EX 100 \n COPY a b \n GET b \n TTL b \n SET a 2 \n COPY a b \n GET b \n COPY a b REPLACE
+        GET b \n TTL b \n COPY a a \n COPY nokey nokey \n COPY a b FOO \n COPY a b DB \n COPY a b DB x \n COPY a b DB 99
+        COPY a c DB 0 \n GET c \n COPY a c DB 0 replace REPLACE \n COPY a \n COPY \n COPY a b DB -1 \n COPY a a DB 0
+    """)
+
+
+def test_copy_over_a_stream(same: Same) -> None:
+    same("""
+        SET a v \n COPY a stream \n TYPE stream \n COPY a stream REPLACE \n GET stream
+    """)
+
+
+def test_incrbyfloat(same: Same) -> None:
+    same("""
+        INCRBYFLOAT a 1 \n INCRBYFLOAT a 0.1 \n GET a \n SET a 3.0e3 \n INCRBYFLOAT a 200 \n SET a 10.50
+        INCRBYFLOAT a 0.1 \n INCRBYFLOAT a -5 \n SET a 5.0e3 \n INCRBYFLOAT a 2.0e2 \n INCRBYFLOAT a -5.1
+        INCRBYFLOAT b -0 \n INCRBYFLOAT b -0.0 \n INCRBYFLOAT b 1e-30 \n INCRBYFLOAT b .5 \n INCRBYFLOAT b 5.
+        INCRBYFLOAT c x \n INCRBYFLOAT c "" \n INCRBYFLOAT c " 1" \n INCRBYFLOAT c "1 " \n INCRBYFLOAT c nan
+        INCRBYFLOAT c inf \n INCRBYFLOAT c -Infinity \n INCRBYFLOAT c 1e5000 \n INCRBYFLOAT c 1e-5000
+        INCRBYFLOAT c 1_0
+        INCRBYFLOAT c 1e99999999999999999999999 \n INCRBYFLOAT c 0e99999999999 \n INCRBYFLOAT c 1e4932 \n STRLEN c
+        INCRBYFLOAT c 1e4932 \n GET c \n EXISTS c \n SET d x \n INCRBYFLOAT d 1 \n SET d inf \n INCRBYFLOAT d 1
+        INCRBYFLOAT stream 1 \n INCRBYFLOAT stream x \n INCRBYFLOAT d \n SET e 1 EX 100 \n INCRBYFLOAT e 1.5 \n TTL e
+        OBJECT ENCODING e \n SET e 17179869184 \n INCRBYFLOAT e 1.5 \n INCRBYFLOAT e 1e17 \n INCRBYFLOAT e 1e-17
+        SET f 1.7e308 \n INCRBYFLOAT f 1.7e308 \n INCRBYFLOAT g 1.1e-17 \n INCRBYFLOAT g 4e-18 \n INCRBYFLOAT g -1.5e-17
+        INCRBYFLOAT h -0.000000000000000001 \n INCRBYFLOAT h 3.6e-4951 \n INCRBYFLOAT i 3.6e-4951
+        INCRBYFLOAT j 1e-4951
+        INCRBYFLOAT j 1.7e-4951 \n INCRBYFLOAT k 1.18973149535723176502e+4932
+        INCRBYFLOAT l 1.1897314953572317651e+4932
+        INCRBYFLOAT l 1.18973149535723176509e+4932 \n INCRBYFLOAT m +1 \n INCRBYFLOAT m ++1 \n INCRBYFLOAT m 1e \n
+        INCRBYFLOAT m 1e+ \n INCRBYFLOAT m . \n INCRBYFLOAT m .e1 \n INCRBYFLOAT m 1E2
+    """)
+
+
+DECIMALS = st.one_of(
+    st.integers(-(10**20), 10**20).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**25), max_value=10**25, places=18).map(str),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(st.lists(DECIMALS, min_size=1, max_size=20))
+def test_any_sums(both: tuple[Bytes, Bytes], numbers: list[str]) -> None:
+    for client in both:
+        client.ask("DEL", "sum")
+    for number in numbers:
+        assert both[0].ask("INCRBYFLOAT", "sum", number) == both[1].ask("INCRBYFLOAT", "sum", number), number
+
+
+def test_the_longest_string(both: tuple[Bytes, Bytes]) -> None:
+    def asked(*words: str | bytes | int) -> bytes:
+        answers = [client.ask(*words) for client in both]
+        assert answers[0] == answers[1], words[:2]
+        return answers[0]
+
+    try:
+        asked("CONFIG", "SET", "proto-max-bulk-len", "1mb")
+        asked("SET", "a", b"x" * ((1 << 20) - 1))
+        assert asked("APPEND", "a", "y") == b":1048576\r\n"
+        assert asked("APPEND", "a", "") == b":1048576\r\n"
+        assert asked("APPEND", "a", "z").startswith(b"-ERR string exceeds maximum allowed size")
+        assert asked("SETRANGE", "a", 1048575, "z") == b":1048576\r\n"
+        assert asked("SETRANGE", "a", 1048576, "z").startswith(b"-ERR string exceeds maximum allowed size")
+        assert asked("SETRANGE", "b", 1048576, "z").startswith(b"-ERR string exceeds maximum allowed size")
+    finally:
+        asked("CONFIG", "SET", "proto-max-bulk-len", "512mb")
+
+
+@pytest.mark.parametrize("change", [
+    "SETEX a 100 v", "GETSET a v", "APPEND a x", "SETRANGE a 0 y", "INCRBYFLOAT a 1.5", "MSETNX a 1 c 2",
+    "RENAME a b", "RENAME b a", "RENAMENX b a", "RENAMENX a c", "COPY b a", "COPY b a REPLACE", "COPY a b REPLACE",
+    "GETRANGE a 0 1", "SETRANGE a 0 ''",
+])  # fmt: skip
+@pytest.mark.parametrize("there", [True, False])
+def test_watched_keys(both: tuple[Bytes, Bytes], change: str, there: bool) -> None:
+    """Both find the watched key changed, or both don't."""
+    found = []
+    for client in both:
+        client.ask("MSET", "b", "2", *(["a", "1"] if there else []))
+        found.append(client.script([("WATCH", "a"), tuple(shlex.split(change)), ("MULTI",), ("PING",), ("EXEC",)]))
+    assert found[0] == found[1]
+
+
+# -- shard channels, scripts ----------------------------------------------------------------------------------------
+def test_shard_channels(both: tuple[Bytes, Bytes], same: Same) -> None:
+    same("""
+        SPUBLISH a m \n PUBSUB SHARDCHANNELS \n PUBSUB SHARDNUMSUB a b \n PUBSUB SHARDNUMSUB \n SPUBLISH a \n SSUBSCRIBE
+        SUNSUBSCRIBE \n SUNSUBSCRIBE a b \n PUBSUB SHARDCHANNELS a b
+    """)
+    listeners = [Bytes(int(client._sock.getpeername()[1]), 3) for client in both]
+    for words in (["SSUBSCRIBE", "a", "b", "a"], ["SUBSCRIBE", "a", "c"], ["PSUBSCRIBE", "*"], ["SUNSUBSCRIBE", "b"]):
+        assert listeners[0].ask(*words) == listeners[1].ask(*words)
+    same("""
+        PUBSUB SHARDCHANNELS a* \n PUBSUB SHARDNUMSUB a b \n PUBSUB SHARDCHANNELS [b] \n PUBSUB SHARDCHANNELS x*
+        SPUBLISH a m \n SPUBLISH b m \n SPUBLISH c m \n PUBLISH a m \n PUBSUB NUMSUB a
+    """)
+    for words in (["PING"], ["SUNSUBSCRIBE"], ["SUNSUBSCRIBE"], ["UNSUBSCRIBE", "a"], ["RESET"]):
+        assert listeners[0].ask(*words) == listeners[1].ask(*words)
+    same("PUBSUB SHARDCHANNELS")
+    for listener in listeners:
+        listener.close()
+
+
+def test_shard_channels_in_transactions(both: tuple[Bytes, Bytes]) -> None:
+    script: list[tuple[bytes | str | int, ...]] = [
+        ("MULTI",), ("SSUBSCRIBE", "a"), ("SPUBLISH", "a", "m"), ("SUNSUBSCRIBE", "a"), ("EXEC",),
+    ]  # fmt: skip
+    assert both[0].script(script) == both[1].script(script)
+
+
+def test_a_subscribed_client_with_resp2(server: Any, redis_server: Any) -> None:
+    ours, theirs = Raw(server.port), Raw(redis_server.port)
+    for words in (["SSUBSCRIBE", "a"], ["PING"], ["GET", "a"], ["SUNSUBSCRIBE", "a"], ["PING"]):
+        assert ours(*words) == theirs(*words), words
+    ours.close()
+    theirs.close()
+
+
+def test_errors_of_scripts(same: Same) -> None:
+    same("""
+        EVALSHA x 0 \n EVALSHA aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 0 \n EVALSHA x y \n EVALSHA x 2 a
+        EVALSHA x -1
+        EVALSHA x \n EVAL \n EVAL x \n EVAL "return 1" 1 \n EVAL "return 1" -1 \n EVAL "return 1" x \n SCRIPT EXISTS x y
+        SCRIPT EXISTS \n SCRIPT LOAD \n SCRIPT \n SCRIPT FOO \n COMMAND GETKEYS EVAL s 2 a b c
+        COMMAND GETKEYS SPUBLISH a b
+        COMMAND GETKEYS EVAL s 0 \n COMMAND GETKEYS RENAME a b
+    """)
+
+
 # -- declarations ------------------------------------------------------------------------------------------------------
 # newer than the server that we compare with
-OURS_ALONE = {"delex", "delifeq", "client|no-touch", "client|setinfo", "waitaof"}
+OURS_ALONE = {"delex", "delifeq", "digest", "msetex", "client|no-touch", "client|setinfo", "waitaof"}
 # a container here; an arity that Redis 7.2 lowered; flags that it changed
 OTHERWISE = {"debug", "command|getkeys", "command|getkeysandflags", "wait"}
 
@@ -299,6 +480,7 @@ def test_shared_commands_are_declared_as_redis_declares_them(redis_server: Any) 
 KEYS = st.sampled_from(["a", "b", "stream"])
 VALUES = st.sampled_from(["", "v", "10", "-1", "9223372036854775807", "1.5"])
 TIMES = st.sampled_from(["0", "-1", "1", "33000000000", "33000000001", "33000000000000", "33000000000001", "x"])
+PLACES = st.integers(-12, 12).map(str)
 ANY_CASE = st.sampled_from([str.upper, str.lower])
 WORDS = ["NX", "XX", "GET", "KEEPTTL", "GT", "LT", "PERSIST", "FOO"]
 OPTIONS = st.lists(
@@ -318,9 +500,12 @@ COMMANDS = st.one_of(
         ),
         KEYS,
     ),
-    st.tuples(st.sampled_from(["INCRBY", "DECRBY", "SETNX"]), KEYS, VALUES),
+    st.tuples(st.sampled_from(["INCRBY", "DECRBY", "SETNX", "GETSET", "APPEND", "INCRBYFLOAT"]), KEYS, VALUES),
+    st.tuples(st.sampled_from(["GETRANGE", "SUBSTR"]), KEYS, PLACES, PLACES),
+    st.tuples(st.just("SETRANGE"), KEYS, PLACES, VALUES),
+    st.tuples(st.sampled_from(["RENAME", "RENAMENX"]), KEYS, KEYS),
     st.tuples(st.sampled_from(["MGET", "UNLINK", "EXISTS", "TOUCH"]), st.lists(KEYS, max_size=3)),
-    st.tuples(st.just("MSET"), st.lists(st.tuples(KEYS, VALUES).map(list), max_size=2)),
+    st.tuples(st.sampled_from(["MSET", "MSETNX"]), st.lists(st.tuples(KEYS, VALUES).map(list), max_size=2)),
 )
 
 
@@ -341,3 +526,22 @@ def test_random_scripts(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
     answers = [(ours.ask(*words), theirs.ask(*words), words) for words in script]
     for mine, wanted, words in answers:
         assert mine == wanted, words
+
+
+STRINGS = st.sampled_from(["a", "b", "c"])
+COPIES = st.one_of(
+    st.tuples(st.just("COPY"), STRINGS, STRINGS, st.sampled_from([[], ["REPLACE"], ["DB", "0"]])),
+    st.tuples(st.sampled_from(["RENAME", "RENAMENX"]), STRINGS, STRINGS),
+    st.tuples(st.just("SET"), STRINGS, VALUES, st.sampled_from([[], ["PXAT", "33000000000000"], ["KEEPTTL"]])),
+    st.tuples(st.sampled_from(["APPEND", "MSETNX"]), STRINGS, VALUES),
+    st.tuples(st.sampled_from(["DEL", "PERSIST"]), STRINGS),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(st.lists(COPIES, min_size=1, max_size=20))
+def test_random_copies(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
+    script: list[tuple[bytes | str | int, ...]] = [("FLUSHALL",), *[tuple(flat(command)) for command in commands]]
+    for name in ("a", "b", "c"):
+        script += [("GET", name), ("PEXPIRETIME", name)]
+    assert both[0].script(script) == both[1].script(script)

@@ -99,7 +99,7 @@ def test_delex_as_in_redis_8_4(c: Client) -> None:
         SET b 1 -> +OK
         DELEX b IFEQ -> -ERR wrong number of arguments for 'delex' command
         DELEX b IFEQ 1 IFNE 2 -> -ERR wrong number of arguments for 'delex' command
-        DELEX b LIKE 1 -> -ERR Invalid condition. Use IFEQ or IFNE
+        DELEX b LIKE 1 -> -ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE
         DELEX b IFEQ 2 -> :0
         DELEX b IFNE 1 -> :0
         DELEX b ifne 2 -> :1
@@ -111,6 +111,89 @@ def test_delex_as_in_redis_8_4(c: Client) -> None:
         DELEX s IFEQ v -> -ERR Key should be of string type if conditions are specified
         DELEX s -> :1
         EXISTS s -> :0
+    """)  # fmt: skip
+
+
+def test_digests_as_in_redis_8_4(c: Client) -> None:
+    play(c, """
+        DIGEST nokey -> nil
+        SET a hello -> +OK
+        DIGEST a -> 9555e8555c62dcfd
+        SET a v8lf0c11xh8ymlqztfd3eeq16kfn4sspw7fqmnuuq3k3t75em5wdizgcdw7uc26nnf961u2jkfzkjytls2kwlj7626sd -> +OK
+        DIGEST a -> 00006c38adf31777
+        SET a b IFDEQ 00006c38adf31778 -> nil
+        SET a hello IFDEQ 00006C38ADF31777 PX 5000 -> +OK
+        PTTL a -> :5000
+        SET a b IFDNE 9555e8555c62dcfd -> nil
+        SET a b IFDNE 9555e8555c62dcfd GET -> hello
+        GET a -> hello
+        SET a b IFDNE zzzzzzzzzzzzzzzz GET -> hello
+        GET a -> b
+        SET a c IFDEQ 123 -> -ERR must be exactly 16 hexadecimal characters
+        SET a c IFDNE 123456789012345678 -> -ERR must be exactly 16 hexadecimal characters
+        SET nokey c IFDEQ 123 -> nil
+        SET a c IFDEQ 9555e8555c62dcfd IFEQ b -> -ERR syntax error
+        SET a c IFDEQ 9555e8555c62dcfd NX -> -ERR syntax error
+        SET a c IFDEQ -> -ERR syntax error
+        SET n c IFDNE 123 -> +OK
+        TAPPEND s f v -> 1700000000000.0
+        DIGEST s -> -WRONGTYPE Operation against a key holding the wrong kind of value
+        SET s x IFDEQ 1 -> -WRONGTYPE Operation against a key holding the wrong kind of value
+        DIGEST a b -> -ERR wrong number of arguments for 'digest' command
+        SET a hello -> +OK
+        DELEX a IFDEQ 123 -> -ERR must be exactly 16 hexadecimal characters
+        DELEX nokey IFDEQ 123 -> :0
+        DELEX nokey LIKE 123 -> :0
+        DELEX s LIKE 123 -> -ERR Key should be of string type if conditions are specified
+        DELEX a IFDEQ 0000000000000000 -> :0
+        DELEX a IFDNE 9555E8555C62DCFD -> :0
+        DELEX a IFDEQ 9555E8555C62DCFD -> :1
+        SET a hello -> +OK
+        DELEX a ifdne 0000000000000000 -> :1
+        EXISTS a -> :0
+    """)  # fmt: skip
+
+
+def test_msetex_as_in_redis_8_4(c: Client) -> None:
+    play(c, """
+        MSETEX 2 a 1 b 2 -> :1
+        MSETEX 2 b 3 c 4 NX -> :0
+        EXISTS c -> :0
+        MSETEX 2 b 3 c 4 XX EX 10 -> :0
+        MSETEX 2 a 3 b 4 EX 10 xx -> :1
+        GET b -> 4
+        PTTL a -> :10000
+        MSETEX 2 a 5 d 6 KEEPTTL -> :1
+        PTTL a -> :10000
+        PTTL d -> :-1
+        MSETEX 1 a 7 -> :1
+        PTTL a -> :-1
+        MSETEX 1 a 7 PXAT 1700000000500 -> :1
+        PTTL a -> :500
+        MSETEX 2 e 1 e 2 NX PX 5 -> :1
+        GET e -> 2
+        MSETEX 2 a 1 b 1 EXAT 1 -> :1
+        EXISTS a b -> :0
+        MSETEX 0 a 1 -> -ERR invalid numkeys value
+        MSETEX -1 a 1 -> -ERR invalid numkeys value
+        MSETEX a 1 b -> -ERR invalid numkeys value
+        MSETEX 2147483648 a 1 -> -ERR invalid numkeys value
+        MSETEX 2147483647 a 1 -> -ERR wrong number of key-value pairs
+        MSETEX 2 a 1 b -> -ERR wrong number of key-value pairs
+        MSETEX 1 a 1 b -> -ERR syntax error
+        MSETEX 1 a 1 NX XX -> -ERR syntax error
+        MSETEX 1 a 1 EX 10 PX 5000 -> -ERR syntax error
+        MSETEX 1 a 1 KEEPTTL EX 10 -> -ERR syntax error
+        MSETEX 1 a 1 IFEQ x -> -ERR syntax error
+        MSETEX 1 a 1 GET -> -ERR syntax error
+        MSETEX 1 a 1 EX -> -ERR syntax error
+        MSETEX 1 a 1 EX 0 -> -ERR invalid expire time in 'msetex' command
+        MSETEX 1 a 1 EX x -> -ERR value is not an integer or out of range
+        MSETEX 1 a -> -ERR wrong number of arguments for 'msetex' command
+        TAPPEND s f v -> 1700000000000.0
+        MSETEX 1 s v NX -> :0
+        MSETEX 1 s v XX -> :1
+        TYPE s -> +string
     """)  # fmt: skip
 
 
@@ -184,6 +267,9 @@ SCRIPT = """
     SET a 1|SET a 2 EX 100|INCRBY a 5|SET b x PX 50|GETEX a PX 7000|SET b y NX|GETEX a PERSIST|EXPIRE a 50|PERSIST a
     MSET d 1 e 2 f 3|DEL d e|GETDEL f|TAPPEND s f v|SET s now-a-string|SETNX g 1|DELEX g IFEQ 1|SETNX h 1|EXPIRE h -1
     EXPIREAT a 33000000000|SET a keep KEEPTTL|DECR n|DELIFEQ n -1|SET z v EXAT 1
+    SETEX a 5 v|PSETEX b 5 v|GETSET a w|APPEND a x|APPEND c new|SETRANGE a 9 y|SETRANGE d 3 z|INCRBYFLOAT i 1.5
+    MSETNX j 1 k 2|MSETEX 2 j 1 l 2 PX 700|RENAME j m|RENAMENX m o|RENAME s o|RENAME o s2|COPY a p|COPY l a REPLACE
+    TAPPEND t f v|TREAD t 0 1 GROUP g 700 RETRY 5 0|RENAME t p|RENAME p p|RENAME l p|SET a v IFDNE 0000000000000000
 """
 
 
@@ -210,7 +296,8 @@ def test_the_log_replays_to_the_same_state(c: Client) -> None:
         "GET a", "MGET a nokey", "STRLEN a", "SET a x NX", "SET nokey x XX", "SET a x IFEQ w", "SET a x IFNE v",
         "DELEX a IFEQ w", "DELIFEQ a w", "GETEX a", "GETDEL nokey", "SETNX a x", "EXPIRE nokey 5", "EXPIRE a 5 XX",
         "PERSIST a", "DEL nokey", "TTL a", "TYPE a", "OBJECT IDLETIME a", "INCR a", "SET a x EX 0", "SCAN 0", "KEYS *",
-        "TOUCH a", "RANDOMKEY",
+        "TOUCH a", "RANDOMKEY", "GETRANGE a 0 1", "SUBSTR a 0 1", "DIGEST a", "RENAME a a", "RENAMENX a a",
+        "COPY nokey a", "MSETNX a 1 b 2", "MSETEX 1 a 1 NX", "COPY a a", "INCRBYFLOAT a 1", "SETEX a 0 v",
     ],
 )  # fmt: skip
 def test_commands_that_change_nothing_log_nothing(c: Client, line: str) -> None:

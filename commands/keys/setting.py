@@ -1,0 +1,132 @@
+"""What commands that set strings share: options, conditions, the longest string.
+
+IFEQ, IFNE, IFDEQ and IFDNE follow Redis 8.4. A digest is XXH3, 64 bits, in 16 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import xxhash
+
+from commands.context import Context
+from commands.declare import Arg, arg
+from commands.parse import INT_MAX, integer, invalid_expire
+from resp import errors, reply
+from resp.errors import CommandError
+
+_BAD_DIGEST: Final = "ERR must be exactly 16 hexadecimal characters"
+_TOO_LONG: Final = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
+
+COMPARISONS: Final = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
+
+# ms in a unit of the option, and whether it counts from now
+_EXPIRY_UNITS: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+
+EXPIRY: Final[tuple[Arg, ...]] = (
+    arg("seconds", "integer", token="EX"),
+    arg("milliseconds", "integer", token="PX"),
+    arg("unix-time-seconds", "unix-time", token="EXAT"),
+    arg("unix-time-milliseconds", "unix-time", token="PXAT"),
+)
+COMPARED: Final[tuple[Arg, ...]] = (
+    arg("ifeq-value", token="IFEQ"),
+    arg("ifne-value", token="IFNE"),
+    arg("ifdeq-digest", "integer", token="IFDEQ"),
+    arg("ifdne-digest", "integer", token="IFDNE"),
+)
+
+# what Options is for
+SET: Final = "set"
+GETEX: Final = "getex"
+MSETEX: Final = "msetex"
+
+
+class Options:
+    """The options of SET, GETEX or MSETEX. As in Redis an option may be given twice (the last one counts), but not two
+    options that exclude each other.
+    """
+
+    __slots__ = ("condition", "expected", "expiry", "get", "time")
+
+    def __init__(self, argv: list[bytes], start: int, command: str) -> None:
+        """Raises CommandError: a syntax error."""
+        self.condition = b""  # NX, XX, or one of COMPARISONS
+        self.expected = b""  # the value or digest of a comparison
+        self.expiry = b""  # EX, PX, EXAT, PXAT, KEEPTTL, PERSIST
+        self.time = b""  # the value of the first four
+        self.get = False
+        at = start
+        while at < len(argv):
+            word = argv[at].upper()
+            more = at + 1 < len(argv)
+            if word in _EXPIRY_UNITS and more and self.expiry in (b"", word):
+                self.expiry, self.time = word, argv[at + 1]
+                at += 1
+            elif command != GETEX and word in (b"NX", b"XX") and self.condition in (b"", word):
+                self.condition = word
+            elif command == SET and word in COMPARISONS and more and self.condition in (b"", word):
+                self.condition, self.expected = word, argv[at + 1]
+                at += 1
+            elif command == SET and word == b"GET":
+                self.get = True
+            elif word == (b"PERSIST" if command == GETEX else b"KEEPTTL") and self.expiry in (b"", word):
+                self.expiry = word
+            else:
+                raise errors.syntax()
+            at += 1
+
+    def expire_at(self, now: int, name: str) -> int:
+        """The expiry in ms since epoch; 0 without EX, PX, EXAT and PXAT. Raises CommandError."""
+        if self.expiry not in _EXPIRY_UNITS:
+            return 0
+        unit, relative = _EXPIRY_UNITS[self.expiry]
+        return expiry(self.time, unit, now if relative else 0, name)
+
+
+def expiry(time: bytes, unit: int, base: int, name: str) -> int:
+    """The expiry in ms since epoch that ``time``, in units of so many ms from ``base`` on, stands for. Raises
+    CommandError unless it is positive. ``name``: the command's, in lower case."""
+    when = integer(time) * unit
+    if when <= 0 or when > INT_MAX:
+        raise invalid_expire(name)
+    when += base
+    if when > INT_MAX:
+        raise invalid_expire(name)
+    return when
+
+
+def compares(condition: bytes, expected: bytes, old: bytes | None) -> bool:
+    """Whether a condition of COMPARISONS holds for a value. A missing one (None) is equal to nothing. Raises
+    CommandError for a malformed digest, but, as in Redis, only if it has to be compared."""
+    if old is None:
+        return condition in (b"IFNE", b"IFDNE")
+    if condition in (b"IFEQ", b"IFNE"):
+        return (old == expected) == (condition == b"IFEQ")
+    if len(expected) != 16:
+        raise CommandError(_BAD_DIGEST)
+    return (digest(old) == expected.lower()) == (condition == b"IFDEQ")
+
+
+def digest(value: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(value).encode()
+
+
+def store(ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
+    """Set a string. If ``expire_at`` is not in the future, delete the key."""
+    if expire_at and expire_at <= ctx.now:
+        ctx.ks.delete(name, ctx.now)
+        return
+    ctx.ks.set_string(name, value, expire_at, keep_ttl)
+    ctx.ks.keys[name].used = ctx.now
+
+
+def bulk(ctx: Context, value: bytes | None) -> bytes:
+    """The reply for a value, None for a missing one."""
+    return reply.null(ctx.session.proto) if value is None else reply.bulk(value)
+
+
+def check_length(ctx: Context, size: int) -> None:
+    """Raise CommandError if a string of ``size`` bytes is too long."""
+    if size > int(ctx.server.config.value("proto-max-bulk-len")):
+        raise CommandError(_TOO_LONG)

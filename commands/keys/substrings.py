@@ -1,0 +1,93 @@
+"""Parts of strings: APPEND, GETRANGE, SUBSTR, SETRANGE.
+
+A change of a part is logged as that part, however long the string is.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, key
+from commands.keys.setting import check_length, store
+from commands.parse import integer
+from resp import errors, reply
+from resp.errors import CommandError
+from storage.values import String
+
+_BAD_OFFSET: Final = "ERR offset is out of range"
+
+
+def _string(ctx: Context, name: bytes) -> String | None:
+    """Raises CommandError (WRONGTYPE)."""
+    value = ctx.ks.get(name, ctx.now)
+    if value is None or isinstance(value, String):
+        return value
+    raise errors.wrong_type()
+
+
+@command(
+    "APPEND", key("RW INSERT"), arg("value"), flags="write denyoom fast", group="string",
+    complexity="O(N): N bytes of the string after it.",
+)  # fmt: skip
+def append(ctx: Context, argv: list[bytes]) -> Reply:
+    """Add bytes to the end of the string of a key, which is empty if there is no such key; return its length."""
+    name, more = argv[1], argv[2]
+    string = _string(ctx, name)
+    if string is None:
+        store(ctx, name, more)
+        return reply.integer(len(more))
+    size = len(string.value) + len(more)
+    check_length(ctx, size)
+    if more:
+        ctx.ks.patch_string(name, string, len(string.value), more)
+    return reply.integer(size)
+
+
+@command(
+    "SETRANGE", key("RW UPDATE"), arg("offset", "integer"), arg("value"), flags="write denyoom", group="string",
+    complexity="O(N): N bytes of the string after it.",
+)  # fmt: skip
+def setrange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write bytes over a part of the string of a key, with zero bytes where it is too short; return its length."""
+    name, offset, part = argv[1], integer(argv[2]), argv[3]
+    if offset < 0:
+        raise CommandError(_BAD_OFFSET)
+    string = _string(ctx, name)
+    size = 0 if string is None else len(string.value)
+    if not part:
+        return reply.integer(size)
+    check_length(ctx, offset + len(part))
+    if string is None:
+        store(ctx, name, bytes(offset) + part)
+    else:
+        gap = bytes(max(0, offset - size))
+        ctx.ks.patch_string(name, string, offset - len(gap), gap + part)
+    return reply.integer(max(size, offset + len(part)))
+
+
+_part = partial(
+    command, flags="readonly", group="string", complexity="O(N): N bytes of the reply.",
+)  # fmt: skip
+
+
+@_part("GETRANGE", key("RO ACCESS"), arg("start", "integer"), arg("end", "integer"))
+def getrange(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a part of the string of a key, both ends included; negative ones count from the end of the string."""
+    start, end = integer(argv[2]), integer(argv[3])
+    value = ctx.ks.read_string(argv[1], ctx.now) or b""
+    size = len(value)
+    if start < 0 and end < 0 and start > end:
+        return reply.bulk(b"")
+    if start < 0:
+        start = max(0, start + size)
+    if end < 0:
+        end = max(0, end + size)
+    return reply.bulk(value[start : end + 1] if start <= end else b"")
+
+
+@_part("SUBSTR", key("RO ACCESS"), arg("start", "integer"), arg("end", "integer"))
+def substr(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a part of the string of a key: the old name of GETRANGE."""
+    return getrange(ctx, argv)
