@@ -13,6 +13,8 @@ In reading order:
     access      where the servers are, and how to connect to them
     wire        one connection: pipelined commands, long ranges in pages of bounded size
     servers     finding the leader, and trying again when it does not answer
+    channel     one connection for asyncio: requests of many tasks, replies in order
+    waker       which of many readers have news: one thread, a few connections
     publish     publishing rows exactly once: staged on the server, then published in one step
 """
 

@@ -54,6 +54,8 @@ class Call(Generic[T]):
 # -- arguments -----------------------------------------------------------------------------------------------
 def id_text(id: IdLike) -> str | bytes:  # noqa: A002 - its name everywhere else
     """An ID as it is sent. ValueError for a time without its zone."""
+    if type(id) is str:  # nearly all are
+        return id
     if isinstance(id, Entry):
         return str(id.id)
     if isinstance(id, datetime):

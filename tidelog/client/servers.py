@@ -62,15 +62,18 @@ class Servers:
                     seconds = left * self.access.retry_ms / 1000
                     log.warning("%s: %s; trying again for %g s at least", self.access.places, error, seconds)
                 if not left:
-                    tried = self.access.retries + 1
-                    places = self.access.places
-                    limits = f"{self.access.called('retries')}, {self.access.called('retry_ms')}"
-                    raise UnreachableError(
-                        f"no answer from {places} in {tried} attempts ({limits}); "
-                        f"the last one: {type(error).__name__}: {error}"
-                    ) from error
+                    told = f"no answer from {self.access.places}{self._tried()}: {type(error).__name__}: {error}"
+                    raise UnreachableError(told) from error
                 time.sleep(self.access.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
+
+    def _tried(self) -> str:
+        """How often, for a message. One attempt is not counted, unless its user can ask for more."""
+        access = self.access
+        if not access.retries and "retries" not in access.names:
+            return ""
+        limits = f"{access.called('retries')}, {access.called('retry_ms')}"
+        return f" in {access.retries + 1} attempt{'s' if access.retries else ''} ({limits}); the last one"
 
     def leader(self) -> Wire:
         """The connection to the leader. OSError where no leader answers, ReplyError for a wrong password."""

@@ -11,6 +11,9 @@ entry as they came:
     dlq:worker
     dlq:time                           ms since 1970
 
+A flow reads streams that are no partitions of a topic. Of their entries ``dlq:topic`` is the stream and
+``dlq:partition`` is -1: a replay appends them to it. An empty topic is that of an event that came from elsewhere.
+
 Rule 1: the eleven are told from the event's own fields by their place, so an event's field may begin with ``dlq:``.
 Rule 2: a letter is open while the group ``dlq`` has not finished it: either it is after the group's offset, or it is
         pending there. Nothing else needs to be remembered about it.
@@ -45,6 +48,7 @@ MESSAGE: Final = 4096  # characters of an error's message that are kept: the fir
 TRACEBACK: Final = 16384  # characters of a traceback that are kept: the last
 PAGE: Final = 100  # letters in one transaction, and in one round trip
 FOREVER: Final = 1 << 61  # ms: letters are never due
+NO_PARTITION: Final = -1  # of an entry of a stream that is no partition
 
 _DECLARED: Final = Facts(None, None, "plain", {name.decode(): "str" for name in FIELDS})
 
@@ -70,6 +74,11 @@ class Letter:
     worker: str
     time: int  # ms since 1970
     flat: tuple[bytes, ...]  # the event's fields and values as they came
+
+    @property
+    def place(self) -> str:
+        """The stream that the event was in; empty: it was in none."""
+        return self.topic if self.partition == NO_PARTITION else f"{self.topic}:{self.partition}"
 
     @property
     def entry(self) -> Entry:
@@ -251,7 +260,9 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[Done]:
         ids = [message.id for message in pending]
         found = yield from _entries(key, ids)
         letters = {at: _read_or_none(found[at]) for at in ids if at in found}
-        facts = yield from _facts({letter.topic for letter in letters.values() if letter is not None})
+        facts = yield from _facts(
+            {letter.topic for letter in letters.values() if letter is not None and letter.partition != NO_PARTITION}
+        )
         chosen = [at for at in letters if wanted(letters[at], at)]
         effects: list[Call[Any]] = []
         ended = [at for at in ids if at not in found]  # evicted: nothing is left of them
@@ -316,6 +327,10 @@ def _facts(topics: Iterable[str]) -> Steps[dict[str, Facts | None]]:
 def _appended(letter: Letter | None, id: StreamId, known: dict[str, Facts | None]) -> Call[Any]:  # noqa: A002
     if letter is None:
         raise NotALetterError(f"entry {id} is no dead letter: it can't be replayed, only purged")
+    if letter.partition == NO_PARTITION:
+        if not letter.topic:
+            raise TopicError(f"letter {id}: its event came from no stream: it can't be replayed, only purged")
+        return Call(("TAPPEND", letter.topic, *letter.flat), lambda reply: reply)
     facts = known[letter.topic]
     if facts is None or not facts.partitions:
         raise TopicError(f"letter {id}: there is no topic {letter.topic!r} any more")

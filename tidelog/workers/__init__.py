@@ -43,7 +43,6 @@ What runs it, from the process down to the bytes:
     outputs       ``Output``: an entry that a transaction appends
     stats         counters
     link          connections that are made again
-    channel       one connection
     tasks         ending tasks
 
 For people:

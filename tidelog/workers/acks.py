@@ -14,9 +14,9 @@ from typing import Final
 import redis
 
 from tidelog.client.calls import Call
+from tidelog.client.channel import LostError
 from tidelog.workers import logs
 from tidelog.workers.buffers import Buffer
-from tidelog.workers.channel import LostError
 from tidelog.workers.link import Line
 from tidelog.workers.stats import Stats
 

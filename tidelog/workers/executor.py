@@ -21,6 +21,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls, strings
+from tidelog.client.channel import Channel, LostError
 from tidelog.client.client import NoGroupError
 from tidelog.client.entries import Pending
 from tidelog.client.steps import arun
@@ -30,7 +31,6 @@ from tidelog.workers import logs, marks
 from tidelog.workers.acks import Acks
 from tidelog.workers.beginning import begin_newest
 from tidelog.workers.buffers import Buffer
-from tidelog.workers.channel import Channel, LostError
 from tidelog.workers.consumer import BatchConsumer, Consumer, EachConsumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures

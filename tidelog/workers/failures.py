@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 import redis
 
 from tidelog.client import calls
+from tidelog.client.channel import LostError
 from tidelog.client.steps import arun
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
 from tidelog.workers import logs, marks
 from tidelog.workers.buffers import Row
-from tidelog.workers.channel import LostError
 from tidelog.workers.control import message
 from tidelog.workers.declared import Declared
 from tidelog.workers.link import Line

@@ -24,12 +24,12 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.calls import Call, Value
+from tidelog.client.channel import Channel, LostError, plain, queued, watching
 from tidelog.client.client import NoGroupError
 from tidelog.client.steps import good
 from tidelog.leases import Claim
 from tidelog.workers import logs
 from tidelog.workers.buffers import Buffer, Row
-from tidelog.workers.channel import Channel, LostError, plain, queued, watching
 from tidelog.workers.link import Line, Link
 
 log = logs.get(__name__)

@@ -21,10 +21,10 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.calls import Call
+from tidelog.client.channel import LostError
 from tidelog.client.entries import Entry, Pending, StreamId
 from tidelog.workers import logs, marks
 from tidelog.workers.buffers import Row
-from tidelog.workers.channel import LostError
 from tidelog.workers.consumer import BEFORE, SLICE, Consumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures

@@ -15,11 +15,11 @@ import redis
 
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
+from tidelog.client.channel import Channel, LostError, connect
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
 from tidelog.workers import logs
-from tidelog.workers.channel import Channel, LostError, connect
 
 log = logs.get(__name__)
 FIRST: Final = 0.05  # seconds until the second attempt to connect

@@ -25,12 +25,12 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.calls import Call
+from tidelog.client.channel import Channel, LostError, plain, queued, watching
 from tidelog.client.steps import arun, good
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.leases.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender
 from tidelog.workers import logs
-from tidelog.workers.channel import Channel, LostError, plain, queued, watching
 from tidelog.workers.link import Line, Link
 from tidelog.workers.outputs import Output
 from tidelog.workers.partition import Partition, StoppedError

@@ -24,12 +24,12 @@ import redis
 
 from tidelog.client import strings
 from tidelog.client.aio import AsyncClient
+from tidelog.client.channel import LostError
 from tidelog.client.steps import LOST, arun
 from tidelog.leases import Claim, Keeper, Lease, Tenure
 from tidelog.topics import Topic, TopicError
 from tidelog.topics.facts import key_of, read_facts
 from tidelog.workers import keys, logs
-from tidelog.workers.channel import LostError
 from tidelog.workers.control import Control
 from tidelog.workers.declared import Declared
 from tidelog.workers.executor import Executor

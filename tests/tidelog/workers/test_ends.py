@@ -11,12 +11,12 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, pending, until, working
 from tidelog.client import Client
 from tidelog.client.calls import Call
+from tidelog.client.channel import Channel
 from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, deadletters, partition_of
 from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker
 from tidelog.workers import worker as worker_module
-from tidelog.workers.channel import Channel
 from tidelog.workers.transactions import Committer
 
 SOON = Retry(2, first=0.01, most=0.02)

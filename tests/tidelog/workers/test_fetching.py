@@ -13,13 +13,13 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.client import Client, calls
 from tidelog.client.access import Access
+from tidelog.client.channel import Channel, plain
 from tidelog.client.steps import run
 from tidelog.leases import Claim, Lease
 from tidelog.leases.claims import take
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.workers import App
-from tidelog.workers.channel import Channel, plain
 from tidelog.workers.executor import Executor
 from tidelog.workers.link import Link
 from tidelog.workers.partition import Partition

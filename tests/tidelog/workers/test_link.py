@@ -8,8 +8,8 @@ import pytest
 
 from tests.tidelog.workers.workerkit import until
 from tidelog.client.access import Access
+from tidelog.client.channel import LostError
 from tidelog.testing import Server
-from tidelog.workers.channel import LostError
 from tidelog.workers.link import Link
 
 
