@@ -32,9 +32,9 @@ from scripts.telling import promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import keys
-from tidelog.jobs.look import JobLook, Look, look
-from tidelog.jobs.marker import Marker, read_marker
-from tidelog.jobs.members import chosen
+from tidelog.jobs.engine.members import chosen
+from tidelog.jobs.log.marker import Marker, read_marker
+from tidelog.jobs.registry.look import JobLook, Look, look
 from tidelog.jobs.testengine import EngineTest, running_engine
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic

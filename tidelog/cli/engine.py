@@ -18,10 +18,11 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.logs import configure
 from tidelog.client.access import Access
-from tidelog.jobs.engine import Engine, EngineError
-from tidelog.jobs.session import Settings
-from tidelog.jobs.statedir import expanded
+from tidelog.jobs.engine.engine import Engine, EngineError
+from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.errors import JobError
 from tidelog.jobs.store import StoreError
+from tidelog.jobs.store.statedir import expanded
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -79,6 +80,8 @@ def engine(
     elif not state_dir.startswith(("/", "$")):
         text = f"{state_dir} would be in a working directory that Spark deletes: give an absolute path, or a variable"
         raise click.BadParameter(text, param_hint="--state-dir")
+    if store:
+        _check(store)
     try:
         asyncio.run(_run(Engine(settings)))
     except EngineError as error:
@@ -103,6 +106,16 @@ def _make(state_dir: str) -> None:
         Path(expanded(state_dir)).mkdir(parents=True, exist_ok=True)
     except (OSError, StoreError) as error:
         raise click.ClickException(f"--state-dir {state_dir}: {error}") from None
+
+
+def _check(store: str) -> None:
+    """See that the object store can be written. ClickException."""
+    from tidelog.jobs.snapshots import check  # here: it loads fsspec
+
+    try:
+        check(store)
+    except JobError as error:
+        raise click.ClickException(f"--store: {error}") from None
 
 
 def _settings(conf: tuple[str, ...]) -> dict[str, str]:

@@ -23,14 +23,15 @@ from tidelog.client.access import Access, shown
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good, one
-from tidelog.jobs import JobError, keys, registry, snapshots
+from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
-from tidelog.jobs.line import ANSWER_MS, LOST, Line
+from tidelog.jobs.engine.line import ANSWER_MS, LOST, Line
 from tidelog.jobs.loading import load, load_module
-from tidelog.jobs.look import look, owner
-from tidelog.jobs.registry import Change, Decide, Registry, Spec
-from tidelog.jobs.status import decoded
-from tidelog.jobs.targets import describe, jobs_of
+from tidelog.jobs.registry import registry
+from tidelog.jobs.registry.look import look, owner
+from tidelog.jobs.registry.registry import Change, Decide, Registry, Spec
+from tidelog.jobs.registry.status import decoded
+from tidelog.jobs.registry.targets import describe, jobs_of
 
 Ask = Callable[[Steps[Any]], Any]
 POLL_MS: Final = 5_000  # that one TREAD of events waits
@@ -97,7 +98,7 @@ def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[st
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_url
 def remove(name: str, yes: bool, url: str) -> None:
-    """Remove the job NAME. What it has put out stays; so do its snapshots in the object store.
+    """Remove the job NAME. What it has put out stays. Engines remove its snapshots and states, from a minute later on.
 
     Its progress is forgotten: added again, it begins anew, as another generation. Its groups on its inputs are
     destroyed when it has ended, so that they hold no entries back any more.

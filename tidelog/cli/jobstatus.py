@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from tidelog.cli.report import facts_lines, size, table
-from tidelog.jobs.look import JobLook, Look
+from tidelog.jobs.registry.look import JobLook, Look
 
 SHOWN: Final = 64  # partitions of a job
 

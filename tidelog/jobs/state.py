@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from tidelog.jobs.store.changes import Changes
-from tidelog.jobs.store.failures import StateError
+from tidelog.jobs.store.failures import StateError, StateValueError
 from tidelog.jobs.store.keys import Keys, prefix_of, stored_keys
 from tidelog.jobs.store.memory import MemoryStore
 from tidelog.jobs.store.values import Codec, Values, as_list
@@ -103,7 +103,7 @@ class State(Generic[V]):
             value, key = values[at], keys[at][len(self._prefix) :]
             remedy = "delete_many forgets a key" if value is None else "declare the type with @job(state=...) or space"
             text = f"{value!r:.80} for the key {key!r} is no {self._codec.name}: {remedy}"
-            raise StateError(f"{self._where}: {text}") from None
+            raise StateValueError(f"{self._where}: {text}") from None
 
     def _decoded(self, keys: Sequence[bytes], records: list[bytes]) -> list[V]:
         if not records:

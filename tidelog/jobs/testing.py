@@ -6,8 +6,8 @@
     assert test.state.get("ann") == 1
 
 Rule 1: entries go to the partitions of their keys, and calls are made by the code of a Spark task: the same batches, in
-        the same order, with the same savepoints, for as many epochs as it takes to read what is there. But a batch is
-        bounded by ``max_rows`` alone: there are no bytes to count.
+        the same order, with the same savepoints, for as many epochs as it takes to read what is there. ``max_bytes``
+        holds to an entry here; a task takes what one answer of the server has beyond it.
 Rule 2: an epoch in which a call fails has not happened, in any partition: neither outputs nor state. Its entries stay
         to be read, as with an engine, whose job stops there.
 Rule 3: time is that of the entries' IDs, and only ``feed`` and ``advance`` move it. No clock is read.
@@ -24,14 +24,14 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from tidelog.client.entries import Entry, StreamId
-from tidelog.jobs.calling import Calls, Place, Skipped
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
-from tidelog.jobs.returned import Output, tables
-from tidelog.jobs.rows import Rows, bounded, cut, shares
 from tidelog.jobs.state import State
 from tidelog.jobs.store import Changes, MemoryStore
+from tidelog.jobs.task.calling import Calls, Place, Skipped
+from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
+from tidelog.jobs.task.returned import Output, tables
+from tidelog.jobs.task.rows import Rows, bounded, cut, shares
 from tidelog.topics import Topic
 from tidelog.topics.partition import partition_of
 
@@ -233,6 +233,11 @@ class JobTest:
             return [], self._now_ms
         left = [self._left(partition, topic) for topic in job.inputs]
         wanted = shares(left, job.max_rows)
+        most = max(1, job.max_bytes // (sum(map(bool, wanted)) or 1))
+        wanted = [
+            self._stream(partition, topic).within(most, part.read[topic], number)
+            for topic, number in zip(job.inputs, wanted, strict=True)
+        ]
         rows = [
             self._stream(partition, topic).rows(part.read[topic], number)
             for topic, number in zip(job.inputs, wanted, strict=True)
@@ -295,6 +300,7 @@ class _Stream:
         self._fields = fields_of(topic, topic.declared)
         self._records: list[Any] = []
         self._ids: list[StreamId] = []
+        self._sizes: list[int] = []  # bytes of each, roughly as they are in Arrow when a task has read them
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -307,6 +313,16 @@ class _Stream:
         entry = Entry(at, tuple(pairs))
         self._records.append(entry if not self._fields else self.topic.codec.decode(entry, b"test"))
         self._ids.append(at)
+        self._sizes.append(sum(len(part) + 4 for part in pairs[1::2]))
+
+    def within(self, most: int, first: int, number: int) -> int:
+        """How many of these entries are read, at least one: the one that gets to ``most`` bytes is the last."""
+        size = 0
+        for taken, each in enumerate(self._sizes[first : first + number], start=1):
+            size += each
+            if size >= most:
+                return taken
+        return number
 
     def rows(self, first: int, number: int) -> Rows:
         """Some of them, as a task reads them."""

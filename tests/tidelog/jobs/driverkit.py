@@ -18,10 +18,10 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.jobs import Job, keys
-from tidelog.jobs.driver import Driver
-from tidelog.jobs.marker import FIELDS, Marker, Span
-from tidelog.jobs.outcome import Options
-from tidelog.jobs.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.epochs.driver import Driver
+from tidelog.jobs.epochs.outcome import Options
+from tidelog.jobs.log.marker import FIELDS, Marker, Span
+from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic
 

@@ -23,11 +23,12 @@ from tidelog.client.access import Access
 from tidelog.client.client import Client
 from tidelog.client.steps import Steps
 from tidelog.client.steps import run as run_steps
-from tidelog.jobs import registry
-from tidelog.jobs.line import Line
-from tidelog.jobs.registry import Decide, Spec
-from tidelog.jobs.runner import Report, Runner
-from tidelog.jobs.supervisor import Supervisor
+from tidelog.jobs.engine.line import Line
+from tidelog.jobs.engine.runner import Runner
+from tidelog.jobs.engine.supervisor import Supervisor
+from tidelog.jobs.registry import registry
+from tidelog.jobs.registry.registry import Decide, Spec
+from tidelog.jobs.registry.status import Report
 from tidelog.leases import Claim
 
 ROOT = Path(__file__).parents[3]

@@ -1,6 +1,6 @@
 """Frame jobs for tests, and the driver that they kill.
 
-python -m tests.tidelog.jobs.framekit URL DIRECTORY
+python -m tests.tidelog.jobs.framekit URL DIRECTORY [all]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ import msgspec
 from tidelog import Client
 from tidelog.client.access import Access
 from tidelog.jobs import Job, job
-from tidelog.jobs.plan import Where
+from tidelog.jobs.task.plan import Where
 from tidelog.topics import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.frames import FrameRunner, FrameState
+    from tidelog.jobs.frames.frames import FrameRunner, FrameState
 
 PATIENCE = 100.0  # seconds
 
@@ -67,6 +67,7 @@ class Bought(msgspec.Struct):
 clicks: Topic[Click] = Topic("clicks", Click, partition_by="user", partitions=2)
 odd: Topic[Click] = Topic("odd", Click, partition_by="user", partitions=2)
 even: Topic[Total] = Topic("even", Total, partition_by="user", partitions=3)
+tallies: Topic[Total] = Topic("tallies", Total, partition_by="user", partitions=2)
 hours: Topic[Hour] = Topic("hours", Hour, partition_by="page", partitions=2)
 baskets: Topic[Basket] = Topic("baskets", Basket, partition_by="user", partitions=2, codec="msgpack+zstd")
 bought: Topic[Bought] = Topic("bought", Bought, partition_by="user", partitions=2, codec="json")
@@ -98,6 +99,11 @@ def counted(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").count().withColumnRenamed("count", "clicks")
 
 
+@job(inputs=[clicks], outputs=[tallies], max_rows=50, options={"outputMode": "update"})
+def tallied(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("user").count().withColumnRenamed("count", "clicks")
+
+
 @job(inputs=[clicks, baskets], outputs=[bought])
 def join(clicks: DataFrame, baskets: DataFrame) -> DataFrame:
     lines = baskets.selectExpr("user", "explode(lines) as line").selectExpr("user as buyer", "line.item as item")
@@ -114,7 +120,7 @@ def where(url: str, directory: str | Path, **changes: Any) -> Where:
 
 @contextmanager
 def running(spark: SparkSession, job: Job, place: Where) -> Iterator[FrameRunner]:
-    from tidelog.jobs.frames import FrameRunner
+    from tidelog.jobs.frames.frames import FrameRunner
 
     runner = FrameRunner(spark, job, place)
     runner.start()
@@ -164,12 +170,15 @@ def click(user: int) -> Click:
     return Click(user, "p" * (user % 5))
 
 
-def main(url: str, directory: str) -> None:
+def main(url: str, directory: str, which: str = "") -> None:
     from tests.tidelog.spark.sparkkit import new_session
 
-    with running(new_session(), split, where(url, directory)) as runner:
-        while runner.poll().error is None:
+    spark, place = new_session(), where(url, directory)
+    with ExitStack() as ends:
+        runners = [ends.enter_context(running(spark, job, place)) for job in (split, tallied)[: 2 if which else 1]]
+        while all(runner.poll().error is None for runner in runners):
             time.sleep(0.05)
+        raise SystemExit(f"{[runner.poll().error for runner in runners]}")
 
 
 if __name__ == "__main__":

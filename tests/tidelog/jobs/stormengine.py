@@ -90,7 +90,10 @@ class Engine:
 
     def of(self, what: str) -> list[int]:
         """Its ``jvm``; its Python ``worker`` processes, also what they are forked from; its ``maker`` of snapshots."""
-        marks = {"jvm": "apache.spark.deploy", "worker": "-m tidelog.jobs.daemon", "maker": "-m tidelog.jobs.snapshots"}
+        marks = {
+            "jvm": "apache.spark.deploy", "worker": "-m tidelog.jobs.engine.daemon",
+            "maker": "-m tidelog.jobs.snapshots",
+        }  # fmt: skip
         return [pid for pid, command in self.children().items() if marks[what] in command]
 
     def kill(self) -> None:

@@ -17,11 +17,11 @@ from tidelog import Client, Entry
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.jobs import Job, keys
-from tidelog.jobs.marker import Marker, read_marker
-from tidelog.jobs.plan import TaskPlan, TaskResult, Where
+from tidelog.jobs.log.marker import Marker, read_marker
 from tidelog.jobs.state import State
 from tidelog.jobs.store import Store
-from tidelog.jobs.task import run
+from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
+from tidelog.jobs.task.task import run
 from tidelog.testing import Server
 from tidelog.topics import Topic
 

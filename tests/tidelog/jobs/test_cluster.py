@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,11 +15,13 @@ import pytest
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
 from tests.tidelog.jobs.clusterkit import QUICK, end, executors, home, standalone
-from tests.tidelog.jobs.enginekit import until
+from tests.tidelog.jobs.enginekit import ROOT, until
 from tests.tidelog.jobs.test_engine import cli, process, send
 from tests.tidelog.spark.sparkkit import require_spark
 from tidelog import Client
+from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import folder_of
+from tidelog.jobs.snapshots.objects import Objects
 from tidelog.testing import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -50,6 +53,14 @@ def count(batch: Batch, state: State[int]):
     counts = [(before or 0) + each["counts"].as_py() for before, each in zip(state.get_many(names), users)]
     state.put_many(names, counts)
     return {totals: pa.table({"user": names, "count": counts, "disk": [os.environ["DISK"]] * len(names)})}
+"""
+FRAMES = """
+from pyspark.sql import DataFrame, functions as F
+from clusterjobs import clicks, job, totals
+
+@job(inputs=[clicks], outputs=[totals], max_rows=50, options={"outputMode": "update"})
+def tallied(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("user").count().withColumnRenamed("count", "count").withColumn("disk", F.lit("none"))
 """
 STARTING = 200.0  # seconds: three JVMs that begin cold, on a machine with other things to do
 USERS = [f"u{at % 17}" for at in range(400)]  # some 10 epochs
@@ -185,3 +196,54 @@ def test_partitions_move_to_another_worker(tidelog_server: Server, client: Clien
             assert disks(client) == (two, two)
     for at in ("0", "1"):
         assert (Path(two) / "jobs/count/1" / at).is_dir()
+
+
+def test_a_frame_job_whose_executor_is_killed(
+    tidelog_server: Server, client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch runs again, on the other one; its state is in the object store, as is its checkpoint."""
+    url = tidelog_server.url
+    (folder / "framejobs.py").write_text(FRAMES)
+    monkeypatch.setenv("SPARK_HOME", str(home(folder)))
+    cli(folder, url, "add", "framejobs:tallied")
+    sent: list[str] = []
+    put(client, sent, USERS)
+    given = words(folder, "local-cluster[2,1,1024]", f"{folder}/state")
+    with process(url, folder / "engine", "e1", *given) as engine:
+        has(client, sent, STARTING)
+        put(client, sent, USERS)
+        until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.9, 100)
+        os.kill(min(executors(engine.pid)), signal.SIGKILL)
+        has(client, sent, 100)
+        put(client, sent, USERS)
+        has(client, sent)
+    assert (folder / "store" / "tallied" / "1" / "checkpoint" / "offsets").is_dir()
+    assert set(owners.read(Objects(f"file://{folder}/store"), "tallied", 1)) == {"clicks", "totals"}
+
+
+SWEEPING = """
+import sys
+from concurrent.futures import Future
+from tidelog.client.access import Access
+from tidelog.jobs.engine.session import Settings, begin
+from tidelog.jobs.engine.sweeping import disks_of
+
+master, *conf = sys.argv[1:]
+settings = Settings("e1", Access(), master, "${DISK}/jobs", spark=dict(each.split("=", 1) for each in conf))
+print("all gone:", disks_of(settings, begin(settings))({"count": 1}))
+"""
+
+
+def test_what_is_over_is_removed_on_the_machines(folder: Path) -> None:
+    """Of the folder that an executor's variable names, which this process does not have."""
+    disk = folder / "disk"
+    for generation in (1, 2):
+        (disk / "jobs" / "count" / str(generation) / "0" / "0").mkdir(parents=True)
+    conf = [*LOCAL[1::2], f"spark.executorEnv.DISK={disk}"]
+    environment = os.environ | {"SPARK_HOME": str(home(folder)), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", SWEEPING, "local-cluster[1,1,1024]", *conf], env=environment, capture_output=True,
+        text=True, timeout=STARTING, check=False,
+    )  # fmt: skip
+    assert "all gone: True" in done.stdout, done.stderr[-3000:]
+    assert [path.name for path in (disk / "jobs" / "count").iterdir()] == ["2"]

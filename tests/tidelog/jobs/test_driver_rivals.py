@@ -17,7 +17,7 @@ from tidelog import Client
 from tidelog.client.access import Access
 from tidelog.jobs import Job
 from tidelog.jobs.errors import SupersededError, TryAgainError
-from tidelog.jobs.plan import TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server, free_port
 
 

@@ -17,11 +17,12 @@ pytest.importorskip("pyarrow")
 from tests.tidelog.jobs.countjob import Click, clicks, count, totals
 from tidelog import Client
 from tidelog.client.access import Access
-from tidelog.jobs import keys, task
-from tidelog.jobs.driver import Driver, Tasks
+from tidelog.jobs import keys
+from tidelog.jobs.epochs.driver import Driver, Tasks
+from tidelog.jobs.epochs.outcome import Options
 from tidelog.jobs.errors import SupersededError, TryAgainError
-from tidelog.jobs.outcome import Options
-from tidelog.jobs.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.task import task
+from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.testing import Server
 
 TARGET = "tests.tidelog.jobs.countjob:count"

@@ -20,7 +20,7 @@ from pyspark import cloudpickle  # noqa: E402
 
 from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
-from tidelog.jobs.frameinput import Decoder, schema_of  # noqa: E402
+from tidelog.jobs.frames.input import Decoder, schema_of  # noqa: E402
 from tidelog.topics import Facts, Topic  # noqa: E402
 
 AT = datetime(2026, 1, 31, 10, 0, 0, 250_000, tzinfo=UTC)

@@ -11,9 +11,9 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs import framekit as kit
 from tidelog import StreamId
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
-from tidelog.jobs.frameerrors import QueryError, explained
-from tidelog.jobs.frameoptions import checkpoint_of, options_of, starting
-from tidelog.jobs.frames import ends_of
+from tidelog.jobs.frames.errors import QueryError, explained
+from tidelog.jobs.frames.frames import ends_of
+from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
 
 PLACE = kit.where("redis://localhost", "/data/state")
 

@@ -26,9 +26,10 @@ from tests.tidelog.spark.sparkkit import ROOT
 from tidelog import Client
 from tidelog.client import steps
 from tidelog.jobs import JobError, job, keys
-from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError
-from tidelog.jobs.frames import FrameRunner
-from tidelog.jobs.plan import Where
+from tidelog.jobs.engine.making import FrameQuery
+from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
+from tidelog.jobs.frames.frames import STOPPING, FrameRunner
+from tidelog.jobs.task.plan import Where
 from tidelog.testing import Server
 from tidelog.topics import Retention, retention
 
@@ -169,6 +170,60 @@ def test_the_driver_is_killed(
     with kit.running(spark, kit.split, place) as runner:
         kit.until(lambda: kit.users(client, kit.odd).total() + kit.users(client, kit.even).total() >= 900, runner)
     assert kit.users(client, kit.odd) + kit.users(client, kit.even) == Counter(range(900))
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_one_that_is_cancelled_ends_soon(
+    spark: SparkSession, client: Client, place: Where, tmp_path: Path, mode: str  # noqa: F811
+) -> None:
+    """In the middle of a batch: the claim is lost, and another engine has the job."""
+    begun, slow = tmp_path / "begun", tmp_path / "slow"
+    slow.touch()
+
+    @job(inputs=[kit.clicks], outputs=[kit.odd], options={"outputMode": mode})
+    def hanging(clicks: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        def waits(page: str) -> str:
+            begun.touch()
+            while slow.exists():
+                time.sleep(0.1)
+            return page
+
+        waiting = f.udf(lambda page: waits(page))
+        return clicks.withColumn("page", waiting("page"))
+
+    kit.send(client, kit.clicks, map(kit.click, range(10)))
+    query = FrameQuery(FrameRunner(spark, hanging, place), spark)
+    try:
+        query.prepare()
+        kit.until(begun.exists)
+        began = time.monotonic()
+        query.cancel()
+        query.close()
+        assert time.monotonic() - began < STOPPING / 2
+        assert not kit.records(client, kit.odd)
+    finally:
+        slow.unlink()
+    with kit.running(spark, hanging, place) as runner:
+        kit.until(lambda: kit.users(client, kit.odd) == Counter(range(10)), runner)
+
+
+def test_one_that_is_cancelled_before_it_begins(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+    """While its function makes a plan, for one."""
+    runners: list[FrameRunner] = []
+
+    @job(inputs=[kit.clicks], outputs=[kit.odd])
+    def late(clicks: DataFrame) -> DataFrame:
+        runners[0].cancel()
+        return clicks
+
+    kit.send(client, kit.clicks, map(kit.click, range(10)))
+    runners.append(FrameRunner(spark, late, place))
+    with pytest.raises(TryAgainError, match="job 'late': cancelled"):
+        runners[0].start()
+    assert spark.streams.active == []
+    assert runners[0].stop().state == "new"
 
 
 def test_another_engine_that_is_ahead(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tidelog import Client
 from tidelog.client.steps import run
-from tidelog.jobs import JobError, keys, members
-from tidelog.jobs.members import Engine, Engines, chosen
+from tidelog.jobs import JobError, keys
+from tidelog.jobs.engine import members
+from tidelog.jobs.engine.members import Engine, Engines, chosen
 
 JOBS = [f"job-{at}" for at in range(200)]
 names = st.text("abcdefgh0123", min_size=1, max_size=6)

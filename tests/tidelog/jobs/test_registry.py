@@ -15,8 +15,9 @@ from tidelog import Client
 from tidelog.client.client import StaleEpochError
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
-from tidelog.jobs import JobError, keys, registry
-from tidelog.jobs.registry import CLOSED, Registry, Spec
+from tidelog.jobs import JobError, keys
+from tidelog.jobs.registry import registry
+from tidelog.jobs.registry.registry import CLOSED, Registry, Spec
 
 
 def spec(name: str = "count", **fields: Any) -> Spec:

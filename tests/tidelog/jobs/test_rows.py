@@ -14,11 +14,11 @@ pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelo
 
 from tidelog.client.entries import SEQ_MAX, Entry, StreamId  # noqa: E402 - needs pyarrow
 from tidelog.codecs import UndecodableError  # noqa: E402
-from tidelog.jobs.calling import Calls, Place  # noqa: E402
 from tidelog.jobs.declare import Job, Merge, job  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
-from tidelog.jobs.rows import Piece, Rows, bounded, cut, recorded, shares  # noqa: E402
 from tidelog.jobs.store import MemoryStore  # noqa: E402
+from tidelog.jobs.task.calling import Calls, Place  # noqa: E402
+from tidelog.jobs.task.rows import Piece, Rows, bounded, cut, recorded, shares  # noqa: E402
 from tidelog.topics import Topic  # noqa: E402
 
 TOPICS: list[Topic[Any]] = [Topic(f"t{at}") for at in range(3)]

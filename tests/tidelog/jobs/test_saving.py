@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +19,13 @@ from tests.tidelog.jobs.test_driver_state import TARGET, in_threads, send, until
 from tests.wire.faults import until
 from tidelog.client.access import Access
 from tidelog.jobs import keys
-from tidelog.jobs.driver import Driver
-from tidelog.jobs.outcome import Options
-from tidelog.jobs.plan import TaskPlan, TaskResult
-from tidelog.jobs.saving import Saving
+from tidelog.jobs.epochs.driver import Driver
+from tidelog.jobs.epochs.outcome import Options
+from tidelog.jobs.snapshots import owners
+from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.snapshots.records import Kept, Record, Records
+from tidelog.jobs.snapshots.saving import FIRST, MOST, SILENT, Saving
+from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
 
 
@@ -28,20 +33,70 @@ def test_by_epochs_and_by_seconds() -> None:
     now = [100.0]
     saving = Saving(replace(count, snapshot_epochs=3, snapshot_every=60.0), lambda: now[0])
     assert saving.left is None
-    saving.published(saved=False, changed=False)
+    saving.published(saved=False, changed=False, epoch=1)
     assert saving.left is None  # nothing has changed
-    saving.published(saved=False, changed=True)
+    saving.published(saved=False, changed=True, epoch=2)
     assert saving.left == 60
     now[0] += 59
     assert saving.left == 1
     now[0] += 5
     assert saving.left == 0
-    saving.published(saved=True, changed=False)
+    saving.published(saved=True, changed=False, epoch=3)
+    saving.looked(2, records(2, 2))
     assert saving.left is None
     for _ in range(3):
         assert saving.left is None or saving.left > 0
-        saving.published(saved=False, changed=True)
+        saving.published(saved=False, changed=True, epoch=2)
     assert saving.left == 0
+
+
+def records(*epochs: int, error: str = "") -> Records:
+    """By partition: the epoch of the newest snapshot, 0 for none."""
+    kept = [(Kept("x", epoch, 0, 0, 0),) if epoch else () for epoch in epochs]
+    return Records(1, {str(at): Record(each, error=error) for at, each in enumerate(kept)})
+
+
+def test_what_fails_is_tried_again_with_pauses() -> None:
+    now = [0.0]
+    saving = Saving(replace(count, snapshot_every=7 * 86400.0), lambda: now[0])
+    saving.begin(9, 2, records(9, 9))
+    assert (saving.left, saving.look) == (None, None)
+    tries, looks = [], []
+    epoch = 10
+    while now[0] < 4000:
+        epoch += 1
+        saving.published(saved=True, changed=False, epoch=epoch)
+        tries.append(now[0])
+        while saving.left is None:
+            assert saving.look is not None
+            now[0] += saving.look
+            looks.append(now[0])
+            saving.looked(2, records(epoch - 1, 9, error="it does not answer"))
+        assert saving.left == 0
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses[:3] == [2, 4, 8]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == MOST
+    assert len(looks) <= len(tries)
+    saving.published(saved=True, changed=False, epoch=100)
+    saving.looked(2, records(99, 100, error="of before"))
+    assert (saving.left, saving.look) == (None, None)
+    saving.published(saved=True, changed=False, epoch=101)
+    assert saving.look == FIRST  # it has worked since
+
+
+def test_a_maker_that_says_nothing_is_waited_for() -> None:
+    """It may be slow. Or it was killed: then another one is begun after a time."""
+    now = [0.0]
+    saving = Saving(count, lambda: now[0])
+    saving.published(saved=True, changed=False, epoch=11)
+    for _ in range(50):
+        if saving.left is not None:
+            break
+        assert saving.look
+        now[0] += saving.look
+        saving.looked(2, records(9, 10))
+    assert SILENT <= now[0] <= SILENT + MOST
 
 
 def test_where_an_engine_goes_on() -> None:
@@ -74,11 +129,46 @@ def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, t
                 return {at for at, part in parts.items() if part["kept"]} == {"0", "1"}
 
             until(saved)
-            until(lambda: not drive.step().published)
+            until(lambda: drive.step().again is None)
             outcome, epoch = drive.step(), drive.epoch
             assert not outcome.published
             assert outcome.again is None
             assert drive.step().epoch == epoch
+            owner = owners.read(Objects(options.store), "count", 1)
+            assert owner == {each.name: each.facts.id for each in (*job.inputs, *job.outputs)}
+    finally:
+        drive.close()
+
+
+def test_an_idle_job_whose_snapshots_fail_tries_again(
+    tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing comes any more: its inputs are kept until there is one."""
+    monkeypatch.setattr("tidelog.jobs.snapshots.saving.FIRST", 0.2)
+    place = tmp_path / "snapshots"
+    place.write_text("a file where the folder should be")
+    options = Options(str(tmp_path / "state"), f"file://{place}")
+    drive = Driver(
+        Access((tidelog_server.url,), retry_ms=5), replace(count, snapshot_epochs=1), TARGET, 1, options, in_threads
+    )
+    send(tidelog_server, ["ada", "bob"] * 50)
+
+    def parts() -> list[Any]:
+        outcome = drive.step()
+        time.sleep(min(outcome.again or 0.0, 0.1))
+        text = client.redis.get(keys.snapshots("count"))
+        return list(json.loads(text)["partitions"].values()) if text else []
+
+    try:
+        with tidelog_server.client() as client:
+            assert drive.step().again == 0  # a snapshot is due
+            until(lambda: len(failed := parts()) == 2 and all(each["error"] for each in failed))
+            epoch = drive.epoch
+            until(lambda: parts() and drive.epoch > epoch + 1)
+            place.unlink()
+            until(lambda: all(each["kept"] and not each["error"] for each in parts()))
+            until(lambda: drive.step().again is None)
+            assert drive.epoch < 20  # with pauses
     finally:
         drive.close()
 

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[jobs]')")
 pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]')")
 
+from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.tidelog.jobs.snapshotkit import Job, hanging, restored
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.snapshots import SnapshotError, check, make, manifests, restore, start
@@ -25,28 +26,8 @@ from tidelog.testing import Server, free_port
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """A bucket's URL, on moto's server."""
-    pytest.importorskip("s3fs", reason="no s3fs here (pip install -e '.[test]')")
-    server = pytest.importorskip("moto.server", reason="no moto here (pip install -e '.[test]')")
-    import s3fs
-
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    s3fs.S3FileSystem().mkdir("bucket")
-    yield "s3://bucket"
-    running.stop()
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with s3_bucket() as url:
+        yield url
 
 
 @pytest.fixture(params=["memory", "path", "file", "s3"])

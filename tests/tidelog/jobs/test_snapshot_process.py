@@ -100,7 +100,8 @@ def test_the_process_is_on_its_own(job: Job) -> None:
         assert start(job.request)
         until(lambda: makers(job))
         (pid,) = makers(job)
-        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10)
+        lower = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)  # 19 is the lowest: the tests may be nice themselves
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == lower)
         assert os.getsid(pid) == pid
         links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         assert [Path(link).name for link in links if link.startswith("/")].count(LOCK) == 1

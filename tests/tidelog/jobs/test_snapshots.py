@@ -20,7 +20,7 @@ from tidelog import Client, StreamId
 from tidelog.client.servers import Servers
 from tidelog.jobs import keys
 from tidelog.jobs.errors import SupersededError
-from tidelog.jobs.origin import CLOSED
+from tidelog.jobs.log.origin import CLOSED
 from tidelog.jobs.snapshots import SnapshotError, make, making, manifests, retaining
 from tidelog.jobs.store import Store, StoreUnusableError, writing
 from tidelog.jobs.store.environments import Environment, forget

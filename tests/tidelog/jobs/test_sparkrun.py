@@ -19,9 +19,9 @@ from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, ep
 from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, worker_program
 from tidelog import Client
 from tidelog.client.access import Access
+from tidelog.jobs.epochs.sparkrun import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
-from tidelog.jobs.plan import TaskPlan, TaskResult, Where
-from tidelog.jobs.sparkrun import SparkTasks, session
+from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
 from tidelog.testing import Server
 
 if TYPE_CHECKING:
@@ -140,6 +140,64 @@ def test_one_that_hangs_can_be_cancelled_alone(engine: SparkSession, tmp_path: P
     assert "job 'hang': cancelled" in str(met[0])
     with pytest.raises(TryAgainError, match="cancelled"):
         hanging(asked)
+
+
+def test_one_that_hung_before_leaves_a_core_to_the_others(engine: SparkSession, tmp_path: Path) -> None:
+    """It has as many partitions as there are cores, and is tried again."""
+    asked = [replace(plan, where=replace(plan.where, state_dir=str(tmp_path))) for plan in plans(2)]
+    with pytest.raises(TryAgainError, match="longer than 1 seconds"):
+        SparkTasks(engine, "stuck", f"{HERE}:hang", timeout=1.0)(asked)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    again = SparkTasks(engine, "stuck", f"{HERE}:hang", timeout=60.0)  # as after any failure
+
+    def run() -> None:
+        with pytest.raises(TryAgainError, match="cancelled"):
+            again(asked)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while not any(tmp_path.iterdir()):
+            time.sleep(0.01)
+        began = time.monotonic()
+        for _ in range(3):
+            assert [each.partition for each in SparkTasks(engine, "who", f"{HERE}:who")(plans(3))] == [0, 1, 2]
+        assert time.monotonic() - began < 30
+        assert [path.name for path in tmp_path.iterdir()] == ["0"]  # the others wait in the same task
+    finally:
+        again.cancel()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def slow(plan: TaskPlan) -> TaskResult:
+    """A target that takes a while."""
+    time.sleep(0.05)
+    return TaskResult(plan.partition)
+
+
+def test_a_busy_job_and_one_behind_it_in_the_alphabet_take_turns(engine: SparkSession) -> None:
+    """Each alone has tasks for all cores, all the time."""
+    done = dict.fromkeys(("a", "m", "z"), 0)
+    over = threading.Event()
+
+    def run(name: str) -> None:
+        tasks = SparkTasks(engine, name, f"{HERE}:slow")
+        while not over.is_set():
+            tasks(plans(8))
+            done[name] += 1
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in done]
+    for thread in threads:
+        thread.start()
+    while max(done.values()) < 12:
+        time.sleep(0.01)
+    found = dict(done)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert min(found.values()) > max(found.values()) / 2, found
 
 
 def test_what_a_task_raises_is_told(engine: SparkSession) -> None:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from tests.tidelog.jobs.taskkit import Bench
 from tidelog.cli.engine import _make, engine
 from tidelog.jobs import Batch, State, job
-from tidelog.jobs.statedir import expanded
 from tidelog.jobs.store import StoreError
+from tidelog.jobs.store.statedir import expanded
 from tidelog.testing import Server
 from tidelog.topics import Topic
 

@@ -30,12 +30,14 @@ from tests.tidelog.jobs.enginekit import (
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.client.servers import UnreachableError
-from tidelog.jobs import JobError, keys, registry
+from tidelog.jobs import JobError, keys
+from tidelog.jobs.engine.members import chosen
+from tidelog.jobs.engine.runner import Runner
+from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.errors import SupersededError, TryAgainError
-from tidelog.jobs.members import chosen
-from tidelog.jobs.registry import Spec
-from tidelog.jobs.runner import Report, Runner
-from tidelog.jobs.supervisor import Supervisor
+from tidelog.jobs.registry import registry
+from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.status import Report
 from tidelog.leases import Claim
 from tidelog.testing import Server
 

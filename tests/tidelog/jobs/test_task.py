@@ -16,7 +16,7 @@ from tests.tidelog.jobs.taskkit import Bench  # noqa: E402 - needs pyarrow
 from tidelog import Client, StreamId  # noqa: E402
 from tidelog.client.publish import Copies  # noqa: E402
 from tidelog.jobs import Batch, job  # noqa: E402
-from tidelog.jobs.task import run  # noqa: E402
+from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import partition_of  # noqa: E402
 

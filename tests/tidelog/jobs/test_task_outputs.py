@@ -17,7 +17,7 @@ from tests.tidelog.jobs.taskkit import Bench, texts  # noqa: E402 - needs pyarro
 from tidelog import Client  # noqa: E402
 from tidelog.jobs import Batch, job  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
-from tidelog.jobs.task import run  # noqa: E402
+from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import Topic, partition_of  # noqa: E402
 
@@ -376,7 +376,7 @@ def test_a_server_that_is_gone_may_come_back(tidelog_server: Server, tmp_path: P
 def test_what_is_no_job(tidelog_server: Server, tmp_path: Path, target: str, says: str) -> None:
 
     from tidelog.jobs.loading import load
-    from tidelog.jobs.task import run
+    from tidelog.jobs.task.task import run
 
     @job(outputs=[totals()], partitions=1, every=1.0)
     def any_job(batch: Batch) -> None: ...

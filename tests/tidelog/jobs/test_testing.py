@@ -127,6 +127,25 @@ def test_no_more_rows_in_an_epoch_than_declared() -> None:
     assert test.epoch == 3
 
 
+@pytest.mark.parametrize(("size", "most", "sizes"), [(100, 250, [3, 3, 1]), (1000, 250, [1] * 7), (10, 64 << 20, [7])])
+def test_an_epoch_is_bounded_by_bytes_too(size: int, most: int, sizes: list[int]) -> None:
+    function, calls = seen(inputs=[cities], max_bytes=most)
+    test = JobTest(function)
+    test.feed({cities: [City("x" * size)] * 7})
+    assert [len(rows) for _, _, rows, *_ in calls] == sizes
+    assert test.epoch == len(sizes)
+
+
+def test_the_bytes_are_shared_by_the_inputs_that_have_entries() -> None:
+    function, calls = seen(inputs=[cities, bags], max_bytes=200)
+    test = JobTest(function, partitions=1)
+    test.feed({cities: [City("x" * 100)] * 2, bags: [{"a": "y" * 100}] * 2})
+    assert [(topic, len(rows)) for _, topic, rows, *_ in calls] == [("cities", 1), ("bags", 1)] * 2
+    calls.clear()
+    test.feed({cities: [City("x" * 100)] * 2})
+    assert [(topic, len(rows)) for _, topic, rows, *_ in calls] == [("cities", 2)]
+
+
 def test_time_is_that_of_the_ids() -> None:
     function, calls = seen(inputs=[clicks])
     test = JobTest(function, partitions=1)

@@ -14,7 +14,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -24,7 +24,7 @@ from tidelog.client.access import Access
 from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import ReplyError
 from tidelog.jobs.errors import JobError, SupersededError
-from tidelog.jobs.snapshots import manifests, records, retaining
+from tidelog.jobs.snapshots import manifests, owners, records, retaining
 from tidelog.jobs.snapshots.copying import Copied, copy
 from tidelog.jobs.snapshots.manifests import LEFTOVER, Before, Manifest, Snapshot
 from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, Objects, SnapshotError
@@ -51,6 +51,7 @@ class Request:
     url: str  # of the object store
     access: Access
     keep: int
+    topics: Mapping[str, str] = field(default_factory=dict)  # of the job, with their IDs; {}: nobody is to know
     shared: tuple[str, ...] = ()  # input topics of one partition, which all partitions of the job read
     patience: float = PATIENCE  # seconds for one answer of the object store
     leftover: float = LEFTOVER  # seconds after which what is not complete may go
@@ -120,6 +121,8 @@ def _stored(
                 if there is not None and there.run == version.run:
                     return there, each
             copied = copy(env, txn, file)
+        if request.topics:
+            owners.write(objects, request.job, request.generation, request.topics)
         snapshot = manifests.new(request.folder, version.epoch)
         _upload(objects, snapshot, file, copied)
     manifest = Manifest(

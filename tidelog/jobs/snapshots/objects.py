@@ -112,6 +112,44 @@ class Objects:
         found = self._try(f"can't list {self.shown}/{folder}", find)
         return {name.rpartition("/")[2]: int(facts["size"] or 0) for name, facts in found.items()}
 
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders right in a folder; [] if there are none."""
+
+        def find() -> list[str]:
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._at(folder), detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            return [each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == "directory"]
+
+        return self._try(f"can't list {self.shown}/{folder}", find)
+
+    def below(self, folder: str, most: int) -> list[str]:
+        """Objects in a folder, and in those in it, ``most`` of them at most. Names as of all methods here."""
+
+        def find() -> list[str]:
+            self._files.invalidate_cache()
+            found: list[str] = []
+            for at, _, files in self._files.walk(self._at(folder)):
+                inside = at.removeprefix(self._at(folder)).strip("/")
+                found += ["/".join(filter(None, (folder, inside, name))) for name in files if name]
+                if len(found) >= most:
+                    break
+            return found[:most]
+
+        return self._try(f"can't list {self.shown}/{folder}", find)
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove what is left of a folder whose objects were removed, where there are folders."""
+
+        def remove() -> None:
+            with suppress(FileNotFoundError):
+                self._files.rm(self._at(folder), recursive=True)
+
+        if not self._flat:
+            self._try(f"can't remove {self.shown}/{folder}", remove)
+
     def read(self, name: str) -> bytes:
         """A small object."""
         data: bytes = self._try(f"can't read {self.shown}/{name}", self._files.cat_file, self._at(name))
@@ -216,10 +254,14 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def check(url: str, job: str, patience: float = 20.0) -> None:
-    """Write, read and delete a small object. JobError, naming the job, the URL and the remedy, if one of them fails."""
-    name = f"{job}/check-{uuid4().hex[:8]}"
-    data = f"written by tidelog when the job {job} was added; it can be deleted".encode()
+def check(url: str, job: str = "", patience: float = 20.0) -> None:
+    """Write, read and delete a small object. JobError, naming the job, the URL and the remedy, if one of them fails.
+
+    job: whose store it is; empty: an engine's, for all jobs.
+    """
+    name = f"{job}/check-{uuid4().hex[:8]}".lstrip("/")
+    data = b"written by tidelog to see whether it can write here; it can be deleted"
+    whose = f"job {job!r}: its snapshots" if job else "snapshots"
     try:
         objects = Objects(url, patience)
         objects.write(name, data)
@@ -229,6 +271,6 @@ def check(url: str, job: str, patience: float = 20.0) -> None:
             raise SnapshotError(f"{objects.shown}/{name} has not what was written")
     except (JobError, SnapshotError) as error:
         raise JobError(
-            f"job {job!r}: its snapshots can't be kept at {shown(url)}: {error}. Check the URL, that it can be written"
+            f"{whose} can't be kept at {shown(url)}: {error}. Check the URL, that it can be written"
             " to, and the options of its driver in the environment (AWS_ENDPOINT_URL, FSSPEC_S3, ...), on every machine"
         ) from None

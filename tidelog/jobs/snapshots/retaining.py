@@ -23,8 +23,8 @@ from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
-from tidelog.jobs.marker import Marker, read_marker
-from tidelog.jobs.origin import CLOSED
+from tidelog.jobs.log.marker import Marker, read_marker
+from tidelog.jobs.log.origin import CLOSED
 from tidelog.jobs.snapshots.manifests import Manifest
 from tidelog.jobs.snapshots.records import Records
 

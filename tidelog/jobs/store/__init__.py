@@ -10,6 +10,8 @@
     environments  LMDB environments, kept open by the process from task to task
     copying       a consistent copy while tasks go on
     locks         one process at a time for a store
+    statedir      where states are on a machine
+    clearing      what generations that are over have left
     failures      what can go wrong
 """
 
@@ -17,6 +19,7 @@ from tidelog.jobs.store.changes import Changes
 from tidelog.jobs.store.copying import copy_store
 from tidelog.jobs.store.failures import (
     StateError,
+    StateValueError,
     StoreError,
     StoreFullError,
     StoreLockedError,
@@ -26,6 +29,6 @@ from tidelog.jobs.store.memory import MemoryStore
 from tidelog.jobs.store.store import Info, Store, Version
 
 __all__ = [
-    "Changes", "Info", "MemoryStore", "StateError", "Store", "StoreError", "StoreFullError", "StoreLockedError",
-    "StoreUnusableError", "Version", "copy_store",
+    "Changes", "Info", "MemoryStore", "StateError", "StateValueError", "Store", "StoreError", "StoreFullError",
+    "StoreLockedError", "StoreUnusableError", "Version", "copy_store",
 ]  # fmt: skip

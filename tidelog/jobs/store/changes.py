@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tidelog.jobs.store.failures import StateError
+from tidelog.jobs.store.failures import StateError, StoreError
 from tidelog.jobs.store.records import stamp, unless_over, with_deadline
 
 
@@ -35,11 +35,12 @@ class Base(Protocol):
 class _Epoch:
     """What the savepoints of an epoch share."""
 
-    __slots__ = ("base", "open", "read", "sorted", "timed")
+    __slots__ = ("base", "failed", "open", "read", "sorted", "timed")
 
     def __init__(self, base: Base, timed: bool) -> None:
         self.base = base
         self.open = True
+        self.failed: StoreError | None = None  # what is stored could not be read
         self.read: dict[bytes, bytes | None] = {}  # stored key: stored record
         self.sorted = True  # ``read`` is in order
         self.timed = timed  # there may be records with deadlines
@@ -47,12 +48,23 @@ class _Epoch:
     def load(self, keys: Sequence[bytes]) -> None:
         ordered = sorted(keys)
         found: dict[bytes, bytes | None] = dict.fromkeys(ordered)
-        found.update(self.base.fetch(ordered))
+        try:
+            found.update(self.base.fetch(ordered))
+        except StoreError as error:
+            self.failed = error
+            raise
         if self.read:
             self.read.update(found)
             self.sorted = False
         else:
             self.read = found
+
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self.base.walk(prefix)
+        except StoreError as error:
+            self.failed = error
+            raise
 
 
 class Changes:
@@ -68,6 +80,11 @@ class Changes:
         self.now_ms = now_ms
         self.parent: Changes | None = None
         self.writes: dict[bytes, bytes | None] = {}  # None: deleted
+
+    @property
+    def failed(self) -> StoreError | None:
+        """Why what is stored could not be read, the last time that it could not: whoever asked may not have told."""
+        return self.epoch.failed
 
     def child(self, now_ms: int | None = None) -> Changes:
         """A savepoint: changes over these. ``now_ms``: its time, if it is later."""
@@ -121,7 +138,7 @@ class Changes:
         self, prefix: bytes, own: list[tuple[bytes, bytes | None]], now: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
         """``own`` descends: the next one is the last."""
-        for key, record in self.epoch.base.walk(prefix):
+        for key, record in self.epoch.walk(prefix):
             while own and own[-1][0] < key:
                 yield from _seen(*own.pop(), now)
             if own and own[-1][0] == key:

@@ -72,8 +72,9 @@ def give_back(path: Path, environment: Environment) -> None:
     """It is not used any more, and kept for the next."""
     with _guard:
         before = _idle.pop(path, None)
+        late = [_idle.pop(other) for other in list(_idle) if not _size(other)]  # removed: the disk has it until then
         _idle[path] = environment
-        late = [_idle.popitem(last=False)[1]] if len(_idle) > KEPT else []
+        late += [_idle.popitem(last=False)[1]] if len(_idle) > KEPT else []
     for one in (before, *late):
         _close(one)
 

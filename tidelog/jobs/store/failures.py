@@ -15,6 +15,10 @@ class StateError(JobError):
     """A function used its state wrongly. The text names job, space and key, and the remedy."""
 
 
+class StateValueError(StateError):
+    """A key or a value that can't be stored: a matter of the rows that it was made of."""
+
+
 class StoreError(Exception):
     """A store did not do what it was asked. Nothing of it was done."""
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidelog.jobs.store.failures import StateError
+from tidelog.jobs.store.failures import StateError, StateValueError
 from tidelog.topics.partition import Key, canonical
 
 LONGEST: Final = 430  # bytes of a key: LMDB takes 511, and the index by deadline has 8 + 1 + 64 more
@@ -35,21 +35,27 @@ def prefix_of(space: str, where: str) -> bytes:
 
 
 def stored_keys(keys: Keys, prefix: bytes, where: str) -> list[bytes]:
-    """The stored keys of ``keys``, in their order. StateError for what is no key."""
+    """The stored keys of ``keys``, in their order. StateValueError for what is no key, StateError for what has none."""
     try:
         made = _made(keys, prefix)
-    except (TypeError, UnicodeEncodeError, pa.ArrowException) as error:
+    except _KindError as error:
         raise StateError(f"{where}: {error}") from None
+    except (TypeError, UnicodeEncodeError, pa.ArrowException) as error:
+        raise StateValueError(f"{where}: {error}") from None
     if made and max(map(len, made)) > len(prefix) + LONGEST:
         longest = max(made, key=len)[len(prefix) :]
         text = f"a key of {len(longest)} bytes, {longest[:40]!r}...; at most {LONGEST} are allowed: use a hash of it"
-        raise StateError(f"{where}: {text}")
+        raise StateValueError(f"{where}: {text}")
     return made
+
+
+class _KindError(TypeError):
+    """Not one key is wrong, but all that is given."""
 
 
 def _made(keys: Keys, prefix: bytes) -> list[bytes]:
     if isinstance(keys, (str, bytes)):
-        raise TypeError(f"keys are a list, or an array, of keys, not one {type(keys).__name__}: {keys[:40]!r}")
+        raise _KindError(f"keys are a list, or an array, of keys, not one {type(keys).__name__}: {keys[:40]!r}")
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
         return [prefix + key for key in _arrow(keys)]
     given: list[Any] = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
@@ -83,6 +89,6 @@ def _arrow(keys: pa.Array | pa.ChunkedArray) -> list[bytes]:
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type) or pa.types.is_string_view(keys.type):
         keys = keys.cast(pa.large_binary())
     if not (pa.types.is_binary(keys.type) or pa.types.is_large_binary(keys.type)):
-        raise TypeError(f"a key is str, int or bytes, not {keys.type}")
+        raise _KindError(f"a key is str, int or bytes, not {keys.type}")
     found: list[bytes] = keys.to_pylist()
     return found

@@ -6,7 +6,8 @@ in SIGBUS. It is not left for the end: whoever was killed would leave a size tha
 then, each process that opens it would die of it.
 
 Rule 1: a store's files are written only by who holds its lock. Who copies it needs none.
-Rule 2: a lock file is never deleted; two holders of two files of the same name would not know of each other.
+Rule 2: a lock file is never deleted; two holders of two files of the same name would not know of each other. It goes
+        with its generation (``clearing``), of which nothing counts any more.
 """
 
 from __future__ import annotations

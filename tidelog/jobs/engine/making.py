@@ -1,0 +1,219 @@
+"""``Making``: makes what runs a job on this engine's Spark: drivers of batch jobs, queries of frame jobs.
+
+Rule 1: the code that this engine has must be that of the job in the registry, as far as its inputs and the type of its
+        state go: else it would go on with what is another job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tidelog.client.access import Access
+from tidelog.client.entries import StreamId
+from tidelog.client.publish import Copies
+from tidelog.client.waker import Waker
+from tidelog.jobs.declare import Job
+from tidelog.jobs.engine.runner import Runner
+from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.epochs.driver import Driver
+from tidelog.jobs.epochs.outcome import Options, Outcome
+from tidelog.jobs.epochs.sparkrun import SparkTasks
+from tidelog.jobs.errors import JobError
+from tidelog.jobs.loading import load
+from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.status import Report
+from tidelog.jobs.registry.targets import type_name
+from tidelog.jobs.task.plan import Where
+from tidelog.leases import Claim
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.jobs.frames.frames import FrameRunner, FrameState
+
+BLOCKED: Final = 1.0  # seconds until a job that can't go on looks again
+SETTLE: Final = 1.0  # seconds after an epoch until the group of a job without state is moved
+LONGEST: Final = 300.0  # seconds until a job without news looks by itself, whatever became of the waker
+SPARE_MS: Final = 60_000  # for which stages last beyond the longest epoch
+POLL: Final = 1.0  # seconds between two looks at a frame job
+
+
+class Making:
+    """Makes runners. ``spark``: the session, which may not be there yet."""
+
+    def __init__(self, settings: Settings, spark: Future[SparkSession]) -> None:
+        self._settings = settings
+        self._spark = spark
+        self._news = News(settings.access, f"tidelog-jobs-waker:{settings.name}")
+
+    def __enter__(self) -> Making:
+        self._news.waker.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._news.waker.__exit__(*error)
+
+    def make(self, spec: Spec, claim: Claim) -> Runner:  # noqa: ARG002 - as ``runner.Make``
+        """What runs a job. JobError where the code that is here is not that of the job."""
+        job = load(spec.target, self._settings.path, spec.version)
+        _check(spec, job)
+        if job.kind == "frame":
+            return self._frame(spec, job)
+        settings = self._settings
+        options = Options(
+            settings.state_dir, spec.store or settings.store, settings.path, version=spec.version,
+            stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=Copies(settings.replicas),
+        )  # fmt: skip
+        tasks = SparkTasks(self._spark.result(), spec.name, timeout=job.timeout)
+        driver = Driver(settings.access, job, spec.target, spec.generation, options, tasks, spec.start or None)
+        return BatchRunner(driver, tasks, self._news)
+
+    def _frame(self, spec: Spec, job: Job) -> Runner:
+        from tidelog.jobs.frames.frames import FrameRunner  # needs pyspark
+
+        settings = self._settings
+        where = Where(
+            spec.target, settings.path, settings.access, spec.generation, uuid4().hex, spec.partitions,
+            settings.state_dir, spec.store or settings.store,
+        )  # fmt: skip
+        begun = replace(job, start=spec.start) if spec.start else job
+        spark = self._spark.result()
+        return FrameQuery(FrameRunner(spark, begun, where), spark)
+
+
+class News:
+    """Waits for news, for all jobs of an engine; in its event loop."""
+
+    def __init__(self, access: Access, name: str) -> None:
+        self.waker = Waker(access, self._told, name)
+        self._events: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+
+    async def wait(self, job: str, positions: Mapping[str, StreamId]) -> None:
+        """Until one of these streams has entries after the ID given for it."""
+        event = asyncio.Event()
+        mine = self._events[job] = (asyncio.get_running_loop(), event)
+        self.waker.watch(job, positions)
+        try:
+            await event.wait()
+        finally:
+            if self._events.get(job) is mine:
+                del self._events[job]
+                self.waker.forget(job)
+
+    def _told(self, job: str) -> None:
+        """In the waker's thread."""
+        found = self._events.get(job)
+        if found is not None:
+            loop, event = found
+            loop.call_soon_threadsafe(event.set)
+
+
+class BatchRunner:
+    """A batch job: its driver, woken when there are news."""
+
+    def __init__(self, driver: Driver, tasks: SparkTasks, news: News) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._news = news
+        self._again: float | None = None  # seconds until the next step, though nothing be new
+        self._waiting = ""
+
+    def prepare(self) -> Report:
+        self._driver.prepare()
+        return Report(self._driver.epoch, more=True)
+
+    def step(self) -> Report:
+        outcome = self._driver.step()
+        self._again = outcome.again
+        if outcome.published and self._again is None:  # the next step says when a source is due, or moves the group
+            job = self._driver.job
+            self._again = 0.0 if job.is_source else None if job.stateful else SETTLE
+        return self._reported(outcome)
+
+    async def wait(self) -> None:
+        if self._waiting:  # for something else than news, of which there are some
+            await asyncio.sleep(self._again or BLOCKED)
+            return
+        try:
+            async with asyncio.timeout(LONGEST if self._again is None else self._again):
+                await self._news.wait(self._driver.job.name, self._driver.positions())
+        except TimeoutError:
+            pass
+
+    def cancel(self) -> None:
+        self._tasks.cancel()
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def _reported(self, outcome: Outcome) -> Report:
+        facts: dict[str, Any] = {}
+        if outcome.published:
+            facts = {"keys": outcome.keys, "bytes": outcome.bytes, "seconds": dict(outcome.seconds),
+                     "slowest": dict(outcome.slowest)}  # fmt: skip
+        notes: tuple[tuple[str, str], ...] = ()
+        if outcome.waiting != self._waiting:
+            self._waiting = facts["waiting"] = outcome.waiting
+            if outcome.waiting:
+                notes = (("waiting", outcome.waiting),)
+        return Report(
+            outcome.epoch, outcome.more, outcome.rows_in, outcome.rows_out, outcome.dead, outcome.recovered, facts,
+            notes,
+        )  # fmt: skip
+
+
+class FrameQuery:
+    """A frame job: a streaming query runs by itself, and is looked at."""
+
+    def __init__(self, query: FrameRunner, spark: SparkSession) -> None:
+        self._query = query
+        self._spark = spark
+        self._seen: FrameState | None = None
+
+    def prepare(self) -> Report:
+        # Spark looks for a writer's format in the session that is active in this thread, which has none so far.
+        java: Any = self._spark._jvm
+        java.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
+        self._query.start()
+        return self.step()
+
+    def step(self) -> Report:
+        seen, before = self._query.poll(), self._seen
+        self._seen = seen
+        if seen.error is not None:
+            raise seen.error
+        if seen.state == "stopped":
+            raise RuntimeError(f"the query of job {self._query.job.name!r} has ended by itself")
+        facts = {"query": seen.state, "watermark": seen.watermark, "out": dict(seen.rows_out)}
+        out = sum(seen.rows_out.values()) - (sum(before.rows_out.values()) if before else 0)
+        rows_in = seen.rows_in - (before.rows_in if before else 0)
+        return Report(0 if seen.batch is None else seen.batch, rows_in=rows_in, rows_out=out, facts=facts)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(POLL)
+
+    def cancel(self) -> None:
+        self._query.cancel()
+
+    def close(self) -> None:
+        self._query.stop()
+
+
+def _check(spec: Spec, job: Job) -> None:
+    """JobError where the job of this engine's code is another one."""
+    here = Spec(spec.name, spec.target, job.kind, inputs=tuple(topic.name for topic in job.inputs),
+                partitions=spec.partitions, state=type_name(job.state))  # fmt: skip
+    differences = spec.differences(here)
+    if job.name != spec.name:
+        differences = [f"its name was {spec.name}, and is {job.name}"]
+    if differences:
+        raise JobError(
+            f"job {spec.name!r}: the code that this engine has is that of another job: {'; '.join(differences)}. Bring"
+            f" the code that was added to this machine and restart the engine; or, if it is the newer one, reset the"
+            f" job: tidelog jobs reset {spec.name} --from earliest"
+        )

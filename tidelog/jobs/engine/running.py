@@ -1,0 +1,222 @@
+"""``Running``: one job on this engine, from its claim to its end.
+
+    starting -> running -> ending          failing: what went wrong may pass, so it is tried again, ever later
+                                           failed: trying again does not help; until somebody changes the job
+
+Rule 1: no call of the runner begins unless the claim is held.
+Rule 2: what waits costs no thread; each call of the runner has one of its own. A job that is stuck holds up nobody.
+Rule 3: ``end`` lets the call that runs finish, for ``grace`` seconds. Then, or when the claim is lost, it is cancelled;
+        if that doesn't end it within CANCELLED seconds it is left to itself: what it publishes is decided by the fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, Final, TypeVar
+
+from tidelog.client.servers import UnreachableError
+from tidelog.jobs.engine.runner import Make, Runner
+from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
+from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.status import Status, Teller
+from tidelog.leases import Claim
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+FIRST: Final = 0.5  # seconds until what failed is tried again; doubled each time
+MOST: Final = 30.0
+CANCELLED: Final = 10.0
+
+
+class _EndingError(Exception):
+    """The job is to end."""
+
+
+class Running:
+    """Runs ``spec`` under ``claim``; ``ended`` is called when it has ended, in the event loop."""
+
+    def __init__(
+        self, spec: Spec, claim: Claim, make: Make, threads: Executor, status: Status, ended: Callable[[], None], *,
+        grace: float = 30.0, first: float = FIRST, most: float = MOST, wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self.claim = claim
+        self.teller = Teller(status, wall)
+        self._make = make
+        self._threads = threads
+        self._grace = grace
+        self._first, self._most = first, most
+        self._pause = 0.0  # seconds before the next attempt
+        self._ending = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._runner: Runner | None = None
+        self._task = asyncio.create_task(self._run(), name=f"job {spec.name}")
+        self._task.add_done_callback(lambda _: ended())
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    def end(self) -> None:
+        """End soon, in order."""
+        if not self._ending.is_set():
+            self.teller.set("ending")
+        self._ending.set()
+
+    def lose(self) -> None:
+        """End at once: the claim is lost."""
+        self._lost.set()
+        self.end()
+        self._cancel()
+
+    def cut(self) -> None:
+        """End without finishing what runs: nothing of it can be published. The claim is still held."""
+        if not self._lost.is_set():
+            self.lose()
+
+    def _cancel(self) -> None:
+        if self._runner is not None:
+            try:
+                self._runner.cancel()
+            except Exception:
+                log.exception("job %s: could not be cancelled", self.spec.name)
+
+    # -- attempts -------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        again = False
+        while not self._ending.is_set():
+            try:
+                await self._attempt(again)
+            except _EndingError:
+                break
+            except JobError as error:
+                self._failed("failed", error)
+                await self._ending.wait()
+            except SupersededError as error:
+                log.info("job %s: %s; beginning again from what was published", self.spec.name, error)
+                self.teller.tell("superseded", str(error))
+                again = await self._later()
+            except Exception as error:  # noqa: BLE001 - of a function, Spark, the server: all may pass
+                self._failed("failing", error)
+                self._pause = self._pause or self._first
+                again = await self._later()
+        if self.claim.held:
+            self.teller.tell("stop")
+
+    async def _attempt(self, again: bool) -> None:
+        """Begin, and go on until an error."""
+        self.teller.status.restarts += again
+        self.teller.set("starting")
+        try:
+            self._runner = runner = await self._in_thread(lambda: self._make(self.spec, self.claim))
+            report = await self._in_thread(runner.prepare)
+            self.teller.did(report)
+            self.teller.set("running")
+            while True:
+                if not report.more:
+                    await self._unless_ending(runner.wait())
+                report = await self._in_thread(runner.step)
+                self.teller.did(report)
+                self._pause = 0.0
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        closing = asyncio.get_running_loop().run_in_executor(self._threads, runner.close)
+        done, _ = await asyncio.wait([closing], timeout=CANCELLED)
+        if not done:
+            log.error("job %s: does not close; going on without", self.spec.name)
+            closing.add_done_callback(_forget)
+        elif closing.exception() is not None:
+            log.error("job %s: could not be closed in order: %r", self.spec.name, closing.exception())
+
+    def _failed(self, state: str, error: Exception) -> None:
+        """Say what went wrong. The traceback is for errors whose text has none."""
+        plain = isinstance(error, JobError | TryAgainError | UnreachableError)
+        text = str(error) if plain else "".join(traceback.format_exception(error)).rstrip()
+        log.error("job %s: %s: %s", self.spec.name, state, text)
+        self.teller.set(state, text)
+        self.teller.tell("failure" if state == "failing" else "failed", text)
+
+    async def _later(self) -> bool:
+        """Wait before the next attempt; True."""
+        wait, self._pause = self._pause, min(max(self._pause * 2, self._first), self._most)
+        try:
+            async with asyncio.timeout(wait * random.uniform(0.8, 1.0)):
+                await self._ending.wait()
+        except TimeoutError:
+            pass
+        return True
+
+    # -- calls of the runner -----------------------------------------------------------------------------------
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        """A call of the runner, in a thread. _EndingError if it is left to itself, or must not begin."""
+        if self._ending.is_set() or not self.claim.held:
+            raise _EndingError
+
+        def held() -> T:
+            if not self.claim.held:  # the thread began late
+                raise _EndingError
+            return call()
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, held)
+        try:
+            await self._first_of(future)
+            if not future.done():
+                self._cancel()
+                await asyncio.wait([future], timeout=CANCELLED)
+            if not future.done():
+                log.error("job %s: does not end; what it does now is left to itself", self.spec.name)
+                self.teller.tell("stuck", "it did not end when it was told to")
+                self._runner = None  # it can't be closed while it is called
+                raise _EndingError
+        finally:
+            future.add_done_callback(_forget)
+        return _result(future, self._ending.is_set())
+
+    async def _first_of(self, future: asyncio.Future[Any]) -> None:
+        """Until the future is done; or it is to end and its grace is over; or the claim is lost."""
+        ending = asyncio.create_task(self._ending.wait())
+        lost = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait([future, ending], return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                await asyncio.wait([future, lost], timeout=self._grace, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            lost.cancel()
+
+    async def _unless_ending(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        ending = asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait([task, ending], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise _EndingError
+            await task
+        finally:
+            ending.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+
+def _result(future: asyncio.Future[T], ending: bool) -> T:
+    """What the call returned. While the job ends, an error is that it was cancelled."""
+    if ending and future.exception() is not None and not isinstance(future.exception(), JobError):
+        raise _EndingError
+    return future.result()
+
+
+def _forget(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

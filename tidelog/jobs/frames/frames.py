@@ -1,0 +1,346 @@
+"""``FrameRunner``: a frame job as one streaming query, driven from a supervisor's thread.
+
+    start()    function called once with the frames of its inputs; query started from its checkpoint
+    poll()     what it does: running, idle, failed; the last batch; moves the job's group (groups)
+    stop()     lets the batch under way finish, and stops
+
+Rule 1: all outputs are one query, and each batch is one publish: its fence is ``keys.fence(name, generation)``, its
+        epoch the batch ID. A batch that was published is skipped when it is run again; one of the same number that is
+        another one is refused (tidelog.spark.checks).
+Rule 2: offsets and state are in the checkpoint, ``<store or state_dir>/<name>/<generation>/checkpoint``, and nowhere
+        else. A job that was published under its fence needs that checkpoint: without it, start() is a JobError.
+        On a shared file system or in an object store the job moves between engines; in an engine's own ``state_dir``
+        it does not.
+Rule 3: a query that finds later or other batches under its fence is superseded, and ends (SupersededError). What it
+        had not published counts for nothing.
+
+Options of a job, and what Spark needs for a store in S3: see options. Of the job's limits ``max_rows`` holds, by
+partition of an input; for bytes there is the option ``maxBytesPerTrigger``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+import redis
+from pyspark.errors import AnalysisException, PySparkException
+
+import tidelog.spark
+from tidelog.client import calls
+from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers
+from tidelog.client.steps import good
+from tidelog.client.wire import ReplyError
+from tidelog.jobs import keys, turns
+from tidelog.jobs.declare import Job
+from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
+from tidelog.jobs.frames.errors import explained
+from tidelog.jobs.frames.groups import Groups
+from tidelog.jobs.frames.input import opened
+from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
+from tidelog.jobs.frames.output import ROWS, check_types, outputs_of, route_of, tagged
+from tidelog.jobs.snapshots import SnapshotError, owners
+from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.task.plan import Where
+from tidelog.jobs.turns import turns_of
+from tidelog.spark.given import ROUTES, STREAM, Given, OptionError
+from tidelog.spark.offsets import ZERO
+from tidelog.spark.options import Routes, for_source, given_of
+from tidelog.spark.topics import run
+from tidelog.topics import Facts, Topic, TopicError
+from tidelog.topics.agreement import agree
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLLING: Final = "50ms"  # how often a query without news asks its sources, which costs no command: Spark's 10 ms is CPU
+STOPPING: Final = 60.0  # seconds for the batch under way
+QUICK_MS: Final = 2000  # for connecting, and for a reply, where nothing depends on it
+
+State = Literal["new", "running", "idle", "failed", "stopped"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FrameState:
+    """What a frame job does. Numbers are of this run."""
+
+    state: State = "new"
+    error: Exception | None = None  # of ``failed``: see errors
+    batch: int | None = None  # the last one that is committed
+    at: str = ""  # when it began, ISO 8601
+    rows_in: int = 0  # entries read; one that several outputs depend on counts once for each
+    rows_out: Mapping[str, int] = field(default_factory=dict)  # by topic
+    watermark: str = ""  # ISO 8601; empty without one
+    ends: Mapping[str, StreamId] = field(default_factory=dict)  # by stream of the inputs: read up to here
+
+
+class FrameRunner:
+    """Runs a frame job on a Spark session. Its methods are for one thread at a time."""
+
+    def __init__(self, spark: SparkSession, job: Job, where: Where) -> None:
+        if job.kind != "frame":
+            raise JobError(f"job {job.name!r} is no frame job: annotate its parameters as DataFrame")
+        self.job = job
+        self.where = where
+        self.options = options_of(job)
+        self.location, self.url = checkpoint_of(job, where)
+        self._spark = spark
+        self._servers = Servers(where.access, f"tidelog-job-{job.name}")
+        quick = replace(where.access, retries=0, connect_ms=min(where.access.connect_ms, QUICK_MS), read_ms=QUICK_MS)
+        self._quick = Servers(quick, f"tidelog-job-{job.name}")  # poll() must not wait for a server that is away
+        self._groups = Groups(self._quick, keys.group(job.name))
+        self._query: StreamingQuery | None = None
+        self._seen: tuple[int, str] | None = None  # the last progress that was looked at
+        self._state = FrameState()
+        self._cancelled = False
+        self._turn: int | None = None  # of its pool
+
+    # -- starting ----------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Start the query, from its checkpoint if there is one. A runner starts once.
+
+        FunctionError with the traceback if the function raises, or returns something else than frames of its outputs.
+        JobError for outputs that don't fit their topics, for a query that Spark refuses, and for a checkpoint that is
+        not the one of what was published. Errors of ``Servers.ask``.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+
+    def _start(self) -> None:
+        job, where = self.job, self.where
+        facts = {topic: self._agreed(topic) for topic in dict.fromkeys((*job.inputs, *job.outputs))}
+        published = good(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
+        self._check_checkpoint(published)
+        self._say_whose({topic.name: each.id for topic, each in facts.items()})
+        streams = [topic.stream(at) for topic in job.inputs for at in range(facts[topic].partitions or 1)]
+        self._groups.begin(streams, job.start == "latest", published is None and self._planned() is None)
+        session = self._session()
+        frames = [self._input(session, topic, facts[topic]) for topic in job.inputs]
+        try:
+            result = job.function(*frames)
+        except Exception as error:
+            raise FunctionError(f"job {job.name!r}: its function failed:\n{_shown(error)}") from error
+        outputs = outputs_of(job, result)
+        check_types(job, outputs, self.options.sink | given_of(where.access))
+        routes = Routes(
+            keys.fence(job.name, where.generation), tuple(route_of(*output) for output in outputs), self.url
+        )  # fmt: skip
+        if self._cancelled:
+            raise TryAgainError(f"job {job.name!r}: cancelled")
+        self._query = self._started(tagged(outputs), routes)
+        self._state = FrameState("running")
+
+    def _agreed(self, topic: Topic[Any]) -> Facts:
+        try:
+            return run(self._servers.ask, agree(topic.name, topic.declared))
+        except TopicError as error:
+            raise JobError(f"job {self.job.name!r}: {error}") from None
+
+    def _check_checkpoint(self, published: int | None) -> None:
+        planned = self._planned()
+        if published is not None and (planned is None or planned < published):
+            what = "there is no checkpoint" if planned is None else f"the checkpoint ends with batch {planned}"
+            raise JobError(
+                f"job {self.job.name!r}: batch {published} was published, and {what} at {self.location}: "
+                "another engine has it. Give all engines one store, or reset the job, which begins anew"
+            )
+
+    def _say_whose(self, topics: Mapping[str, str]) -> None:
+        """Beside the checkpoint in the object store, for who removes it when its generation is over."""
+        if self.where.store:
+            try:
+                owners.write(Objects(self.where.store, QUICK_MS / 1000), self.job.name, self.where.generation, topics)
+            except SnapshotError as error:  # Spark says what is wrong, if it can't write either
+                log.warning("job %s: %s", self.job.name, error)
+
+    def _planned(self) -> int | None:
+        """The last batch that the checkpoint has; None without one."""
+        jvm: Any = self._spark._jvm
+        jsc: Any = self._spark.sparkContext._jsc
+        path = jvm.org.apache.hadoop.fs.Path(f"{self.location}/offsets")
+        files = path.getFileSystem(jsc.hadoopConfiguration())
+        if not files.exists(path):
+            return None
+        names = [each.getPath().getName() for each in files.listStatus(path)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _session(self) -> SparkSession:
+        """A session with settings of its own: those of one job don't change another."""
+        session = self._spark.newSession()
+        settings = {
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(self.where.partitions),  # each is a state store
+            "spark.sql.streaming.pollingDelay": POLLING,
+        }
+        for name, value in (settings | self.options.settings).items():
+            session.conf.set(name, value)
+        tidelog.spark.register(session)
+        return session
+
+    def _input(self, session: SparkSession, topic: Topic[Any], facts: Facts) -> DataFrame:
+        most = self.job.max_rows * (facts.partitions or 1)
+        options = {
+            "groupIdPrefix": f"tidelog-job-{self.job.name}", "mode": "failfast", "maxOffsetsPerTrigger": str(most),
+            **starting(self.job), **self.options.source, **given_of(self.where.access), "topic": topic.name,
+        }  # fmt: skip
+        try:
+            for_source(Given(options), STREAM)  # Spark reads them when the query runs
+        except OptionError as error:
+            raise JobError(f"job {self.job.name!r}, topic {topic.name!r}: {error}") from None
+        return opened(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
+
+    def _started(self, rows: DataFrame, routes: Routes) -> StreamingQuery:
+        job = self.job
+        options = self.options.sink | given_of(self.where.access) | {"checkpointLocation": self.location}
+        writer = rows.writeStream.outputMode(self.options.mode).queryName(job.name)
+        if self.options.mode == "append":
+            writer = writer.format("tidelog").options(**options, **{ROUTES: routes.written()})
+        else:  # Spark has the update mode for no sink in Python
+            writer = writer.option("checkpointLocation", self.location)
+            writer = writer.foreachBatch(lambda batch, number: _written(batch, number, options, routes))
+        if self.options.trigger:
+            writer = writer.trigger(processingTime=self.options.trigger)
+        context = rows.sparkSession.sparkContext
+        pool = context.getLocalProperty("spark.scheduler.pool")
+        if self._turn is None:
+            self._turn = turns_of(context).take()
+        context.setLocalProperty("spark.scheduler.pool", turns.pool(self._turn))
+        try:
+            return writer.start()
+        except AnalysisException as error:
+            raise JobError(f"job {job.name!r}: Spark can't run its query: {_shown(error)}") from None
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]  # None unsets it
+
+    # -- while it runs -----------------------------------------------------------------------------------------
+    def poll(self) -> FrameState:
+        """What the job does now. It asks Spark, and now and then the server (groups), for QUICK_MS at most.
+
+        Errors of the server are logged: the group is moved later.
+        """
+        if self._query is None or self._state.state in ("failed", "stopped"):
+            return self._state
+        self._look(self._query)
+        self._hold_back(now=self._state.state == "failed")
+        return self._state
+
+    def _look(self, query: StreamingQuery) -> None:
+        active = query.isActive  # before the progress: what ends meanwhile is seen by the next call
+        error = None if active else query.exception()
+        last = query.lastProgress
+        if last is not None and (last.batchId, last.timestamp) != self._seen:
+            self._seen = (last.batchId, last.timestamp)
+            for progress in query.recentProgress:
+                self._add(progress)
+        state: State = "idle"
+        if error is not None:
+            state = "failed"
+        elif not active:
+            state = "stopped"
+        elif query.status["isTriggerActive"] and query.status["isDataAvailable"]:
+            state = "running"
+        self._state = replace(self._state, state=state, error=error and explained(self.job.name, str(error)))
+
+    def _add(self, progress: Any) -> None:
+        """Count a batch, unless it was counted. A batch without rows, for the watermark, counts as well.
+
+        An idle query reports its progress now and then, with the number of the batch that comes next.
+        """
+        before = self._state
+        if "addBatch" not in progress.durationMs or (before.batch is not None and progress.batchId <= before.batch):
+            return
+        observed = progress.observedMetrics.get(ROWS)
+        out = {} if observed is None else observed.asDict()
+        total = {name: before.rows_out.get(name, 0) + out.get(name, 0) for name in {**before.rows_out, **out}}
+        ends = ends_of([source.endOffset for source in progress.sources], self.job)
+        self._state = replace(
+            before, batch=progress.batchId, at=progress.timestamp, rows_in=before.rows_in + progress.numInputRows,
+            rows_out=total, watermark=progress.eventTime.get("watermark", ""), ends=ends,
+        )  # fmt: skip
+
+    def cancel(self) -> None:
+        """End what runs, in any thread; returns at once. A batch under way fails, and ``stop`` waits for none."""
+        self._cancelled = True
+        query = self._query
+        if query is not None:
+            self._spark.sparkContext.cancelJobGroup(query.runId)  # the group of a query's batches
+
+    def stop(self, timeout: float = STOPPING) -> FrameState:
+        """Stop when the batch under way is finished, or after ``timeout`` seconds in the middle of it: it is run again.
+        After ``cancel``, at once.
+
+        The state is ``stopped``, or ``failed`` if it failed meanwhile. Stopping again does nothing.
+        """
+        query = self._query
+        if query is not None and self._state.state not in ("failed", "stopped"):
+            last = query.lastProgress
+            begun = last.batchId if last is not None else -1
+            until = time.monotonic() + timeout
+            while not self._cancelled and time.monotonic() < until and query.isActive and _busy(query, begun):
+                time.sleep(0.02)
+            query.stop()
+            self._look(query)
+            self._hold_back(now=True)
+        self._close()
+        return self._state
+
+    def _hold_back(self, now: bool) -> None:
+        try:
+            self._groups.finished(self._state.ends, now)
+        except (OSError, ReplyError, redis.RedisError) as error:  # the group lags: that holds back more than need be
+            log.warning("job %s: its group was not moved: %s", self.job.name, error)
+
+    def _close(self) -> None:
+        if self._turn is not None:
+            turns_of(self._spark.sparkContext).give_back(self._turn)
+            self._turn = None
+        self._servers.close()
+        self._quick.close()
+
+
+def _written(batch: DataFrame, number: int, options: Mapping[str, str], routes: Routes) -> None:
+    """Write a batch of a query in update mode."""
+    routed = replace(routes, batch=number)
+    batch.write.format("tidelog").mode("append").options(**options, **{ROUTES: routed.written()}).save()
+
+
+def _busy(query: StreamingQuery, begun: int) -> bool:
+    """Whether the batch after ``begun`` is under way."""
+    status = query.status
+    if not (status["isTriggerActive"] and status["isDataAvailable"]):
+        return False
+    last = query.lastProgress
+    return last is None or last.batchId <= begun
+
+
+def _shown(error: Exception) -> str:
+    """An error in user code with its traceback; Spark's own without the JVM's."""
+    if isinstance(error, AnalysisException):
+        return str(error).partition("\n\nJVM stacktrace")[0].partition(";\n")[0]
+    text = "".join(traceback.format_exception(error)).strip()
+    return text.partition("\n\nJVM stacktrace")[0] if isinstance(error, PySparkException) else text
+
+
+def ends_of(offsets: list[str | None], job: Job) -> dict[str, StreamId]:
+    """Up to where the streams of a job's inputs were read, from the end offsets of its sources: the least of each."""
+    prefixes = tuple(f"{topic.name}:" for topic in job.inputs)
+    read: Callable[[str], dict[str, str]] = lambda text: msgspec.json.decode(text, type=dict[str, str])  # noqa: E731
+    ends: dict[str, StreamId] = {}
+    for text in offsets:
+        for stream, last in (read(text) if text else {}).items():
+            if stream.startswith(prefixes):
+                end = StreamId.parse(last)
+                ends[stream] = min(end, ends.get(stream, end))
+    return {stream: end for stream, end in ends.items() if end > ZERO}

@@ -1,0 +1,73 @@
+"""How far a job is: the last marker of each partition, by which everything goes on.
+
+Rule 1: markers and fence are read in one transaction: a publish is before or after all of them.
+Rule 2: every epoch has a marker in every partition, so the last ones are of one epoch, which is the fence's.
+Rule 3: markers of earlier generations don't count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.entries import Entry
+from tidelog.client.steps import good
+from tidelog.client.wire import ReplyError
+from tidelog.jobs import keys
+from tidelog.jobs.errors import JobError, SupersededError
+from tidelog.jobs.log.marker import Marker, read_marker
+from tidelog.jobs.log.origin import CLOSED
+from tidelog.jobs.shape import Ask, reset_hint
+
+
+def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:
+    """The last marker of each partition; None before the first epoch.
+
+    SupersededError if there is a later generation. JobError where the log is not whole.
+    """
+    logs = [keys.log(name, at) for at in range(partitions + 1)]  # one more: there must be none
+    lasts = [calls.trevrange(key, "+", "-", 1) for key in logs]
+    fence = calls.tfence(keys.fence(name, generation))
+    *found, last = together(ask, [*lasts, fence])
+    if last == CLOSED:
+        raise SupersededError(f"job {name!r}: generation {generation} was closed, there is a later one")
+    markers = [_marker(key, entries, name, generation) for key, entries in zip(logs, found, strict=True)]
+    ours = [marker for marker in markers[:partitions] if marker is not None]
+    if last is None and not ours:
+        return None
+    epochs = {at: marker.epoch for at, marker in enumerate(markers) if marker is not None}
+    if len(ours) < partitions or markers[partitions] is not None or set(epochs.values()) != {last}:
+        listed = ", ".join(f"{at}: {epoch}" for at, epoch in epochs.items()) or "none"
+        raise JobError(
+            f"job {name!r}: its replay log ({keys.log(name, 0)!r} and so on) is not whole: epoch {last} was published"
+            f" last, in {partitions} partitions, and the epochs of the last markers are {listed}. Entries of the log"
+            f" were deleted, or the number of partitions changed; {reset_hint(name)}"
+        )
+    return ours
+
+
+def together(ask: Ask, asked: Sequence[Call[Any]]) -> list[Any]:
+    """What calls read, sent as one transaction."""
+    raw: list[Call[Any]] = [Call(words, _itself) for words in (("MULTI",), *[call.args for call in asked], ("EXEC",))]
+    *_, replies = good(ask(*raw))
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            raise ReplyError(str(reply))
+    return [call.read(reply) for call, reply in zip(asked, replies, strict=True)]
+
+
+def _marker(key: str, entries: list[Entry], name: str, generation: int) -> Marker | None:
+    if not entries:
+        return None
+    marker = read_marker(key, entries[0])
+    if marker.generation > generation:
+        raise SupersededError(f"job {name!r}: generation {marker.generation} has begun, this one is {generation}")
+    return marker if marker.generation == generation else None
+
+
+def _itself(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,262 @@
+"""What is known of jobs, for ``tidelog jobs status``. Operations without I/O.
+
+Rule 1: what a job has read is what its replay log says; of a frame job, where its group is, which follows within
+        seconds. Its status is what its engine says, and whether that engine lives its lease says.
+Rule 2: nothing here may fail for one job's sake: what isn't there, or can't be read, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.client import calls, strings
+from tidelog.client.calls import Call
+from tidelog.client.entries import StreamId
+from tidelog.client.steps import Steps, good
+from tidelog.jobs import keys
+from tidelog.jobs.errors import JobError
+from tidelog.jobs.log.marker import Marker, read_marker
+from tidelog.jobs.registry import registry, status
+from tidelog.jobs.registry.registry import Registry, Spec
+from tidelog.jobs.registry.status import Snapshots, Status
+from tidelog.topics import TopicError
+from tidelog.topics.facts import key_of, read_facts
+
+PAGE: Final = 2000  # calls that are sent together
+
+
+@dataclass(frozen=True)
+class PartitionLook:
+    """How far a partition of a job is."""
+
+    partition: int
+    epoch: int | None  # of its last marker
+    lag: int  # entries of its inputs that it has not read
+    lag_ms: int  # age of the oldest of them
+    recovery: Any = None  # what a task that recovers the state says
+
+
+@dataclass(frozen=True)
+class JobLook:
+    """A job. ``status`` may be of an engine that has it no more."""
+
+    spec: Spec
+    engine: str  # that has its claim, and lives; empty: none
+    status: Status | None
+    partitions: tuple[PartitionLook, ...] = ()
+    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - it can't be changed
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.partitions)
+
+    @property
+    def lag_ms(self) -> int:
+        return max((each.lag_ms for each in self.partitions), default=0)
+
+    @property
+    def said(self) -> Status | None:
+        """The status, if it is of this generation."""
+        return self.status if self.status is not None and self.status.generation == self.spec.generation else None
+
+    @property
+    def state(self) -> str:
+        """In one or two words."""
+        if self.spec.paused:
+            return "pausing" if self.engine else "paused"
+        if not self.engine:
+            return "no engine"
+        if self.said is None or self.said.engine != self.engine:
+            return "starting"
+        if any(each.recovery is not None for each in self.partitions):
+            return "recovering"
+        return self.said.state
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "job": self.spec, "state": self.state, "engine": self.engine or None, "lag": self.lag,
+            "lag_ms": self.lag_ms, "status": self.said, "snapshots": self.snapshots,
+            "partitions": self.partitions,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """All jobs that were asked for; ``at``: ms since 1970, by the server's clock."""
+
+    at: int
+    jobs: tuple[JobLook, ...]
+    engines: tuple[str, ...] = ()  # that live
+
+    def written(self) -> str:
+        """As JSON."""
+        facts = {"at": self.at, "engines": self.engines, "jobs": [each.facts() for each in self.jobs]}
+        return msgspec.json.encode(facts).decode()
+
+
+@dataclass
+class _Found:
+    """What was found of a job on the way."""
+
+    spec: Spec
+    engine: str = ""
+    status: Status | None = None
+    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - as above
+    streams: dict[int, list[tuple[str, str]]] = field(default_factory=dict)  # by partition: topic, stream
+
+
+def look(names: Sequence[str] = ()) -> Steps[Look]:
+    """Look at these jobs, or at all. JobError for one that isn't there."""
+    there: Registry = yield from registry.read()
+    specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
+    (now,) = good((yield [strings.server_time()]))
+    found = [_Found(spec) for spec in specs]
+    engines = yield from _owners(found)
+    yield from _streams(found)
+    jobs = []
+    for each in found:
+        partitions = yield from _partitions(each, now)
+        jobs.append(JobLook(each.spec, each.engine, each.status, tuple(partitions), each.snapshots))
+    return Look(now, tuple(jobs), tuple(engines))
+
+
+def owner(name: str) -> Steps[str]:
+    """The engine that has a job's claim, and lives; empty: none."""
+    (claim,) = good((yield [strings.get(keys.owner(name))]))
+    lease, value = _holder(claim)
+    if not lease:
+        return ""
+    (there,) = good((yield [strings.get(lease)]))
+    return value.rpartition(b":")[0].decode() if there == value else ""
+
+
+def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
+    """Statuses, and who has the claims; returns all engines that live."""
+    (document,) = good((yield [strings.get(keys.ENGINES)]))
+    names = [each.spec.name for each in found]
+    claims, said, kept = good(
+        (yield [strings.mget(*map(which, names)) for which in (keys.owner, keys.status, keys.snapshots)])
+    )
+    for each, text in zip(found, kept, strict=True):
+        each.snapshots = status.snapshots_of(text, each.spec.generation)
+    holders = [_holder(claim) for claim in claims]
+    try:
+        listed = sorted(msgspec.json.decode(document or b"{}").get("engines", {}))
+    except (ValueError, AttributeError):
+        listed = []
+    leases = sorted({lease for lease, _ in holders if lease} | {keys.lease(name) for name in listed})
+    (values,) = good((yield [strings.mget(*leases)]))
+    living = dict(zip(leases, values, strict=True))
+    for each, (lease, value), text in zip(found, holders, said, strict=True):
+        each.engine = value.rpartition(b":")[0].decode() if lease and living[lease] == value else ""
+        each.status = status.decoded(text)
+    return [name for name in listed if living[keys.lease(name)] is not None]
+
+
+def _holder(claim: bytes | None) -> tuple[str, bytes]:
+    """The lease that a claim names, and its value; empty if it is free."""
+    parts = (claim or b"").split(b"|")
+    return (parts[0].decode(), parts[1]) if len(parts) == 3 else ("", b"")
+
+
+def _streams(found: Sequence[_Found]) -> Steps[None]:
+    """Which streams each partition reads. A topic of one partition is read by all."""
+    topics = sorted({topic for each in found for topic in each.spec.inputs})
+    (texts,) = good((yield [strings.mget(*map(key_of, topics))]))
+    counts = {topic: _count(topic, text) for topic, text in zip(topics, texts, strict=True)}
+    for each in found:
+        for at in range(each.spec.partitions):
+            inputs = [(topic, 0 if counts[topic] == 1 else at) for topic in each.spec.inputs]
+            each.streams[at] = [(topic, f"{topic}:{part}") for topic, part in inputs]
+
+
+def _count(topic: str, text: bytes | None) -> int:
+    try:
+        return (read_facts(topic, text).partitions or 1) if text is not None else 0
+    except TopicError:
+        return 0
+
+
+def _partitions(found: _Found, now: int) -> Steps[list[PartitionLook]]:
+    """How far each partition of a job is."""
+    spec = found.spec
+    recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
+    lasts = yield from _lasts(spec)
+    begun = yield from _begun(found)
+    asked: list[Call[Any]] = []
+    for at, last in enumerate(lasts):
+        for topic, stream in found.streams[at]:
+            span = last.inputs.get(topic) if last is not None else None
+            after = span.end if span is not None else begun.get((topic, stream), StreamId(0))
+            asked += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
+    replies = iter((yield from _sent(asked)))
+    looks = []
+    for at, last in enumerate(lasts):
+        lag = age = 0
+        for _ in found.streams[at]:
+            count, first = next(replies), next(replies)
+            if isinstance(count, int) and isinstance(first, list):
+                lag += count
+                age = max([age, *[now - entry.id.ms for entry in first]])
+        epoch = last.epoch if last else None
+        looks.append(PartitionLook(at, epoch, lag, age, _recovery(recovering[at], epoch)))
+    return looks
+
+
+def _lasts(spec: Spec) -> Steps[list[Marker | None]]:
+    """The last marker of each partition."""
+    if spec.kind == "frame":
+        return [None] * spec.partitions
+    logs = [keys.log(spec.name, at) for at in range(spec.partitions)]
+    replies = yield from _sent(calls.trevrange(key, "+", "-", 1) for key in logs)
+    return [_marker(key, spec, entries) for key, entries in zip(logs, replies, strict=True)]
+
+
+def _marker(key: str, spec: Spec, entries: Any) -> Marker | None:
+    if not isinstance(entries, list) or not entries:
+        return None
+    try:
+        marker = read_marker(key, entries[0])
+    except JobError:
+        return None
+    return marker if marker.generation == spec.generation else None
+
+
+def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
+    """Where a job without markers is: where its group is, in the streams that have it."""
+    group = keys.group(found.spec.name).encode()
+    pairs = sorted({pair for each in found.streams.values() for pair in each})
+    listed = yield from _sent(calls.tgroup_list(stream) for _, stream in pairs)
+    return {
+        pair: each.offset
+        for pair, groups in zip(pairs, listed, strict=True)
+        if isinstance(groups, list)
+        for each in groups
+        if each.name == group
+    }
+
+
+def _sent(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
+    """What calls read, with errors in their places, in portions."""
+    left, replies = list(asked), []
+    while left:
+        replies += yield left[:PAGE]
+        del left[:PAGE]
+    return replies
+
+
+def _recovery(text: Any, epoch: int | None) -> Any:
+    """How far a recovery is, ``{"from": 3, "epoch": 5, "to": 9, "rows": 800}``; None if a later epoch was published."""
+    if not isinstance(text, bytes):
+        return None
+    try:
+        facts = msgspec.json.decode(text)
+    except ValueError:
+        return None
+    over = isinstance(facts, dict) and epoch is not None and facts.get("to", epoch) < epoch
+    return None if over else facts

@@ -1,0 +1,210 @@
+"""What a batch job's function may return: nothing, or a table for each output; and whether it fits the topic.
+
+    None, {}                    nothing
+    {topic: pa.Table, ...}      rows for outputs of the job
+    pa.Table                    the same, for a job with one output
+
+Rule 1: what is wrong with every row, such as a column that the topic lacks, is FunctionError: it names job, topic,
+        column and remedy. What is wrong with a row, such as a null where none may be, is RowError (``calling``).
+Rule 2: where a topic says which fields it has, a table has no others, and has those that its readers need.
+Rule 3: columns are made of the types that can be written: dictionaries are spread, large and view types become plain
+        ones, a time of day and finer timestamps become what entries hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidelog.jobs.errors import FunctionError
+from tidelog.jobs.task.calling import Place, RowError
+from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, Field, fields_of
+from tidelog.topics import Facts, Topic
+from tidelog.topics.facts import FUNCTION
+
+#: Kinds of columns that a field of a kind takes besides its own.
+_TAKES: Final[Mapping[str, tuple[str, ...]]] = {
+    "float": ("int",), "time": ("str",), "timedelta": ("str",), "uuid": ("str",), "decimal": ("str", "int"),
+    "enum": ("str", "int"), "literal": ("str", "int"),
+}  # fmt: skip
+_ADVICE: Final = "cast it, such as table['column'].cast(pa.{})"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A topic that a job writes."""
+
+    topic: Topic[Any]
+    facts: Facts
+    fields: tuple[Field, ...]
+    key: str | None  # the column that decides the partition
+    made_key: bool  # keys are made of records, by a function
+
+    @classmethod
+    def of(cls, topic: Topic[Any], facts: Facts) -> Output:
+        by = facts.partition_by
+        if by is not None and by != FUNCTION:
+            names = {field.attribute: field.name for field in topic.codec.shape.fields}
+            by = names.get(by, by)
+        return cls(topic, facts, fields_of(topic, facts), None if by == FUNCTION else by, by == FUNCTION)
+
+    @property
+    def plain(self) -> bool:
+        return self.facts.codec == PLAIN
+
+
+def tables(place: Place, outputs: Mapping[str, Output], returned: Any) -> list[tuple[Output, pa.RecordBatch]]:
+    """What the function returned, by output, as it was given; tables without rows are left out.
+
+    FunctionError, RowError.
+    """
+    if returned is None:
+        return []
+    if isinstance(returned, pa.Table | pa.RecordBatch):
+        if len(outputs) != 1:
+            listed = ", ".join(map(repr, outputs)) or "none"
+            raise FunctionError(
+                f"{place}: the function returned a table, and the job has {len(outputs)} outputs ({listed}): return"
+                " {topic: table}"
+            )
+        returned = {next(iter(outputs.values())).topic: returned}
+    if not isinstance(returned, Mapping):
+        raise FunctionError(
+            f"{place}: the function returned {_article(returned)}: return {{topic: pa.Table}}, a pa.Table if the job"
+            " has one output, or None"
+        )
+    return [
+        (output, batch)
+        for topic, table in returned.items()
+        for output, batch in _checked(place, outputs, topic, table)
+    ]
+
+
+def _checked(
+    place: Place, outputs: Mapping[str, Output], topic: Any, table: Any
+) -> list[tuple[Output, pa.RecordBatch]]:  # fmt: skip
+    output = outputs.get(topic.name) if isinstance(topic, Topic) else None
+    if output is None:
+        what = f"topic {topic.name!r}" if isinstance(topic, Topic) else f"{topic!r}, which is no topic"
+        listed = ", ".join(map(repr, outputs)) or "none"
+        raise FunctionError(
+            f"{place}: the function returned a table for {what}; outputs of the job are {listed}. Name it in"
+            " @job(outputs=[...]), and use the Topic itself as key"
+        )
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise FunctionError(
+            f"{place}: the function returned {_article(table)} for topic {output.topic.name!r}: a pa.Table is needed"
+            " (pa.table({...}), pa.Table.from_pandas, .to_arrow())"
+        )
+    if not table.num_rows:
+        return []
+    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    made = _fitting(place, output, whole)
+    return [(output, batch) for batch in made.combine_chunks().to_batches()]
+
+
+def _fitting(place: Place, output: Output, table: pa.Table) -> pa.Table:
+    names = table.column_names
+    what = f"{place}: the table for topic {output.topic.name!r}"
+    if len(set(names)) < len(names):
+        raise FunctionError(f"{what} has two columns of one name: {', '.join(names)}")
+    known = {field.name: field for field in output.fields}
+    strangers = [name for name in names if known and name not in known]
+    if strangers:
+        raise FunctionError(
+            f"{what} has a column {strangers[0]!r}, and the topic no such field: it has {', '.join(known)}. Leave it"
+            " out (table.drop_columns), or add the field to the type of the topic"
+        )
+    needed = [field.name for field in output.fields if field.required and not field.nullable]
+    missing = [name for name in needed if name not in names]
+    if output.key is not None and output.key not in names:
+        missing.insert(0, output.key)
+    if missing:
+        raise FunctionError(f"{what} has no column {missing[0]!r}, which every entry needs")
+    columns = {}
+    for name in names:
+        column = _column(f"{what}: column {name!r}", output, known.get(name), name, table.column(name))
+        if column is not None:
+            columns[name] = column
+    if not columns:
+        raise FunctionError(f"{what} has rows, and no column that has values")
+    for name in needed:
+        if name not in columns or columns[name].null_count:
+            raise RowError(f"topic {output.topic.name!r}: {name} is null in a row, and every entry needs it")
+    if output.key in columns and kind_of(columns[output.key].type) not in ("str", "int", "bytes"):
+        raise FunctionError(
+            f"{what}: column {output.key!r} is {columns[output.key].type}, and the partition of a row depends on it: it"
+            " must be a string, a whole number or binary"
+        )
+    if output.key is not None and (output.key not in columns or columns[output.key].null_count):
+        raise RowError(f"topic {output.topic.name!r}: {output.key} is null in a row, and its partition depends on that")
+    return pa.table(columns)
+
+
+def _column(what: str, output: Output, field: Field | None, name: str, column: pa.ChunkedArray) -> Any:
+    """A column of a type that can be written; None for one that has nothing but nulls, of no type."""
+    try:
+        column = _simple(column)
+        kind = kind_of(column.type)
+        if kind == "null":
+            return None
+        if output.plain and name == FIELDS and field is None and pa.types.is_map(column.type):
+            return column.cast(pa.map_(pa.string(), pa.binary()))
+        if not kind or (output.plain and kind == "json"):
+            raise FunctionError(
+                f"{what} is {column.type}, which an entry of the codec {output.facts.codec!r} can't hold: cast it to"
+                " string, or declare the topic with codec='json'"
+            )
+        if field is None or (field.kind == "json" and field.is_json):
+            return column
+        if field.kind == "json":
+            return column.cast(field.type)
+        if kind != field.kind and kind not in _TAKES.get(field.kind, ()):
+            raise FunctionError(
+                f"{what} is {column.type}, and the field is {field.kind}: {_ADVICE.format(_call(field.type))}"
+            )
+    except (pa.ArrowException, NotImplementedError) as error:
+        wanted = f", and the field is {field.kind}, in Arrow {field.type}" if field is not None else ""
+        raise FunctionError(f"{what} is {column.type}{wanted}: {error}") from None
+    return column
+
+
+def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As one of the types that can be written (Rule 3)."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _simple(column.cast(kind.value_type))
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_time(kind):
+        return column.cast(pa.string())
+    if pa.types.is_date64(kind):
+        return column.cast(pa.date32())
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    return column
+
+
+def kind_of(kind: pa.DataType) -> str:
+    """The kind of field that a column of this type is; "" for what no entry can hold, "null" for no type."""
+    known = {
+        "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
+        "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
+        "datetime": pa.types.is_timestamp, "json": pa.types.is_nested, "null": pa.types.is_null,
+    }  # fmt: skip
+    return next((what for what, is_kind in known.items() if is_kind(kind)), "")
+
+
+def _call(kind: pa.DataType) -> str:
+    """A type as it is written in Python."""
+    return "timestamp('us', 'UTC')" if pa.types.is_timestamp(kind) else f"{kind}()"
+
+
+def _article(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60] + '...' if len(text) > 60 else text}"

@@ -1,0 +1,307 @@
+"""What a Spark task does: one epoch of one partition of a batch job.
+
+    look -> state at the epoch before -> read -> call -> stage outputs -> commit the state -> stage the marker
+
+It runs in any process, and keeps nothing that counts: a connection, and what it has learned about topics.
+
+Rule 1: nothing is published here. What was staged, and the state's new version, count once the driver has published
+        all partitions of the epoch; otherwise the stages end by themselves, and the next task takes the version back.
+Rule 2: what goes wrong is a Failure in the result. What is raised is a bug.
+Rule 3: a topic that was deleted and made anew is not read as if it were the same: its ID must be the driver's.
+Rule 4: a task does nothing to the state unless its epoch is the next one by the fence, under the store's lock. One that
+        comes late (Spark had begun it before another attempt) would take back, or throw away, what was published.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tidelog.client import calls, strings
+from tidelog.client.access import Access
+from tidelog.client.entries import StreamId
+from tidelog.client.publish import NotCopiedError, Part, Stager
+from tidelog.client.servers import Servers
+from tidelog.client.steps import good
+from tidelog.client.wire import ReplyError
+from tidelog.codecs import CodecError
+from tidelog.jobs import errors, keys
+from tidelog.jobs.declare import Job
+from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
+from tidelog.jobs.loading import load
+from tidelog.jobs.log.marker import Marker, Span
+from tidelog.jobs.store import Store, StoreError
+from tidelog.jobs.task.calling import Calls, Place, Skipped
+from tidelog.jobs.task.outputs import Returned, Writer, letter, marker_part, ready_for_letters
+from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.task.reading import Input, look
+from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
+from tidelog.jobs.task.returned import Output
+from tidelog.jobs.task.rows import Rows, bounded, cut, shares
+from tidelog.topics import TopicError
+from tidelog.topics.facts import Facts, key_of, read_facts
+
+NAME: Final = "tidelog-jobs-task"  # of its connection in CLIENT LIST
+TOGETHER: Final = 1 << 20  # bytes of outputs up to which they are staged with the marker
+AHEAD_MS: Final = 1000  # an ID that is so far ahead of the clock: the clock was set back
+HELD: Final = 5  # looks, a few ms apart, for entries that are too new to be merged
+
+log = logging.getLogger(__name__)
+_local = threading.local()
+
+
+def run(plan: TaskPlan) -> TaskResult:
+    """Do one epoch of one partition. What goes wrong is in ``TaskResult.failure`` (Rule 2)."""
+    servers = _servers(plan.where.access)
+    done = False
+    try:
+        job = load(plan.where.target, plan.where.path, plan.where.version)
+        if job.kind != "batch":
+            raise JobError(f"job {job.name!r} is a {job.kind} job: tasks are for batch jobs")
+        result = _Task(plan, job, servers).run()
+        done = True
+        return result
+    except (JobError, SupersededError) as error:
+        return _failed(plan, error)
+    except (TopicError, CodecError) as error:
+        return _failed(plan, JobError(f"{plan.where.target}, partition {plan.partition}: {error}"))
+    except (OSError, ReplyError, StoreError, NotCopiedError, TryAgainError) as error:
+        text = f"{plan.where.target}, partition {plan.partition}, epoch {plan.epoch}: {type(error).__name__}: {error}"
+        return TaskResult(plan.partition, failure=Failure("", text))
+    finally:
+        if not done:
+            servers.close()  # a reply may be under way
+
+
+def _failed(plan: TaskPlan, error: JobError | SupersededError) -> TaskResult:
+    """The failure, named after the class in ``errors`` that it is."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return TaskResult(plan.partition, failure=Failure(kind.__name__, str(error)))
+
+
+def _servers(access: Access) -> Servers:
+    """The connection of this thread, kept from task to task: to make one takes longer than to read a small batch."""
+    known: dict[tuple[int, Access], Servers] = _local.__dict__.setdefault("servers", {})
+    return known.setdefault((os.getpid(), access), Servers(access, NAME))
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A job's topics, as a partition uses them."""
+
+    inputs: Mapping[str, Input]
+    writers: Mapping[str, Writer]
+
+
+@lru_cache(maxsize=4096)
+def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> Prepared:
+    """From the facts of all topics. TopicMismatchError where they are not as declared."""
+    topics = [*job.inputs, *job.outputs]
+    facts: dict[str, Facts] = {}
+    for topic, text in zip(topics, texts, strict=True):
+        facts[topic.name] = read_facts(topic.name, text)
+        topic.declared.agreed(topic.name, facts[topic.name])
+    return Prepared(
+        {topic.name: Input(topic, facts[topic.name], partition) for topic in job.inputs},
+        {topic.name: Writer(Output.of(topic, facts[topic.name])) for topic in job.outputs},
+    )
+
+
+class _Task:
+    def __init__(self, plan: TaskPlan, job: Job, servers: Servers) -> None:
+        self.plan, self.job, self.servers = plan, job, servers
+        self.seconds: dict[str, float] = {}
+        self.more = False
+
+    def run(self) -> TaskResult:
+        if self.job.state is None:
+            return self._epoch(self._looked_up(), None)
+        with self._timed("hold"):
+            store = hold(self.plan.where, self.job, self.plan.partition)
+        try:
+            prepared = self._looked_up()
+        except BaseException:
+            store.close()
+            raise
+        recovery = Recovery(self.plan.where, self.job, self.plan.partition, prepared.inputs, self.servers, store)
+        try:
+            with self._timed("recover"):
+                recovery.bring(self.plan.last)
+            if self.plan.snapshot and self.plan.where.store:
+                self._snapshot(prepared, recovery.store)
+            return self._epoch(prepared, recovery)
+        finally:
+            recovery.store.close()
+
+    def _epoch(self, prepared: Prepared, recovery: Recovery | None) -> TaskResult:
+        plan, job = self.plan, self.job
+        with self._timed("read"):
+            read = self._read(prepared)
+        spans = self._spans(read)
+        began_ms = self._clock() if job.is_source else 0
+        now_ms = max([began_ms, plan.last.now_ms if plan.last else 0, *(
+            span.end.ms for span in spans.values() if span.rows
+        )])  # fmt: skip
+        place = Place(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
+        returned = Returned(place, prepared.writers)
+        changes = recovery.store.begin(now_ms) if recovery is not None else None
+        made = Calls(place, returned.take, changes, states(job), job.on_error == "deadletter")
+        with self._timed("call"):
+            if job.is_source:
+                made.run_empty()
+            else:
+                rows = [made.decoded(one) for one in read]
+                made.run(rows, cut(rows, job.merge, job.max_rows))
+        parts = returned.parts + self._letters(prepared, place, made.skipped)
+        stager = Stager(
+            plan.where.access, NAME, f"job:{job.name}:{plan.partition}", plan.where.stage_ttl_ms, plan.where.copies,
+            servers=self.servers,
+        )  # fmt: skip
+        if sum(len(part.values) for part in parts) > TOGETHER:
+            with self._timed("stage"):
+                stager.stage(parts)
+            parts = []
+        digest, keys, size = "", 0, 0
+        if recovery is not None and changes is not None:
+            with self._timed("state"):
+                store = recovery.store
+                digest = store.commit(changes, plan.epoch, plan.where.run, position(spans))
+                keys, size = store.keys, store.disk_bytes
+        skipped: dict[str, list[str]] = {}
+        for one in made.skipped:
+            skipped.setdefault(one.topic.name, []).append(one.id)
+        marker = Marker(
+            plan.epoch, plan.where.run, plan.where.generation, job.version, spans, now_ms, returned.rows, digest,
+            skipped, tuple(made.ends) if made.bisected else (), job.merge, job.max_rows,
+        )  # fmt: skip
+        with self._timed("stage"):
+            stager.stage([*parts, marker_part(place, marker)])
+            stager.finish()
+        return TaskResult(
+            plan.partition, tuple(stager.names), marker, self.more, len(made.skipped), keys, size,
+            recovery.replayed if recovery is not None else 0, self.seconds,
+        )  # fmt: skip
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def _looked_up(self) -> Prepared:
+        with self._timed("look"):
+            return _prepared(self.job, self.plan.partition, self._facts())
+
+    def _facts(self) -> tuple[bytes, ...]:
+        """What the server says about the topics, if the epoch is the next one (Rule 4).
+
+        JobError where a topic is gone, or another one (Rule 3).
+        """
+        names = [topic.name for topic in (*self.job.inputs, *self.job.outputs)]
+        fence = calls.tfence(keys.fence(self.job.name, self.plan.where.generation))
+        last, texts = good(self.servers.ask(fence, strings.mget(*map(key_of, names))))
+        if (last or 0) != self.plan.epoch - 1:
+            kind = SupersededError if (last or 0) >= self.plan.epoch else TryAgainError
+            raise kind(
+                f"job {self.job.name!r}: epoch {last or 0} was published last, this task of partition"
+                f" {self.plan.partition} was to run epoch {self.plan.epoch}"
+            )
+        for name, text in zip(names, texts, strict=True):
+            known = self.plan.where.topics.get(name)
+            if text is None:
+                raise JobError(f"job {self.job.name!r}: there is no topic {name!r} any more: it was deleted")
+            if known is not None and (there := read_facts(name, text).id) != known:
+                raise JobError(
+                    f"job {self.job.name!r}: topic {name!r} was deleted and made anew: its ID was {known}, it is"
+                    f" {there} now. To begin again with it: tidelog jobs reset {self.job.name} --from"
+                    " earliest|latest|TIME"
+                )
+        return tuple(texts)
+
+    def _clock(self) -> int:
+        """The time of a call without inputs: the driver's, or the server's."""
+        if self.plan.now_ms:
+            return self.plan.now_ms
+        (now,) = good(self.servers.ask(strings.server_time()))
+        return int(now)
+
+    def _read(self, prepared: Prepared) -> list[Rows]:
+        """The next rows of each input."""
+        if self.job.is_source:
+            return []
+        for _ in range(HELD):
+            rows, held = self._looked(prepared)
+            if not held or any(map(len, rows)):
+                break
+            time.sleep(0.002)  # until the millisecond is over in which entries arrived
+        self.more = self.more or held
+        return rows
+
+    def _looked(self, prepared: Prepared) -> tuple[list[Rows], bool]:
+        """The next rows of each input, and whether some are held back by the order of all."""
+        job, inputs = self.job, list(prepared.inputs.values())
+        starts = [self.plan.starts[one.topic.name] for one in inputs]
+        now_ms, looks = look(self.servers, inputs, starts, self._known_ends())
+        counts = [one.count for one in looks]
+        given = shares(counts, max(job.max_rows, sum(map(bool, counts))))  # one of each: ``bounded`` needs them
+        busy = sum(map(bool, given)) or 1
+        rows, more = [], []
+        for one, start, there, most in zip(inputs, starts, looks, given, strict=True):
+            some, is_more = one.read(self.servers, start, there, most, max(1, job.max_bytes // busy))
+            rows.append(some)
+            more.append(is_more)
+        self.more = any(more)
+        if job.merge == "inputs" or len(inputs) == 1:
+            return rows, False
+        newest = max((there.info.last.ms for there in looks if there.info is not None), default=0)
+        kept = bounded(rows, more, now_ms if newest < now_ms + AHEAD_MS else newest + 1)
+        return kept, sum(map(len, kept)) < sum(map(len, rows))
+
+    def _known_ends(self) -> dict[str, StreamId]:
+        """By input: the ID of an entry that the last epoch has read. It must be there, or have been evicted."""
+        last = self.plan.last
+        return {} if last is None else {name: span.end for name, span in last.inputs.items() if span.rows}
+
+    def _spans(self, read: list[Rows]) -> dict[str, Span]:
+        spans = {}
+        for rows in read:
+            after = self.plan.starts[rows.topic.name]
+            spans[rows.topic.name] = Span(after, rows.last or after, len(rows))
+        return spans
+
+    def _snapshot(self, prepared: Prepared, store: Store) -> None:
+        """Start the process that makes a snapshot. What hinders it delays snapshots, not the job."""
+        from tidelog.jobs.snapshots import Request, start  # here: it loads fsspec
+
+        where, job = self.plan.where, self.job
+        shared = tuple(name for name, one in prepared.inputs.items() if one.shared) if where.partitions > 1 else ()
+        request = Request(
+            job.name, where.generation, self.plan.partition, where.partitions, str(store.path), where.store,
+            where.access, job.keep, where.topics, shared,
+        )  # fmt: skip
+        try:
+            start(request)
+        except OSError as error:
+            log.warning("job %s, partition %d: no snapshot is made: %s", job.name, self.plan.partition, error)
+
+    # -- dead letters ----------------------------------------------------------------------------------------
+    def _letters(self, prepared: Prepared, place: Place, skipped: list[Skipped]) -> list[Part]:
+        if not skipped:
+            return []
+        ready_for_letters(self.servers, place, sorted({one.topic.name for one in skipped}))
+        made = []
+        for one in skipped:
+            source = prepared.inputs[one.topic.name]
+            entry = source.entry(self.servers, one.id)
+            made.append(letter(one, source.partition, entry, place, time.time_ns() // 1_000_000))
+        return made
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
