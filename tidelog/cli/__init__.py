@@ -6,12 +6,16 @@
     dlq       tidelog dlq: dead letters, the events that processors gave up
     sending   tidelog send, sendmany: records into a topic
     worker    tidelog worker: run the processors of an app
+    collector  how often programs that run look for circles
     logs      its logging, as text or as JSON lines
     app       tidelog app: what an app is doing, and what people do to it
     status    what ``tidelog app status`` prints
     jobs      tidelog jobs: which jobs there are, and what people do to them
     engine    tidelog jobs engine: run jobs on this machine's Spark
     jobstatus  what ``tidelog jobs status`` prints
+    flow      tidelog flow: flows are checked and run; those that run are steered
+    flowhttp  what it asks of a process that runs flows
+    flowtext  what it prints
     later     commands whose module is imported when they are asked for
     modules   module:name, in arguments
     connect   the option --url, and a server's errors

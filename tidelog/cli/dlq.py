@@ -88,7 +88,7 @@ def show(name: str, letter_id: str, url: str) -> None:
         letter = deadletters.read(entry)
     facts_lines(
         {
-            "event": f"{letter.event_id} of {letter.topic}:{letter.partition}",
+            "event": _event(letter),
             "key": letter.key.decode("utf-8", "backslashreplace") or "none",
             "processor": letter.processor,
             "attempts": f"{letter.attempts}, the last by worker {letter.worker}",
@@ -214,8 +214,11 @@ def _row(entry: Entry, letter: Letter | None) -> list[str]:
         return [str(entry.id), "-", "-", "-", "no dead letter: it can be purged"]
     message = " ".join(f"{letter.error}: {letter.message}".split())
     message = _shown(message if len(message) <= SHOWN else f"{message[:SHOWN]}...")
-    event = f"{letter.event_id} of {letter.topic}:{letter.partition}"
-    return [str(letter.id), event, letter.processor, str(letter.attempts), message]
+    return [str(letter.id), _event(letter), letter.processor, str(letter.attempts), message]
+
+
+def _event(letter: Letter) -> str:
+    return f"{letter.event_id} of {letter.place}" if letter.topic else "of no stream"
 
 
 def _facts(entry: Entry, letter: Letter | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from tidelog.cli.lines import printable
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -38,6 +39,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(facts, default=str, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    """What a message quotes may be a peer's: it begins no line of its own, and tells a terminal nothing."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
+def text_formatter() -> logging.Formatter:
+    return TextFormatter(FORMAT)
+
+
 def configure(level: str, as_json: bool) -> None:
     """Set up the root logger, unless the program has done that."""
     root = logging.getLogger()
@@ -46,7 +59,7 @@ def configure(level: str, as_json: bool) -> None:
             click.echo("the program has configured logging itself: --log-json and --log-level are not used", err=True)
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(FORMAT))
+    handler.setFormatter(JsonFormatter() if as_json else text_formatter())
     handler.addFilter(LogFields())
     root.addHandler(handler)
     root.setLevel(level.upper())

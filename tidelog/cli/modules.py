@@ -16,6 +16,12 @@ from tidelog.workers.errors import AppError
 T = TypeVar("T")
 
 
+def look_here() -> None:
+    """Modules are found in the current folder, too, before those that are installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 class Declaration(click.ParamType[T], Generic[T]):
     """``module:name`` of a ``kind``, such as a Topic. The module is imported; the current folder is looked in first."""
 
@@ -31,8 +37,7 @@ class Declaration(click.ParamType[T], Generic[T]):
         module_name, colon, path = str(value).partition(":")
         if not colon or not module_name or not path:
             self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
+        look_here()
         try:
             found = importlib.import_module(module_name)
         except ModuleNotFoundError as error:

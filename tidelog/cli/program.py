@@ -58,6 +58,7 @@ def main() -> None:
       tidelog worker shop:app                 run the processors of an app
       tidelog app status shop:app             who works on it, and how far they are
       tidelog jobs add shop.jobs:count        a function over topics, run by Spark, exactly once
+      tidelog flow run flows.yaml             events from connectors through pipelines to connectors
       tidelog backup /mnt/backups             a verified copy of everything; then:
       tidelog backups /mnt/backups            list, and
       tidelog verify /mnt/backups             check, and
@@ -68,6 +69,7 @@ def main() -> None:
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
     Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Functions over topics, run by Spark, exactly once."),
+    Later("flow", "tidelog.cli.flow", "flow_commands", "flows", "Flows: events through connectors and pipelines."),
 ):  # fmt: skip
     main.add_command(_command)
 

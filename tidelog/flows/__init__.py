@@ -4,6 +4,7 @@ event back along the way it came.
     declare      ``Flow``, ``op``: a flow made in Python
     links        connections between connectors and pipelines, and what is wrong with them
     options      options of connectors and operators: read, checked, all problems at once
+    named        codecs and interceptors by name
     registry     types of connectors and operators by name
     spec         a flow as it was declared, checked
     event        ``Event``
@@ -22,5 +23,6 @@ event back along the way it came.
 from tidelog.flows.declare import Flow, Op, op
 from tidelog.flows.errors import FlowError, FlowFileError, RejectError, RetryError
 from tidelog.flows.event import Event
+from tidelog.flows.operators.functions import operator
 
-__all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op"]
+__all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op", "operator"]

@@ -11,17 +11,16 @@ Nothing runs, and no server is asked, until a flow is run.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.flows import links, registry
 from tidelog.flows.connectors.base import Connector, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
 from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.options import Duration, Problems, Struct, read
+from tidelog.flows.runtime.signals import API
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 
 
@@ -33,7 +32,7 @@ class Op:
     options: Any = None  # a mapping; anything else is what its short form means
 
 
-def op(type: str, short: Any = None, /, **options: Any) -> Op:
+def op(type: str, short: Any = None, /, **options: Any) -> Op:  # noqa: A002 - what files call it
     """``op("batch", count=100)``, or in its short form ``op("where", "amount > `10`")``."""
     return Op(type, options if short is None else short)
 
@@ -55,7 +54,10 @@ class FlowOptions(Struct):
 
 
 class Flow:
-    """A flow's declaration. Options are those of ``FlowOptions``. FlowFileError, here and in all methods: what is wrong."""
+    """A flow's declaration. Options are those of ``FlowOptions``.
+
+    FlowFileError, here and in all methods: what is wrong.
+    """
 
     def __init__(self, name: str, *, server: str | None = None, **options: Any) -> None:
         problems = Problems()
@@ -63,7 +65,7 @@ class Flow:
             problems.add(name, "a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter")
         made = read(FlowOptions, options, name, problems)
         _raise(problems)
-        assert made is not None
+        assert made is not None  # noqa: S101 - or there were problems
         self.name = name
         self.server = server
         self.options = made
@@ -72,18 +74,18 @@ class Flow:
         self._links: list[tuple[Link, str]] = []
 
     def connector(self, name: str, what: str | type[Connector] | Callable[..., Any], /, **options: Any) -> None:
-        """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow; an
-        async generator function, which is a source; an async function, which is a sink and gets one value at a time.
+        """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow;
+        an async generator function, which is a source; an async function, which is a sink and gets one value at a time.
         """
         problems = Problems()
         spec = connector_spec(name, what, options, f"{self.name}.connectors.{name}", problems)
         self._name(name, problems)
         _raise(problems)
-        assert spec is not None
+        assert spec is not None  # noqa: S101 - or there were problems
         self._connectors[name] = spec
 
     def pipeline(self, name: str, *operators: Op | Callable[..., Any]) -> None:
-        """operators: ``op(...)``, a function of a value, or a class of Operator. None at all: what comes in goes out."""
+        """operators: ``op(...)``, a function of a value, or a class of Operator. None at all: what comes in goes on."""
         problems = Problems()
         spec = pipeline_spec(name, operators, f"{self.name}.pipelines.{name}", problems)
         self._name(name, problems)
@@ -101,13 +103,16 @@ class Flow:
     def spec(self) -> FlowSpec:
         """The whole, checked. FlowFileError with all that is wrong."""
         problems = Problems()
-        made = finish(self.name, self.options, self._connectors, self._pipelines, self._links, self.server, self.name, problems)
+        made = finish(
+            self.name, self.options, self._connectors, self._pipelines, self._links, self.server, self.name, problems
+        )  # fmt: skip
         _raise(problems)
         return made
 
     def _name(self, name: str, problems: Problems) -> None:
         if not links.NAME.fullmatch(name):
-            problems.add(f"{self.name}.{name}", f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter")
+            text = f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter"
+            problems.add(f"{self.name}.{name}", text)
         elif name in self._connectors or name in self._pipelines:
             problems.add(f"{self.name}.{name}", f"there is a connector or pipeline {name!r} already")
 
@@ -133,22 +138,36 @@ def finish(
         spec = connector_spec("dead_letters", "dead_letters", {}, f"{path}.connectors.dead_letters", problems)
         if spec is not None:
             complete["dead_letters"] = spec
+    found = list({link: (link, at) for link, at in found}.values())  # chains may begin alike
     links.check(found, complete, pipelines, path, problems, settle=options.settle)
     for each in complete.values():
         if getattr(each.make, "needs_server", False) and server is None:
             problems.add(
                 f"{path}.connectors.{each.name}",
-                f"connectors of type {each.type} need a tidelog server: say server: redis://HOST:PORT, or set TIDELOG_URL",
+                f"connectors of type {each.type} need a tidelog server: say server: redis://HOST:PORT, or set"
+                " TIDELOG_URL",
             )
+    for line in pipelines.values():
+        for place, operator in enumerate(line.operators):
+            if operator.needs_server and server is None:
+                problems.add(
+                    f"{path}.pipelines.{line.name}[{place}]",
+                    f"{operator.type} needs a tidelog server: say server: redis://HOST:PORT, or set TIDELOG_URL",
+                )
     return FlowSpec(
-        name, complete, dict(pipelines), tuple(link for link, _ in found), options.instances, options.paused, options.queue,
-        options.settle, options.debug, options.drain_timeout, server,
+        name, complete, dict(pipelines), tuple(link for link, _ in found), options.instances, options.paused,
+        options.queue, options.settle, options.debug, options.drain_timeout, server,
     )  # fmt: skip
 
 
-def connector_spec(name: str, what: Any, given: Mapping[str, Any], path: str, problems: Problems) -> ConnectorSpec | None:
+def connector_spec(
+    name: str, what: Any, given: Mapping[str, Any], path: str, problems: Problems
+) -> ConnectorSpec | None:
     """A connector of flow files or of Python. None: problems were added."""
     shown = dict(given)
+    if name == API:
+        problems.add(path, f"the name {name!r} is taken: paused:{name} says that somebody has paused the flow")
+        return None
     if isinstance(what, str):
         try:
             kind = registry.connector(what)
@@ -161,14 +180,16 @@ def connector_spec(name: str, what: Any, given: Mapping[str, Any], path: str, pr
         return ConnectorSpec(
             name, what, _Make(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown
         )  # fmt: skip
-    from tidelog.flows.connectors.python import PythonOptions, python_connector  # noqa: PLC0415 - it needs this module's types
+    from tidelog.flows.connectors.python import PythonOptions, python_connector
 
     common = read(PythonOptions, given, path, problems)
-    found = python_connector(what)
+    found = python_connector(what, 1 if common is None else common.concurrency)
     if found is None:
         problems.add(
-            path, f"{what!r} is no connector: give a type's name, a class of Source or Sink, an async generator function or an async function"
-        )  # fmt: skip
+            path,
+            f"{what!r} is no connector: give a type's name, a class of Source or Sink, an async generator function or"
+            " an async function",
+        )
         return None
     if common is None:
         return None
@@ -183,7 +204,7 @@ class _Make:
 
     @property
     def needs_server(self) -> bool:
-        """Of connectors and operators that keep things on the tidelog server."""
+        """Of connectors that keep things on the tidelog server."""
         return bool(getattr(self.kind, "needs_server", False))
 
     def __call__(self) -> Any:
@@ -202,7 +223,7 @@ def pipeline_spec(name: str, operators: Any, path: str, problems: Problems) -> P
 def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | None:
     """An operator of flow files or of Python. None: problems were added."""
     if isinstance(what, type) and issubclass(what, Operator):
-        return OperatorSpec("python", what, what.ports(what.__new__(what)), what.guards)
+        return _operator("python", what, what.__name__, path, problems)
     if not isinstance(what, Op):
         what = Op("python", {"call": what})
     try:
@@ -216,17 +237,25 @@ def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | No
         if given is None:
             given = {}
         elif short is None:
-            problems.add(path, f"{what.type} takes its options by name, as in {{{what.type}: {{...}}}}; {given!r} is none")
+            text = f"{what.type} takes its options by name, as in {{{what.type}: {{...}}}}; {given!r} is none"
+            problems.add(path, text)
             return None
         else:
             given = {short: given}
     options = read(kind.Options, given, path, problems)
     if options is None:
         return None
-    make = _Make(kind, options)
+    return _operator(what.type, _Make(kind, options), what.options, path, problems)
+
+
+def _operator(
+    kind: str, make: Callable[[], Operator], given: Any, path: str, problems: Problems
+) -> OperatorSpec | None:
     try:
         one = make()  # it looks at its options: expressions are parsed, functions found
     except (ValueError, FlowError) as error:
         problems.add(path, str(error))
         return None
-    return OperatorSpec(what.type, make, tuple(one.ports()), kind.guards, what.options)
+    return OperatorSpec(
+        kind, make, tuple(one.ports()), one.guards, given, tuple(one.required()), one.needs_server(), one.last
+    )  # fmt: skip

@@ -10,7 +10,7 @@ class FlowError(Exception):
 
 
 class FlowFileError(FlowError):
-    """Something in flow files or in a flow made in Python is wrong. ``problems`` has all that was found, a line each."""
+    """Something in flow files or in a flow made in Python is wrong. ``problems``: all that was found, a line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -22,8 +22,15 @@ class RejectError(Exception):
 
 
 class RetryError(Exception):
-    """Raised by operators and sinks: these events may work another time. Any other exception of a sink means the same."""
+    """Raised by operators and sinks: these events may work another time.
+
+    Any other exception of a sink means the same.
+    """
 
 
 class DisconnectedError(ConnectionError):
     """Raised by connectors: the peer is gone. Connect again, and give back what was under way."""
+
+
+class GoneError(Exception):
+    """Raised by sinks: the peer is gone, and there is no way to get it back. The flow fails."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final
 
 from tidelog.flows.options import Problems, nearest
@@ -25,12 +26,14 @@ def parse(text: str, path: str, problems: Problems) -> list[Link]:
         problems.add(path, f"{text!r} connects nothing: write it as source -> target")
         return []
     found = []
-    for left, right in zip(ends, ends[1:], strict=False):
+    for left, right in pairwise(ends):
         source, target = _END.fullmatch(left), _END.fullmatch(right)
         if source is None or target is None:
-            problems.add(path, f"{(left if source is None else right)!r} in {text!r} is no name, name.port or name.place.port")
+            bad = left if source is None else right
+            problems.add(path, f"{bad!r} in {text!r} is no name, name.port or name.place.port")
         elif target[2] or (target[3] and target[3] != "in"):
-            problems.add(path, f"{right!r} in {text!r}: events go into a whole connector or pipeline; name it without a port")
+            problem = f"{right!r} in {text!r}: events go into a whole connector or pipeline; name it without a port"
+            problems.add(path, problem)
         else:
             found.append(Link(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
     return found
@@ -51,11 +54,11 @@ def check(
     for link, at in links:
         missing = [each for each in (link.source, link.target) if each not in known]
         for name in missing:
-            problems.add(at, f"there is no connector or pipeline {name!r}; {nearest(name, known)}")
+            problems.unknown(at, f"there is no connector or pipeline {name!r}", name, known)
         if not missing and _ports(link, at, connectors, pipelines, problems):
             good.append(link)
-    _circle(good, pipelines, path, problems)
-    lefts = {each.source for each in good} | {each.source for each, _ in links}
+    _circle(good, connectors, path, problems)
+    lefts = {each.source for each, _ in links}
     rights = {each.target for each, _ in links}
     for name in pipelines:
         if name not in rights:
@@ -65,31 +68,54 @@ def check(
         if settle and not out & ({"out"} | (named - {"overflow"})):
             problems.add(
                 f"{path}.pipelines.{name}",
-                f"a dead end: nothing is connected to {name}.out, so events would be settled without having got anywhere;"
-                f" connect it to a connector (null, if that is meant)",
+                f"a dead end: nothing is connected to {name}.out, so events would be settled without having got"
+                " anywhere; connect it to a connector (null, if that is meant)",
             )
+        _operators(name, pipelines[name], links, path, problems)
     for name in connectors:
         if name not in lefts | rights:
             problems.add(f"{path}.connectors.{name}", f"the connector {name!r} is connected to nothing")
 
 
+def _operators(
+    name: str, pipeline: PipelineSpec, links: Iterable[tuple[Link, str]], path: str, problems: Problems
+) -> None:
+    """Ports that must lead somewhere; nothing after an operator from which nothing leaves by ``out``."""
+    for place, operator in enumerate(pipeline.operators):
+        at = f"{path}.pipelines.{name}[{place}]"
+        if operator.last and place + 1 < len(pipeline.operators):
+            ports = ", ".join(operator.ports)
+            problems.add(at, f"{operator.type} must be the last operator: its events leave by {ports}, not by out")
+        for port in operator.required:
+            ways = [each.place for each, _ in links if (each.source, each.port) == (name, port)]
+            if None not in ways and place not in ways:
+                problems.add(at, f"the port {port!r} of {operator.type} leads nowhere: connect {name}.{port}")
+
+
 def _ports(
-    link: Link, at: str, connectors: Mapping[str, ConnectorSpec], pipelines: Mapping[str, PipelineSpec], problems: Problems
+    link: Link,
+    at: str,
+    connectors: Mapping[str, ConnectorSpec],
+    pipelines: Mapping[str, PipelineSpec],
+    problems: Problems,
 ) -> bool:
     good = True
     source, target = connectors.get(link.source), connectors.get(link.target)
     if target is not None and not target.is_sink:
-        problems.add(at, f"nothing can be written to {link.target!r}: connectors of type {target.type} are sources only")
+        text = f"nothing can be written to {link.target!r}: connectors of type {target.type} are sources only"
+        problems.add(at, text)
         good = False
     if source is not None:
         ports = ("out", "err", "responses") if source.is_source and source.is_sink else ("out", "err")
         if link.place is not None or link.port not in ports:
-            problems.add(at, f"the connector {link.source!r} has no port {link.port!r}: it has {', '.join(ports)}")
+            text = f"the connector {link.source!r} has no port {link.port!r}: it has {', '.join(ports)}"
+            problems.add(at, text)
             good = False
         return good
     operators = pipelines[link.source].operators
     if link.place is not None and link.place >= len(operators):
-        problems.add(at, f"the pipeline {link.source!r} has {len(operators)} operators, the first is 0: there is no {link.place}")
+        text = f"the pipeline {link.source!r} has {len(operators)} operators, the first is 0: there is no {link.place}"
+        problems.add(at, text)
         return False
     chosen = operators if link.place is None else operators[link.place : link.place + 1]
     known = {"out", "err", *(port for each in chosen for port in each.ports)}
@@ -99,12 +125,17 @@ def _ports(
     return good
 
 
-def _circle(links: Iterable[Link], pipelines: Mapping[str, PipelineSpec], path: str, problems: Problems) -> None:
-    """Among pipelines: a connector's two halves are two ends."""
+def _circle(
+    links: Iterable[Link], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems
+) -> None:
+    """Among pipelines and what sinks answer. A connector's two halves are two ends."""
+    answering = {name: f"{name}.responses" if each.is_source else name for name, each in connectors.items()}
     ways: dict[str, list[str]] = {}
     for each in links:
-        if each.source in pipelines and each.target in pipelines:
-            ways.setdefault(each.source, []).append(each.target)
+        one = connectors.get(each.source)
+        if one is None or not one.is_source or each.port == "responses":
+            source = answering.get(each.source, each.source)
+            ways.setdefault(source, []).append(answering.get(each.target, each.target))
     state: dict[str, int] = {}  # 1: on the way, 2: done
 
     def visit(name: str, way: list[str]) -> None:
@@ -117,6 +148,6 @@ def _circle(links: Iterable[Link], pipelines: Mapping[str, PipelineSpec], path: 
                 visit(follower, [*way, follower])
         state[name] = 2
 
-    for name in pipelines:
+    for name in list(ways):
         if name not in state:
             visit(name, [name])

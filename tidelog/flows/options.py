@@ -10,11 +10,16 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+LONGEST: Final = 100 * 366 * 86400.0  # s: a hundred years
+GUESSES: Final = 50  # unknown names of which the nearest known one is told
+NAMED: Final = 100  # names among which it is looked for
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h|d)")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -28,12 +33,14 @@ class Duration(float):
     @classmethod
     def read(cls, given: object) -> Duration:
         """ValueError: it is none."""
-        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < float("inf"):
+        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given <= LONGEST:
             return cls(given)
         if isinstance(given, str):
             parts = _DURATION.findall(given)
             if parts and "".join(f"{number}{unit}" for number, unit in parts) == re.sub(r"\s", "", given):
-                return cls(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+                seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+                if seconds <= LONGEST:
+                    return cls(seconds)
         raise ValueError(f"{given!r} is no duration: give one as 200ms, 5s, 1m30s")
 
 
@@ -51,7 +58,7 @@ class Size(int):
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Options of something. Fields are options; ``__post_init__`` raises ValueError for what doesn't fit together."""
+    """Options of something. Fields are options; ``__post_init__`` raises ValueError for what doesn't fit."""
 
 
 @dataclass
@@ -59,19 +66,43 @@ class Problems:
     """What is wrong, by path: ``flows.orders.connectors.in.retry``."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
+    guessed: int = 0
 
     def add(self, path: str, text: str) -> None:
         self.found.append((path, text))
+
+    def unknown(self, path: str, text: str, name: str, known: Iterable[str]) -> None:
+        """Something that is not known, with the nearest that is. That takes time: not for any number of them."""
+        self.guessed += 1
+        self.add(path, f"{text}; {nearest(name, known)}" if self.guessed <= GUESSES else text)
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
 
+class FromEnvironment(str):
+    """Text that was given outside of the file, where all is text: a number or true and false where one is wanted."""
+
+    __slots__ = ()
+
+
+def without_marks(value: Any) -> Any:
+    """The same with plain text in place of FromEnvironment, which no codec knows."""
+    if isinstance(value, FromEnvironment):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: without_marks(each) for name, each in value.items()}
+    return [without_marks(each) for each in value] if isinstance(value, list) else value
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say of an unknown name: the nearest known one, or all of them."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}" if names else "there are none"
+    """What to say of an unknown name: the nearest known one, or all of them, if they are not too many."""
+    names = list(islice(known, NAMED))
+    near = difflib.get_close_matches(name[:100], names, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = "" if len(names) < NAMED else " and others"
+    return f"known are {', '.join(sorted(names))}{more}" if names else "there are none"
 
 
 def read(kind: type[S], given: Mapping[str, Any], path: str, problems: Problems) -> S | None:
@@ -81,7 +112,7 @@ def read(kind: type[S], given: Mapping[str, Any], path: str, problems: Problems)
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in fields:
-            problems.add(f"{path}.{name}", f"unknown option {name!r}; {nearest(str(name), fields)}")
+            problems.unknown(f"{path}.{name}", f"unknown option {name!r}", str(name), fields)
             continue
         one = _value(fields[name].type, value, f"{path}.{name}", problems)
         if one is not _BAD:
@@ -110,8 +141,9 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
         each_kind = get_args(kind)[0]
         items = [_value(each_kind, each, f"{path}[{number}]", problems) for number, each in enumerate(value)]
         return _BAD if any(each is _BAD for each in items) else items
+    strict = not isinstance(value, FromEnvironment)
     try:
-        return msgspec.convert(value, kind, dec_hook=_hook)
+        return msgspec.convert(without_marks(value), kind, strict=strict, dec_hook=_hook)
     except msgspec.ValidationError as error:
         text = str(error)
         at = text.rpartition(" - at `$")

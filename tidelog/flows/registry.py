@@ -83,4 +83,6 @@ def _found(what: str, known: Mapping[str, str], name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
-        raise FlowError(f"the {what} {name!r} needs the package {error.name!r}: pip install 'tidelog[flows]', or see docs/flows.md") from error
+        raise FlowError(
+            f"the {what} {name!r} needs the package {error.name!r}: pip install 'tidelog[flows]', or see docs/flows.md"
+        ) from error

@@ -13,6 +13,8 @@ from tidelog.flows.operators.base import Operator
 
 @dataclass(frozen=True)
 class ConnectorSpec:
+    """A connector of a flow."""
+
     name: str
     type: str  # as in files; "python" for one made in Python
     make: Callable[[], Connector]  # once for each instance
@@ -24,15 +26,22 @@ class ConnectorSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
+    """An operator at its place in a pipeline."""
+
     type: str
     make: Callable[[], Operator]
     ports: tuple[str, ...]  # besides out and err
     guards: bool
     given: Any = None
+    required: tuple[str, ...] = ()  # ports that must lead somewhere
+    needs_server: bool = False
+    last: bool = False  # nothing leaves by out
 
 
 @dataclass(frozen=True)
 class PipelineSpec:
+    """A line of operators."""
+
     name: str
     operators: tuple[OperatorSpec, ...]  # at least one
 
@@ -49,6 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class FlowSpec:
+    """A flow."""
+
     name: str
     connectors: dict[str, ConnectorSpec]
     pipelines: dict[str, PipelineSpec]

@@ -1,22 +1,24 @@
 """What became of an event: tokens, and how they are settled.
 
-Rule 1: a token's ``pending`` counts its branches. ``fork`` and ``split`` add to it, ``settle`` takes one off. At zero its
-        owner is told, once, with the worst status of all branches.
-Rule 2: statuses are ordered by what is still owed: ``retry`` is the worst, because some branch has not got the event and
-        may get it; then ``reject`` (a branch never will), ``discard`` (meant not to), ``ok``.
+Rule 1: a token's ``pending`` counts its branches. ``fork`` and ``split`` add to it, ``settle`` takes one off. At zero
+        its owner is told, once, with the worst status of all branches.
+Rule 2: statuses are ordered by what is still owed: ``retry`` is the worst, because some branch has not got the event
+        and may get it; then ``reject`` (a branch never will), ``discard`` (meant not to), ``ok``.
 Rule 3: an event made of several has a ``Group``: exactly the tokens of its members, never a range of IDs.
-Rule 4: an operator that wants to see the settlement puts a token of its own before the event's: ``Token(self, key, parent)``.
-        What it was told it passes on to ``parent``, now or later, changed or not. So contraflow passes the operators that
-        care, in reverse, and costs the others nothing.
+Rule 4: an operator that wants to see the settlement puts a token of its own before the event's:
+        ``Token(self.node, key, parent)``. What it was told it passes on to ``parent``, now or later, changed or not.
+        So contraflow passes the operators that care, in reverse, and costs the others nothing.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from tidelog.flows.event import Event
+import msgspec
+
+T = TypeVar("T")
 
 OK: Final = 0
 DISCARD: Final = 1  # meant: filtered, sampled, overflowed
@@ -26,8 +28,20 @@ RETRY: Final = 3  # may work another time
 STATUSES: Final = ("ok", "discard", "reject", "retry")
 
 
+class Withheld(str):
+    """The reason of what is given back because the flow drains: its source doesn't send it again before it is started
+    anew.
+    """
+
+    __slots__ = ()
+
+
 class SettledTwiceError(AssertionError):
     """A branch was settled that had been settled before: a bug of the entity that did it. The text names the token."""
+
+
+class LostTokenError(AssertionError):
+    """A token was collected before it was settled: an entity let go of an event. Noticed in debug mode."""
 
 
 class Owner(Protocol):
@@ -38,6 +52,7 @@ class Owner(Protocol):
 
     def wake(self) -> None: ...
     def settled_twice(self, token: Token | Group) -> None: ...
+    def lost_unsettled(self, text: str) -> None: ...
 
 
 class Unsettled(Protocol):
@@ -48,19 +63,38 @@ class Unsettled(Protocol):
     def split(self, more: int) -> None: ...
 
 
-class Token:
-    """One event of a source, or of an operator that wants to see what becomes of it."""
+class Carrier(Protocol):
+    """An event, as far as tokens are concerned."""
 
-    __slots__ = ("key", "owner", "parent", "pending", "reason", "since", "status")
+    @property
+    def token(self) -> Unsettled | None: ...
 
-    def __init__(self, owner: Owner, key: Any = None, parent: Unsettled | None = None, since: float = 0.0) -> None:
-        self.owner = owner
-        self.key = key  # the owner's: it says which event this was
-        self.parent = parent  # None: a source's
-        self.pending = 1  # branches that have not been settled
-        self.status = OK
-        self.reason = ""  # of the worst status
-        self.since = since  # s of the loop's clock: when it was made; 0: nobody asks
+
+def quickly_set(kind: type[T]) -> type[T]:
+    """A structure of msgspec with gc=False whose fields are set by Python itself: in 3 ns instead of 15.
+
+    What msgspec does besides is to show the object to the collector of circles, and such a one never is. It works only
+    once the class is made.
+    """
+    kind.__delattr__ = object.__delattr__  # type: ignore[method-assign]
+    kind.__setattr__ = object.__setattr__  # type: ignore[method-assign]
+    return kind
+
+
+@quickly_set
+class Token(msgspec.Struct, eq=False, gc=False):
+    """One event of a source, or of an operator that wants to see what becomes of it.
+
+    A structure of msgspec that the collector of circles doesn't look at, because one is made for each event: with a
+    class with slots settlement takes three times as long.
+    """
+
+    owner: Owner
+    key: Any = None  # the owner's: it says which event this was
+    parent: Unsettled | None = None  # None: a source's
+    pending: int = 1  # branches that have not been settled
+    status: int = OK
+    reason: str = ""  # of the worst status
 
     def settle(self, status: int = OK, reason: str = "") -> None:
         """End one branch."""
@@ -89,16 +123,36 @@ class Token:
         return f"<token {self.key!r}: {self.pending} pending, {STATUSES[self.status]}>"
 
 
-class WatchedToken(Token):
+class WatchedToken(Token, eq=False, gc=True, weakref=True):
     """A token of a flow in debug mode: that it is collected unsettled is noticed."""
-
-    __slots__ = ()
 
     def __del__(self) -> None:
         if self.pending > 0:
-            lost = getattr(self.owner, "lost_unsettled", None)
-            if lost is not None:
-                lost(repr(self))
+            self.owner.lost_unsettled(repr(self))
+
+
+class Seen:
+    """A token that is looked at and not kept: of a flow in debug mode, or it would never be collected."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: Token) -> None:
+        self._token = weakref.ref(token)
+
+    @property
+    def pending(self) -> int:
+        token = self._token()
+        return 0 if token is None else token.pending
+
+    @property
+    def identity(self) -> int:
+        """The token's id(), as long as it is pending."""
+        return id(self._token())
+
+    @property
+    def status(self) -> int:
+        token = self._token()
+        return OK if token is None else token.status
 
 
 class Group:
@@ -107,10 +161,11 @@ class Group:
     It belongs to one branch: ``fork`` makes another group of the same members.
     """
 
-    __slots__ = ("members", "pending", "reason", "status")
+    __slots__ = ("_split", "members", "pending", "reason", "status")
 
     def __init__(self, members: Sequence[Unsettled]) -> None:
         self.members = members
+        self._split = False
         self.pending = 1
         self.status = OK
         self.reason = ""
@@ -136,23 +191,38 @@ class Group:
         each = list(outcomes)
         if len(each) != len(self.members):
             raise ValueError(f"{len(each)} outcomes for a group of {len(self.members)}")
-        if self.pending != 1:
-            if self.pending <= 0:
-                self._twice()
-                return
+        if self.pending <= 0:
+            self._twice()
+            return
+        if not self.intact:
             raise ValueError("an event that was split can't be settled item by item")
         self.pending = 0
         for member, (status, reason) in zip(self.members, each, strict=True):
-            if self.status > status:  # a part of it ended worse before
-                status, reason = self.status, self.reason
             member.settle(status, reason)
 
     def fork(self) -> Group:
         """A group of the same members for one more branch."""
         return Group([member.fork() for member in self.members])
 
+    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> Group:  # noqa: ARG002
+        """A group of other tokens in the place of these, or of those of the members with these numbers."""
+        return Group(members)
+
     def split(self, more: int) -> None:
         self.pending += more
+        self._split = True
+
+    @property
+    def intact(self) -> bool:
+        """Whether the event is still the whole of its members: it was neither split nor settled."""
+        return self.pending == 1 and not self._split
+
+    def apart(self) -> Sequence[Unsettled] | None:
+        """The members, for whoever asks to settle one by one. None: the event was split, they share a fate."""
+        if not self.intact:
+            return None
+        self.pending = 0
+        return self.members
 
     def _twice(self) -> None:
         for owner in owners(self):
@@ -172,20 +242,33 @@ def owners(token: Unsettled) -> Iterable[Owner]:
         yield token.owner
 
 
-def settle_all(events: Iterable[Event], status: int = OK, reason: str = "") -> None:
+def owned(token: Unsettled | None, owner: Owner) -> Iterable[Token]:
+    """The tokens of one entity behind a token: among its members, and before those of operators."""
+    while isinstance(token, Token):
+        if token.owner is owner:
+            yield token
+            return
+        token = token.parent
+    if isinstance(token, Group):
+        for member in token.members:
+            yield from owned(member, owner)
+
+
+def settle_all(events: Iterable[Carrier], status: int = OK, reason: str = "") -> None:
     """Settle events that share a fate: what ``token.settle`` does for each, without a call for each."""
     told: Owner | None = None
+    done: list[Token] = []
     for event in events:
         token = event.token
         if type(token) is Token and token.pending == 1:
             token.pending = 0
-            if status > token.status:
+            if status and status > token.status:
                 token.status = status
                 token.reason = reason
-            owner = token.owner
-            owner.done.append(token)
-            if owner is not told:
-                told = owner
-                owner.wake()
+            if token.owner is not told:
+                told = token.owner
+                done = told.done  # no owner's task runs before this returns
+                told.wake()
+            done.append(token)
         elif token is not None:
             token.settle(status, reason)

@@ -20,8 +20,9 @@ from tests.tidelog.jobs.enginekit import change, engine, fold, until
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.client.entries import StreamId
-from tidelog.jobs import keys, registry
-from tidelog.jobs.marker import Marker, Span
+from tidelog.jobs import keys
+from tidelog.jobs.log.marker import Marker, Span
+from tidelog.jobs.registry import registry
 from tidelog.testing import Server
 
 Run = Callable[..., Result]

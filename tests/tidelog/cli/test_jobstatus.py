@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
 from tidelog.cli.jobstatus import print_jobs
-from tidelog.jobs.look import JobLook, Look
-from tidelog.jobs.registry import Spec
-from tidelog.jobs.status import Snapshots, Status
+from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.status import Snapshots, Status
 
 FAILED = """job 'count', partition 0, epoch 1: the function failed with 520 entries of topic 'clicks', 1795372466699.0
   read: clicks:0 after 0.0

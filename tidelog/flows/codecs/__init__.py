@@ -1,1 +1,11 @@
-"""Codecs: a module for each; ``base`` finds them by name."""
+"""Codecs: one message's bytes as a value, and back.
+
+    base      finds them by name
+    json      json, jsonl
+    plain     string, binary
+    msgpack   msgpack
+    csv       csv
+    yaml      yaml
+    influx    InfluxDB's line protocol
+    syslog    RFC 5424 and RFC 3164
+"""

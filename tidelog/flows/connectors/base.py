@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
+from tidelog.flows.connectors.context import Context
 from tidelog.flows.event import Event
 from tidelog.flows.tokens import Token
-
-if TYPE_CHECKING:
-    from tidelog.flows.connectors.context import Context
 
 Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
 # of one event: a status of tokens.py; with a reason; for an event made of several, one of these for each member
@@ -45,22 +43,36 @@ class Connector:
 class Source(Connector):
     """Where events come from."""
 
-    remembers: ClassVar[bool] = True
+    remembers: bool = True  # these two may be set by __init__, from options
     # Events that are to be tried again are kept by the runtime, and sent again after a delay that grows.
     # False: they are gone (udp, metronome), or ``owns_policy`` says that the connector sees to it.
-    owns_policy: ClassVar[bool] = False
+    owns_policy: bool = False
     # ``settled`` gets all tokens, whatever their status, and does what is to be done: give back, dead letters.
     counts: ClassVar[bool] = True  # False: its events have no tokens, nobody wants to know
 
     def __init__(self) -> None:
         self._interrupted = asyncio.Event()
 
+    @property
+    def backlog(self) -> int:
+        """Events that were read and can't be read again, for pulls to come. A drain sends them first."""
+        return 0
+
+    @property
+    def room(self) -> int | None:
+        """Events that may be pulled before others are settled, where their order limits that; None: it doesn't.
+
+        For a source that can only say "I am done up to here": what lies behind an event that is not settled comes again
+        after a crash, settled or not. It is looked at again after ``settled``.
+        """
+        return None
+
     async def pull(self, limit: int) -> list[Event] | None:
         """Wait for events and return at most ``limit`` (1 or more) of them; None: there will never be one again.
 
-        ``event.id`` is what ``settled`` needs to know the event by. The runtime sets token, attempt (unless the connector
-        did) and ingest time. It never cancels a pull, except at a hard stop: a connector returns an empty list soon after
-        ``interrupt`` was called. Raising ConnectionError or OSError means: connect again.
+        ``event.id`` is what ``settled`` needs to know the event by. The runtime sets token, attempt (unless the
+        connector did) and ingest time. It never cancels a pull, except at a hard stop: a connector returns an empty
+        list soon after ``interrupt`` was called. Raising ConnectionError or OSError means: connect again.
         """
         raise NotImplementedError
 
@@ -69,11 +81,16 @@ class Source(Connector):
         self._interrupted.set()
 
     async def wait(self, work: Awaitable[Any]) -> bool:
-        """For ``pull``: wait for ``work`` or an interruption. Whether ``work`` is done; if not it is cancelled."""
+        """For ``pull``: wait for ``work`` or an interruption. Whether ``work`` is done; if not it is cancelled.
+
+        What it raises is raised.
+        """
         task = asyncio.ensure_future(work)
         other = asyncio.ensure_future(self._interrupted.wait())
         try:
             await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()  # what it raised
             return task.done()
         finally:
             self._interrupted.clear()
@@ -86,7 +103,7 @@ class Source(Connector):
         """``token.key`` is an event's ID, ``token.status`` what became of it: ok or discard, unless ``owns_policy``.
 
         One call at a time, with everything that was settled since the last: acknowledge in bulk here. An exception is
-        logged, and the same tokens come again later.
+        logged, and the same tokens come again later. ConnectionError or OSError means besides: connect again.
         """
 
 
@@ -95,7 +112,7 @@ class Sink(Connector):
 
     concurrency: int = 1  # calls of ``write`` at a time; more than one gives up order. May change at any time.
 
-    async def write(self, events: list[Event]) -> None | Later | Sequence[Outcome]:
+    async def write(self, events: list[Event]) -> Later | Sequence[Outcome] | None:
         """Deliver events. None: all are. A list: an outcome for each, in their order.
 
         RejectError: none of them will ever work. ConnectionError or OSError: connect again; they are given back. Any

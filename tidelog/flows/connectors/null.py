@@ -11,11 +11,15 @@ from tidelog.flows.event import Event
 
 
 class NullOptions(ConnectorOptions):
+    """What the source makes."""
+
     count: int | None = None  # events that the source makes; null: no end
     value: Any = None  # of each
 
 
 class Null(Source, Sink):
+    """What it makes can't be made again: what is given back is dropped."""
+
     type = "null"
     Options = NullOptions
     remembers = False
@@ -37,5 +41,5 @@ class Null(Source, Sink):
         await asyncio.sleep(0)
         return [Event(value, None, number) for number in range(first, first + limit)]
 
-    async def write(self, events: list[Event]) -> None:
+    async def write(self, events: list[Event]) -> None:  # noqa: ARG002 - every sink's form
         return None

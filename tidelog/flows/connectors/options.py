@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from tidelog.flows.options import Duration, Struct
 from tidelog.flows.runtime.reconnect import Retry
 
 
 class Reconnect(Struct):
-    retry: Retry = Retry()
+    """The option ``reconnect``, where it is not ``none``."""
+
+    retry: Retry = msgspec.field(default_factory=Retry)
 
 
 class ConnectorOptions(Struct):
     """What the runtime does with a connector. Those of one type derive from this."""
 
-    reconnect: Reconnect | Literal["none"] = Reconnect()  # after an error; none: the connector has failed
+    reconnect: Reconnect | Literal["none"] = msgspec.field(default_factory=Reconnect)
+    # after an error; none: the connector has failed
     paused: bool = False  # from the beginning
     # as a source
     max_unsettled: int = 10_000  # events under way; when so many are, nothing more is read

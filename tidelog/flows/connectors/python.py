@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from tidelog.flows.connectors.base import Connector, Sink, Source
 from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 
 class PythonOptions(ConnectorOptions):
-    concurrency: int = 1  # of a function that is a sink: calls at a time
+    """Options of functions and classes."""
+
+    concurrency: int = 1  # of a function that is a sink: calls at a time; more than one gives up order
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
 
 
 class GeneratorSource(Source):
-    """An async generator. What it yields is a value, or an Event; when it returns the source has ended."""
+    """An async generator. What it yields is a value, or an Event; when it returns the source has ended.
+
+    After a ConnectionError or OSError it is begun anew. Any other exception fails the flow.
+    """
 
     def __init__(self, function: Callable[[], AsyncIterator[Any]]) -> None:
         super().__init__()
@@ -36,9 +47,12 @@ class GeneratorSource(Source):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        iterator, self._iterator = self._iterator, None
+        if isinstance(iterator, AsyncGenerator):
+            await iterator.aclose()
 
     async def pull(self, limit: int) -> list[Event] | None:
-        assert self._iterator is not None
+        assert self._iterator is not None  # noqa: S101 - it is connected
         found: list[Event] = []
         while len(found) < limit:
             if self._next is None:
@@ -47,9 +61,11 @@ class GeneratorSource(Source):
             if not self._next.done():
                 if found:
                     break
-                await self.wait(asyncio.shield(self._next))
+                await self.wait(asyncio.wait((self._next,)))
                 if not self._next.done():
                     break
+            if found and (self._next.cancelled() or self._next.exception()):
+                return found  # the next pull raises it
             task, self._next = self._next, None
             try:
                 value = task.result()
@@ -67,24 +83,34 @@ class GeneratorSource(Source):
 class FunctionSink(Sink):
     """An async function of a value."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], concurrency: int = 1) -> None:
         self._function = function
+        self._calls = concurrency  # at a time
         self._takes_event = _takes_event(function)
 
     async def write(self, events: list[Event]) -> list[tuple[int, str]]:
-        from tidelog.flows.errors import RejectError
+        if self._calls == 1 or len(events) == 1:
+            return [await self._call(event) for event in events]
+        outcomes = [(OK, "")] * len(events)
+        left = iter(range(len(events)))
 
-        outcomes = []
-        for event in events:
-            try:
-                await self._function(event if self._takes_event else event.value)
-            except RejectError as error:
-                outcomes.append((REJECT, str(error)))
-            except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
-                outcomes.append((RETRY, f"{type(error).__name__}: {error}"))
-            else:
-                outcomes.append((OK, ""))
+        async def caller() -> None:
+            for place in left:
+                outcomes[place] = await self._call(events[place])
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._calls, len(events))):
+                group.create_task(caller())
         return outcomes
+
+    async def _call(self, event: Event) -> tuple[int, str]:
+        try:
+            await self._function(event if self._takes_event else event.value)
+        except RejectError as error:
+            return REJECT, str(error)
+        except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
+            return RETRY, f"{type(error).__name__}: {error}"
+        return OK, ""
 
 
 def _takes_event(function: Callable[..., Any]) -> bool:
@@ -92,12 +118,12 @@ def _takes_event(function: Callable[..., Any]) -> bool:
     return first is not None and (first.annotation is Event or first.annotation == "Event" or first.name == "event")
 
 
-def python_connector(what: Any) -> tuple[Callable[[], Connector], bool, bool] | None:
+def python_connector(what: Any, concurrency: int = 1) -> tuple[Callable[[], Connector], bool, bool] | None:
     """(what makes one, is it a source, is it a sink); None: it is no connector."""
     if isinstance(what, type) and issubclass(what, (Source, Sink)):
         return what, issubclass(what, Source), issubclass(what, Sink)
     if inspect.isasyncgenfunction(what):
         return (lambda: GeneratorSource(what)), True, False
     if inspect.iscoroutinefunction(what) or inspect.iscoroutinefunction(getattr(what, "__call__", None)):  # noqa: B004
-        return (lambda: FunctionSink(what)), False, True
+        return (lambda: FunctionSink(what, concurrency)), False, True
     return None

@@ -1,1 +1,11 @@
-"""Flow files: YAML, with the line of everything that is wrong."""
+"""Flows in YAML: files are read and checked whole before anything runs.
+
+    text         YAML as plain values, with the line of each
+    environment  ${NAME} in a file that asks for it
+    document     what a file says, as flows: all problems at once, each with file, line and path
+    picture      a flow as a graph, as Mermaid
+"""
+
+from tidelog.flows.files.document import Document, no_server, read_files, read_flow, read_text
+
+__all__ = ["Document", "no_server", "read_files", "read_flow", "read_text"]

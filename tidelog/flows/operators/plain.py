@@ -8,10 +8,12 @@ from tidelog.flows.options import Struct
 
 
 class PassthroughOptions(Struct):
-    pass
+    """None."""
 
 
 class Passthrough(Operator):
+    """For pipelines that only join or part ways."""
+
     type = "passthrough"
     Options = PassthroughOptions
 

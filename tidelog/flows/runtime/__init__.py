@@ -6,10 +6,13 @@
     sourcenode    the entity that a source is: pulls, sends, is told, tries again
     operatornode  the entity that an operator is
     sinknode      the entity that a sink is: writes, settles
+    ramp          begins slowly after a reason that ended by time
+    underway      what a source has sent and what is not settled of it
     channel       the bounded way from a port to an entity
     signals       DRAIN, Trigger, Restore
     breaker       the set of reasons why nothing may be sent
     connecting    a connector's connection: made, lost, made again
     reconnect     how long to wait before that
+    cancelling    cancellations that nobody asked for
     surroundings  what the entities of a flow share
 """

@@ -21,15 +21,21 @@ class Standing(NamedTuple):
 
 
 class Breaker:
+    """Empty: events may be sent."""
+
     def __init__(self) -> None:
         self._standing: dict[str, Standing] = {}
         self._versions: dict[str, int] = {}  # of each reason's newest message
 
-    def __bool__(self) -> bool:
-        return bool(self._standing)
-
     def __contains__(self, reason: str) -> bool:
         return reason in self._standing
+
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def begin(self, now: float) -> None:
+        """The flow starts now: what stands from the beginning stands since then."""
+        self._standing = {name: each._replace(since=now) for name, each in self._standing.items()}
 
     @property
     def reasons(self) -> tuple[Standing, ...]:

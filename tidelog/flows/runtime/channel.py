@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from tidelog.flows.event import Event
-from tidelog.flows.runtime.signals import Signal
-
-if TYPE_CHECKING:
-    from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.signals import Restore, Signal, Trigger
 
 Tap: TypeAlias = Callable[[list[Event]], None]  # sees each batch as it leaves; must not change or keep it
+
+
+class End(Protocol):
+    """The entity at an end of a channel."""
+
+    name: str
+    kind: str
+
+    def wake(self) -> None: ...
+    def contra(self, message: Trigger | Restore, channel: Channel) -> None: ...
 
 
 class Channel:
     """Batches in order. The producer puts, the consumer takes; each wakes the other when that matters."""
 
-    __slots__ = ("authoritative", "capacity", "consumer", "drained", "dropped", "items", "passed", "port", "producer", "taps")
+    __slots__ = (
+        "authoritative", "capacity", "consumer", "drained", "dropped", "items", "passed", "port", "producer", "taps",
+    )  # fmt: skip
 
-    def __init__(self, producer: Node, port: str, consumer: Node, capacity: int, authoritative: bool = True) -> None:
+    def __init__(self, producer: End, port: str, consumer: End, capacity: int, authoritative: bool = True) -> None:
         self.producer = producer
         self.port = port  # of the producer
         self.consumer = consumer

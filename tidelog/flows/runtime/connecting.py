@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Final, Protocol
 
-from tidelog.flows.connectors.base import Connector
+from tidelog.flows.runtime.cancelling import from_outside
 from tidelog.flows.runtime.reconnect import Delays, Retry
+from tidelog.flows.runtime.surroundings import Surroundings
 
-if TYPE_CHECKING:
-    from tidelog.flows.runtime.surroundings import Surroundings
+CLOSING: Final = 10.0  # s that a connector may take to close
 
 log = logging.getLogger("tidelog.flows")
+
+
+class Connects(Protocol):
+    """A connector, as far as this file is concerned."""
+
+    async def connect(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Connection:
     """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
 
-    def __init__(self, name: str, connector: Connector, retry: Retry | None, around: Surroundings) -> None:
+    def __init__(self, name: str, connector: Connects, retry: Retry | None, around: Surroundings) -> None:
         self.name = name
         self.connector = connector
         self.connected = False
@@ -33,11 +40,14 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"{self._around.flow}/{self.name}/connect")
+        name = f"{self._around.flow}/{self.name}/connect"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
-    def lost(self, error: BaseException) -> None:
-        """The peer is gone. Said any number of times."""
-        if self.connected:
+    def lost(self, error: BaseException, connects: int | None = None) -> None:
+        """The peer is gone. Said any number of times. connects: what it was when that was tried which failed; if it was
+        connected again since, nothing is said of the new connection.
+        """
+        if self.connected and connects in (None, self.connects):
             self._failed(error)
             self.connected = False
             self._changed()
@@ -60,6 +70,10 @@ class Connection:
                 await self.connector.connect()
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 self._failed(error)
+            except asyncio.CancelledError:
+                if from_outside():
+                    raise
+                self._failed(ConnectionError("connecting was cancelled from inside"))
             else:
                 since = loop.time()
                 self.connected = True
@@ -77,7 +91,8 @@ class Connection:
 
     async def _close(self) -> None:
         try:
-            await self.connector.close()
+            async with asyncio.timeout(CLOSING):
+                await self.connector.close()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
             log.debug("%s: %s: closing: %s", self._around.flow, self.name, error)
 

@@ -8,6 +8,7 @@ sources above it get its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tidelog.flows.connectors.base import Connector, Sink, Source
 from tidelog.flows.connectors.context import Context
@@ -26,6 +27,8 @@ RESPONSES = "responses"  # the port of a sink that is a source as well
 
 @dataclass
 class Graph:
+    """The entities of one running flow."""
+
     sources: dict[str, SourceNode] = field(default_factory=dict)  # by connector
     sinks: dict[str, SinkNode] = field(default_factory=dict)  # by connector
     operators: dict[str, list[OperatorNode]] = field(default_factory=dict)  # by pipeline
@@ -36,7 +39,8 @@ class Graph:
     @property
     def nodes(self) -> list[Node]:
         """In the order in which they start: sinks, operators, sources."""
-        return [*self.sinks.values(), *(each for line in self.operators.values() for each in line), *self.sources.values()]
+        operators = (each for line in self.operators.values() for each in line)
+        return [*self.sinks.values(), *operators, *self.sources.values()]
 
 
 def build(spec: FlowSpec, around: Surroundings) -> Graph:
@@ -50,12 +54,12 @@ def build(spec: FlowSpec, around: Surroundings) -> Graph:
     for name, pipeline in spec.pipelines.items():
         line = [OperatorNode(f"{name}.{place}", each.make(), around) for place, each in enumerate(pipeline.operators)]
         graph.operators[name] = line
-        for producer, consumer in zip(line, line[1:], strict=False):
+        for producer, consumer in pairwise(line):
             _connect(graph, producer, "out", consumer, around)
     for link in spec.links:
         target: Node = graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
-        for producer, port in _producers(graph, spec, link):
-            _connect(graph, producer, port, target, around)
+        for left, port in _producers(graph, spec, link):
+            _connect(graph, left, port, target, around)
     for source in graph.sources.values():
         _starting(source, around)
     return graph
@@ -80,16 +84,16 @@ def _connector(
             sink.pause()
     if as_source and isinstance(made, Source):
         given = SourceOptions(options.max_unsettled, options.max_deliveries, options.retry_delay, settle=spec.settle)
-        context.source = graph.sources[one.name] = SourceNode(one.name, made, connection, around, given)
+        source = context.source = graph.sources[one.name] = SourceNode(one.name, made, connection, around, given)
         if options.paused:
-            context.source.pause(one.name)
+            source.pause(one.name)
 
 
 def _producers(graph: Graph, spec: FlowSpec, link: Link) -> list[tuple[Node, str]]:
     if link.source in spec.connectors:
         sink, source = graph.sinks.get(link.source), graph.sources.get(link.source)
         if source is None or link.port == RESPONSES:
-            assert sink is not None
+            assert sink is not None  # noqa: S101 - checked: it is one or the other
             return [(sink, "out" if link.port == RESPONSES else link.port)]
         return [(source, link.port)]
     line = graph.operators[link.source]
@@ -118,21 +122,25 @@ def _starting(source: SourceNode, around: Surroundings) -> None:
 def _reached(node: Node, around: Surroundings, seen: set[int]) -> list[tuple[str, Trigger]]:
     """(the node's port, what stands behind it)."""
     found = []
+    guards = isinstance(node, OperatorNode) and node.operator.guards
     for port, channels in node.outputs.items():
+        if guards:  # what two of its ports lead to stands for both
+            seen = set()
         for channel in channels:
             consumer = channel.consumer
             reason = f"{STARTING}:{consumer.name}"
             if isinstance(consumer, SinkNode):
                 if not consumer.authoritative:
                     continue
-                behind = [consumer.standing.setdefault(reason, Trigger(reason, around.version()))]
+                consumer.standing.setdefault(reason, Trigger(reason, around.version()))
+                behind = list(consumer.standing.values())  # starting, and paused where it is from the beginning
             elif isinstance(consumer, OperatorNode) and consumer.operator.guards:
                 if reason not in consumer.standing:
                     consumer.standing[reason] = Trigger(reason, around.version())
                     for own, trigger in _reached(consumer, around, set()):
                         consumer.operator.breaker(trigger, own)
                 behind = [consumer.standing[reason]] if reason in consumer.standing else []
-            elif id(consumer) in seen:
+            elif id(consumer) in seen or not isinstance(consumer, Node):
                 continue
             else:
                 seen.add(id(consumer))

@@ -1,6 +1,6 @@
 """An entity of a running flow: a source, an operator, a sink. Each is one task.
 
-Rule 1: ``step`` does one thing and never waits: control first, then contraflow, then what was held back, then one batch.
+Rule 1: ``step`` does one thing and never waits: control first, then contraflow, then what was held back, then a batch.
 Rule 2: nobody awaits room in a channel. What doesn't fit is held, and while anything is held no batch is taken. So
         contraflow is handled although the way forward is blocked, and a flow without circles can't lock up.
 Rule 3: after each step the task lets others run.
@@ -12,19 +12,23 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from tidelog.flows.event import BATCH, Event
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.signals import Restore, Signal, Trigger
-from tidelog.flows.tokens import DISCARD, Group, SettledTwiceError, Token, settle_all
-
-if TYPE_CHECKING:
-    from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.tokens import DISCARD, Group, LostTokenError, SettledTwiceError, Token, settle_all
 
 CONTRAFLOW: Final = 1024  # settlements handled in one step
 
 log = logging.getLogger("tidelog.flows")
+
+
+def fail(error: BaseException) -> None:
+    """Raise it: called by a node's task, it ends the flow."""
+    raise error
 
 
 class Node:
@@ -44,6 +48,7 @@ class Node:
         self.error: BaseException | None = None  # what ended its task
         self.draining = False  # DRAIN came from all inputs
         self._calls: deque[Callable[[], None]] = deque()
+        self._upward: dict[str, int] = {}  # of each reason's newest message that went up
         self._contra: deque[tuple[Trigger | Restore, Channel]] = deque()
         self._held: deque[tuple[Channel, list[Event] | Signal]] = deque()
         self._turn = 0  # the input that is looked at first
@@ -62,12 +67,23 @@ class Node:
             elif not self._awake:
                 await self._sleep()
 
-    def end(self) -> None:
-        """At once. What is under way stays unsettled."""
+    def end(self) -> list[asyncio.Task[Any]]:
+        """At once. What is under way stays unsettled. Returns tasks that are about to end."""
         self._ended = True
-        for task in tuple(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
         self.wake()
+        return tasks
+
+    def forget(self) -> None:
+        """All of the flow has ended: let go of events and tokens. The collector of circles doesn't look at them, and
+        they lead back here.
+        """
+        self.done = []
+        self._held.clear()
+        self._calls.clear()
+        self._contra.clear()
 
     def wake(self) -> None:
         if not self._awake:
@@ -100,7 +116,7 @@ class Node:
             return True
         if self._held:
             return self._flush()
-        return self.ready() and self._take()
+        return self._take(signals_only=not self.ready())
 
     def later(self, call: Callable[[], None]) -> None:
         """Have the node's task call this, before anything else."""
@@ -120,36 +136,35 @@ class Node:
 
     def _spawned(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-
-            def fail() -> None:
-                assert error is not None
-                raise error
-
-            self.later(fail)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.later(partial(fail, error))
 
     # -- forward ---------------------------------------------------------------------------------------------
     def ready(self) -> bool:
         """Whether a batch may be taken."""
         return True
 
-    def _take(self) -> bool:
+    def _take(self, *, signals_only: bool = False) -> bool:
+        """signals_only: nothing that stands behind events. A drain waits for events, not for who can take none."""
         inputs = self.inputs
         for number in range(len(inputs)):
             channel = inputs[(self._turn + number) % len(inputs)]
-            if channel.items:
+            if channel.items and (not signals_only or isinstance(channel.items[0], Signal)):
                 self._turn = (self._turn + number + 1) % len(inputs)
-                item = channel.take()
-                if isinstance(item, Signal):
-                    channel.drained = True
-                    if all(each.drained for each in inputs):
-                        self.draining = True
-                        self.on_drain()
-                else:
-                    self.on_batch(item, channel)
+                self._take_from(channel)
                 return True
         return False
+
+    def _take_from(self, channel: Channel) -> None:
+        """What comes next on one of the inputs."""
+        item = channel.take()
+        if isinstance(item, Signal):
+            channel.drained = True
+            if all(each.drained for each in self.inputs):
+                self.draining = True
+                self.on_drain()
+        else:
+            self.on_batch(item, channel)
 
     def on_batch(self, events: list[Event], channel: Channel) -> None:
         raise NotImplementedError
@@ -177,7 +192,8 @@ class Node:
             return
         counted = [each for each in channels if each.authoritative]
         batches = [(each, [event.fork() for event in events]) for each in counted[1:]]
-        batches += [(each, [event.fork(counted=False) for event in events]) for each in channels if not each.authoritative]
+        others = [each for each in channels if not each.authoritative]
+        batches += [(each, [event.fork(counted=False) for event in events]) for each in others]
         if counted:
             self._put(counted[0], events)
         else:
@@ -186,13 +202,14 @@ class Node:
             self._put(channel, batch)
 
     def _put(self, channel: Channel, item: list[Event] | Signal) -> None:
-        if channel.full or (self._held and any(each is channel for each, _ in self._held)):
-            if not channel.authoritative and not isinstance(item, Signal):
-                channel.dropped += len(item)
-                return
+        if self._held and any(each is channel for each, _ in self._held):
+            self._held.append((channel, item))
+        elif isinstance(item, Signal) or not channel.full:  # a signal takes no room: there is one in a channel's life
+            channel.put(item)
+        elif channel.authoritative:
             self._held.append((channel, item))
         else:
-            channel.put(item)
+            channel.dropped += len(item)
 
     def emit_signal(self, signal: Signal) -> None:
         for channels in self.outputs.values():
@@ -205,7 +222,7 @@ class Node:
         blocked: set[int] = set()  # order within a channel stays
         for _ in range(len(self._held)):
             channel, item = self._held.popleft()
-            if channel.full or id(channel) in blocked:
+            if id(channel) in blocked or (channel.full and not isinstance(item, Signal)):
                 blocked.add(id(channel))
                 self._held.append((channel, item))
             else:
@@ -224,7 +241,7 @@ class Node:
         self._contra.append((message, channel))
         self.wake()
 
-    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:
+    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:  # noqa: ARG002 - operators look at it
         """What is not this node's own affair goes further up."""
         self.upward(message)
 
@@ -235,6 +252,10 @@ class Node:
                 token.parent.settle(token.status, token.reason)
 
     def upward(self, message: Trigger | Restore) -> None:
+        """Further up: once, where it comes on several ways, and not if there was a newer one."""
+        if message.version <= self._upward.get(message.reason, 0):
+            return
+        self._upward[message.reason] = message.version
         for channel in self.inputs:
             channel.producer.contra(message, channel)
 
@@ -259,13 +280,19 @@ class Node:
     def settled_twice(self, token: Token | Group) -> None:
         self.count("settled_twice")
         if self.debug:
-            raise SettledTwiceError(f"{self.around.flow}: {self.name}: {token!r} was settled before")
+            error = SettledTwiceError(f"{self.around.flow}: {self.name}: {token!r} was settled before")
+            self.later(partial(fail, error))  # whoever did it may catch what is raised
+            raise error
         log.error("%s: %s: %r was settled twice: ignored", self.around.flow, self.name, token)
 
     def lost_unsettled(self, text: str) -> None:
-        """In debug mode: a token of this node was collected before it was settled."""
-        if not self._ended:
-            self.around.lost.append(f"{self.name}: {text}")
+        """In debug mode: a token of this node was collected before it was settled. The flow fails."""
+        if self._ended:
+            return
+        self.around.lost.append(f"{self.name}: {text}")
+
+        text = f"{self.around.flow}: {self.name}: {text} was let go of before it was settled"
+        self.later(partial(fail, LostTokenError(text)))
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"

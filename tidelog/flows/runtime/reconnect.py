@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-
-
 from tidelog.flows.options import Duration, Struct
 
 

@@ -6,17 +6,23 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
 
 from tidelog.flows.errors import FlowError
 from tidelog.flows.runtime.breaker import Standing
 from tidelog.flows.runtime.graph import Graph, build
 from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.signals import STARTING, Trigger
+from tidelog.flows.runtime.signals import API, STARTING, Trigger
+from tidelog.flows.runtime.sinknode import SinkNode
+from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 
 log = logging.getLogger("tidelog.flows")
+
+RUNNING = "running"  # in what a process shares: its running flows by alias
+CLOSING: Final = 5.0  # s that tasks which were cancelled have to close what they have open
 
 Status: TypeAlias = Literal["initializing", "running", "paused", "draining", "drained", "stopped", "failed"]
 
@@ -56,6 +62,7 @@ class Running:
         self._ended = asyncio.Event()
         self._look = asyncio.Event()
         around.changed = self._look.set
+        around.end = self.end
         self.graph: Graph = build(spec, around)
 
     @property
@@ -68,17 +75,19 @@ class Running:
             return self._state
         if self._paused:
             return "paused"
-        starting = any(each.reason.startswith(STARTING) for node in self.graph.sources.values() for each in node.breaker.reasons)
+        reasons = (each.reason for node in self.graph.sources.values() for each in node.breaker.reasons)
+        starting = any(each.startswith(STARTING) for each in reasons)
         return "initializing" if starting else "running"
 
     async def start(self) -> None:
         """Sinks, operators, sources. Returns at once: ``status`` says when all sinks are connected."""
         self._state = "running"
+        self.around.shared.setdefault(RUNNING, {})[self.alias] = self
         if self._paused:
             self._pause()
         for node in self.graph.nodes:
             task = asyncio.get_running_loop().create_task(node.main(), name=f"{self.alias}/{node.name}")
-            task.add_done_callback(lambda task, node=node: self._node_ended(node, task))
+            task.add_done_callback(partial(self._node_ended, node))
             self._tasks.append(task)
         sinks = [name for name in self.graph.connections if name in self.graph.sinks]
         for name in sorted(self.graph.connections, key=lambda each: each not in sinks):
@@ -96,38 +105,51 @@ class Running:
             self._paused = True
             self._pause()
         else:
-            for node in self._halves(connector):
-                node.pause(connector) if node is self.graph.sources.get(connector) else node.pause()
+            source, sink = self._halves(connector)
+            if source is not None:
+                source.pause(connector)
+            if sink is not None:
+                sink.pause()
 
     async def resume(self, connector: str | None = None) -> None:
         """A connector that was paused by itself stays paused when its flow resumes."""
         if connector is None:
             self._paused = False
-            for source in self.graph.sources.values():
-                source.resume("api")
+            for each in self.graph.sources.values():
+                each.resume(API)
         else:
-            for node in self._halves(connector):
-                node.resume(connector) if node is self.graph.sources.get(connector) else node.resume()
+            source, sink = self._halves(connector)
+            if source is not None:
+                source.resume(connector)
+            if sink is not None:
+                sink.resume()
 
     def _pause(self) -> None:
         for source in self.graph.sources.values():
-            source.pause("api")
+            source.pause(API)
 
-    def _halves(self, connector: str) -> list[Any]:
+    def _halves(self, connector: str) -> tuple[SourceNode | None, SinkNode | None]:
         if connector not in self.graph.connectors:
             raise FlowError(f"flow {self.alias!r} has no connector {connector!r} that is connected to something")
-        return [each[connector] for each in (self.graph.sources, self.graph.sinks) if connector in each]
+        return self.graph.sources.get(connector), self.graph.sinks.get(connector)
 
     # -- the end ---------------------------------------------------------------------------------------------
-    async def drain(self, timeout: float | None = None) -> Report:
+    def end(self) -> None:
+        """As if all sources had ended: ``finished`` returns once all is settled."""
+        self.around.draining = True
+        for operator in (each for line in self.graph.operators.values() for each in line):
+            operator.wake()
+        for source in self.graph.sources.values():
+            source.drain()
+
+    async def drain(self, timeout: float | None = None) -> Report:  # noqa: ASYNC109 - it reports what was left
         """Read nothing more, wait until all is settled, or for so many seconds; then stop."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         before = self._settled()
         if self._state == "running":
             self._state = "draining"
-            for source in self.graph.sources.values():
-                source.drain()
+            self.end()
         try:
             async with asyncio.timeout(self.spec.drain_timeout if timeout is None else timeout):
                 await self.finished()
@@ -139,11 +161,14 @@ class Running:
         return report
 
     async def finished(self) -> None:
-        """Wait until the flow has come to its end: all sources have ended, or it is draining, and all is settled. A flow
-        that failed has ended as well."""
+        """Wait until the flow has come to its end: all sources have ended, or it is draining, and all is settled.
+
+        A flow that failed has ended as well.
+        """
         while not self._finished():
             self._look.clear()
-            waits = [asyncio.ensure_future(each.drained.wait()) for each in self.graph.sinks.values() if not each.drained.is_set()]
+            sinks = (each for each in self.graph.sinks.values() if not each.drained.is_set())
+            waits = [asyncio.ensure_future(each.drained.wait()) for each in sinks]
             waits.append(asyncio.ensure_future(self._look.wait()))
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -157,24 +182,34 @@ class Running:
         sources = self.graph.sources.values()
         sinks = (each for each in self.graph.sinks.values() if each.authoritative)
         return (
-            all(each.finished.is_set() and not each.unsettled for each in sources)
+            all(each.at_rest for each in sources)
             and all(each.drained.is_set() for each in sinks)
         )  # fmt: skip
 
     def _settled(self) -> int:
-        return sum(node.counts.get(each, 0) for node in self.graph.sources.values() for each in ("ok", "discard", "dead"))
+        counts = [node.counts for node in self.graph.sources.values()]
+        return sum(each.get(name, 0) for each in counts for name in ("ok", "discard", "dead"))
 
     async def stop(self, state: Status = "stopped") -> None:
         """At once. What is under way stays unsettled. Any number of times."""
         if self._state not in ("failed", "stopped", "drained"):
             self._state = state
+        ending: list[asyncio.Task[Any]] = [*self._tasks]
         for node in self.graph.nodes:
-            node.end()
-        for each in self._tasks:
-            each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            ending += node.end()
+        for task in self._tasks:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending, timeout=CLOSING)
         self._tasks.clear()
         await asyncio.gather(*(each.end() for each in self.graph.connections.values()))
+        for each in self.graph.channels:
+            each.items.clear()
+        running: dict[str, Running] = self.around.shared.get(RUNNING, {})
+        if running.get(self.alias) is self:
+            del running[self.alias]
+        for node in self.graph.nodes:
+            node.forget()
         self._look.set()
 
     def _node_ended(self, node: Node, task: asyncio.Task[None]) -> None:
@@ -198,7 +233,7 @@ class Running:
         for node in self.graph.nodes:
             count = sum(each.events for each in node.inputs) + node.held
             if node.name in self.graph.sinks and node is self.graph.sinks[node.name]:
-                count += len(self.graph.sinks[node.name].under_way)
+                count += self.graph.sinks[node.name].under_way
             if count:
                 where[node.name] = where.get(node.name, 0) + count
         for line in self.graph.operators.values():

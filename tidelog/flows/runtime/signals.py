@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 
 class Signal(Enum):
+    """Forward."""
+
     DRAIN = "drain"
 
 
@@ -36,4 +38,5 @@ class Restore(NamedTuple):
 STARTING: Final = "starting"
 DISCONNECTED: Final = "disconnected"
 PAUSED: Final = "paused"
+API: Final = "api"  # the owner of that reason where the flow is paused, not a connector
 WINDOW_FULL: Final = "window_full"

@@ -2,10 +2,14 @@
 
 Rule 1: it pulls, and sends, while its breaker is empty. A pull under way is not cancelled when that changes: what it
         brings is kept, and sent when the breaker is empty again.
-Rule 2: ``pause`` is in force when it returns: there is nothing between the look at the breaker and the sending.
-Rule 3: at most ``max_unsettled`` events are under way. Before that many are, ``window_full`` stands; it holds up pulls only.
+Rule 2: ``pause`` is in force when it returns: there is nothing between the look at the breaker and the sending, and
+        what is sent has room in the channels, so nothing is held back on its way out.
+Rule 3: at most ``max_unsettled`` events are under way. When that many are, ``window_full`` stands; it holds up pulls
+        only.
 Rule 4: what is tried again waits for the breaker as what is new does, so an outage costs no attempts.
-Rule 5: after a reason that ended by time one event is sent and waited for, then twice as many, and so on.
+Rule 5: where it reads nothing more until something is settled, and operators keep all that is unsettled until more
+        comes (a batch larger than ``max_unsettled``), they are told to send it on.
+Rule 6: after a reason that ended by time the source begins slowly (``ramp.py``).
 """
 
 from __future__ import annotations
@@ -13,28 +17,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidelog.flows.connectors.base import Source
-from tidelog.flows.event import BATCH, Event, copied
+from tidelog.flows.event import BATCH, Event
 from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.cancelling import from_outside
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.ramp import Ramp
 from tidelog.flows.runtime.signals import DISCONNECTED, PAUSED, WINDOW_FULL, Restore, Signal, Trigger
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token, WatchedToken
+from tidelog.flows.runtime.surroundings import Gatherer, Surroundings
+from tidelog.flows.runtime.underway import UnderWay
+from tidelog.flows.tokens import DISCARD, OK, REJECT, STATUSES, Seen, Token, WatchedToken, Withheld
 
 log = logging.getLogger("tidelog.flows")
 
 AGAIN: Final = 1.0  # s until tokens are handed again to a ``settled`` that failed; grows to AGAIN_MOST
 AGAIN_MOST: Final = 30.0  # s
+GATHERED: Final = 0.05  # s until it is looked whether all that is unsettled waits for more; grows to GATHERED_MOST
+GATHERED_MOST: Final = 1.0  # s
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
+    """Options of connectors that mean sources."""
+
     max_unsettled: int = 10_000  # events under way
     max_deliveries: int | None = None  # tries of one event; None: for ever
     retry_delay: float = 0.1  # s before the second try; then twice as long each time
@@ -43,6 +55,8 @@ class SourceOptions:
 
 
 class SourceNode(Node):
+    """Its connector does the reading."""
+
     kind = "source"
 
     def __init__(
@@ -59,38 +73,52 @@ class SourceNode(Node):
         self.finished = asyncio.Event()  # DRAIN was sent
         self._token = WatchedToken if around.debug else Token
         self._counts_tokens = options.settle and source.counts
+        self._remembers = source.remembers and not source.owns_policy
+        self._full = f"{WINDOW_FULL}:{name}"
+        self._unreadable = f"{name}.err"  # the path of events that the codec could not read
         self._pulled: list[Event] = []  # brought by a pull, and not sent
         self._again: deque[Event] = deque()  # due to be sent again
         self._waiting = 0  # events whose delay runs
-        self._sent: deque[tuple[float, list[Token]]] = deque()  # by pull: when, what
-        self._compacted = 64  # pulls in _sent after which settled ones are taken out of its middle
+        self._withheld: list[Token] = []  # given back by a drain; not sent again
+        self._sent = UnderWay()
         self._settled: list[Token] = []  # for Source.settled
         self._letters: list[Token] = []  # for the dead letters
         self._settler: asyncio.Event = asyncio.Event()
-        self._ramp = 0  # events that may be sent at once; 0: any number
+        self._connected: asyncio.Event = asyncio.Event()  # the connection came again
+        self._ramp = Ramp()
         self._stopping = False
         self._pump_waiter: asyncio.Future[None] | None = None
         self._pulling = False
+        self._looking = 0.0  # s until the next look at what is gathered; 0: none is to come
         connection.on_change.append(self._connection_changed)
 
     def begin(self) -> None:
+        self.breaker.begin(self._now())
         self.spawn(self._pump())
         self.spawn(self._settle())
 
+    def step(self) -> bool:
+        if super().step():
+            return True
+        self._poke()  # a channel may have room again
+        return False
+
     # -- the breaker -----------------------------------------------------------------------------------------
-    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:
+    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:  # noqa: ARG002 - one is as good as another
         if isinstance(message, Trigger):
             if self.breaker.trigger(message, self._now()):
                 self.count(f"breaker_{message.reason.partition(':')[0]}")
         elif self.breaker.restore(message):
             if message.probe and self._counts_tokens:
-                self._ramp = 1
+                self._ramp.begin()
             self._poke()
 
     def pause(self, owner: str) -> None:
         """owner: ``api`` for the whole flow, or this connector's name: each resumes its own."""
         self._own(PAUSED, True, owner)
         self.source.interrupt()
+        self._poke()
+        self.around.changed()  # a drain may wait for nothing else
 
     def resume(self, owner: str) -> None:
         self._own(PAUSED, False, owner)
@@ -109,121 +137,172 @@ class SourceNode(Node):
 
     def _blocked(self) -> bool:
         """Whether nothing may be sent, new or again."""
-        reasons = len(self.breaker.reasons)
-        return reasons > (1 if f"{WINDOW_FULL}:{self.name}" in self.breaker else 0)
+        standing = len(self.breaker)
+        return standing > 1 or (standing == 1 and self._full not in self.breaker)
+
+    @property
+    def taking(self) -> bool:
+        """Whether an event that came now would be sent soon: no reason stands, and nothing drains."""
+        return not (self._stopping or self._ended or self._blocked())
+
+    @property
+    def over(self) -> bool:
+        """Whether the flow has ended: what is under way will never be settled."""
+        return self._ended
+
+    @property
+    def tells(self) -> bool:
+        """Whether the source is told what became of its events."""
+        return self._counts_tokens
+
+    @property
+    def leading(self) -> Collection[str]:
+        """Ports where something is connected."""
+        return self.outputs.keys()
 
     def _connection_changed(self) -> None:
         connection = self.connection
-        self._own(DISCONNECTED, not connection.connected and not connection.failed, detail=connection.error)
+        if connection.connected:
+            self._connected.set()
+        self._own(DISCONNECTED, not connection.connected, detail=connection.error)
         if connection.failed and not self.ended:
             self.error = ConnectionError(connection.error)
         self._poke()
+        self.around.changed()
 
-    def lost(self, error: BaseException) -> None:
-        self.connection.lost(error)
+    def lost(self, error: BaseException, connects: int | None = None) -> None:
+        self.connection.lost(error, connects)
 
     # -- pulling ---------------------------------------------------------------------------------------------
     def _limit(self) -> int:
         """Events that a pull may bring now; 0: none."""
-        room = self.options.max_unsettled - self.unsettled if self._counts_tokens else BATCH
-        self._own(WINDOW_FULL, room <= 0)
-        if room <= 0 or self._blocked() or self._held or not self.connection.connected:
+        room = self._window() if self._counts_tokens else BATCH
+        if (room <= 0) is not (self._full in self.breaker):
+            self._own(WINDOW_FULL, room <= 0)
+        if room <= 0 or self._pulled or self._blocked() or not self.connection.connected or not self._has_room():
             return 0
-        if self._ramp:
-            return 0 if self.unsettled else min(self._ramp, room)
-        return min(BATCH, room)
+        return min(room, self._ramp.room(self._now()), BATCH)
+
+    def _window(self) -> int:
+        """Events that may be sent until others are settled."""
+        room = self.options.max_unsettled - self.unsettled
+        more = self.source.room
+        return room if more is None else min(room, more)
+
+    def room_changed(self) -> None:
+        self._poke()
 
     async def _pump(self) -> None:
-        while not self._stopping:
+        while not self._stopping or (self.source.backlog and not self._stuck):
             if self._send_waiting():
                 await asyncio.sleep(0)
                 continue
             limit = self._limit()
-            if not limit or self._pulled or (self._ramp and self._waiting):
+            if not limit:
+                self._look_later(GATHERED)
                 await self._until_poked()
                 continue
-            self._pulling = True
-            try:
-                events = await self.source.pull(limit)
-            except OSError as error:
-                self.lost(error)
-                continue
-            finally:
-                self._pulling = False
+            events = await self._pull(limit)
             if events is None:
                 self.ended = True
                 break
             if events:
                 self._pulled = events
+                del events  # they are not to live as long as the next pull takes
                 self._send_waiting()
             await asyncio.sleep(0)
-        while self._pulled and not self.paused and not self._send_waiting():
-            await self._until_poked()
+        while self._pulled and not self._stuck:
+            if not self._send_waiting():
+                await self._until_poked()
         self.later(self._finish)
         while not self._ended:  # what is tried again
             if not self._send_waiting():
                 await self._until_poked()
 
+    async def _pull(self, limit: int) -> list[Event] | None:
+        connects = self.connection.connects
+        self._pulling = True
+        try:
+            return await self.source.pull(limit)
+        except OSError as error:
+            self.lost(error, connects)
+        except asyncio.CancelledError:
+            if from_outside():
+                raise
+            self.lost(ConnectionError("a pull was cancelled from inside"), connects)
+        finally:
+            self._pulling = False
+        return []
+
+    def _has_room(self) -> bool:
+        """Whether a batch can leave by any port now."""
+        if self._held:
+            return False
+        for channels in self.outputs.values():
+            for each in channels:
+                if each.authoritative and each.full:
+                    return False
+        return True
+
     def _send_waiting(self) -> bool:
-        """Send what waits to be sent, if that is allowed. Whether something was sent."""
-        if self._held or self._blocked():
+        """Send a batch of what waits to be sent, if that is allowed. Whether something was sent."""
+        if not (self._again or self._pulled) or self._blocked() or not self._has_room():
+            return False
+        room = self._ramp.room(self._now())
+        if not room:
             return False
         if self._again:
-            count = min(len(self._again), self._ramp or BATCH)
-            self._send_again([self._again.popleft() for _ in range(count)])
-            return True
-        if self._pulled:
-            events, self._pulled = self._pulled, []
-            self._send_new(events)
-            return True
-        return False
+            self._send_again([self._again.popleft() for _ in range(min(len(self._again), room))])
+        else:
+            events = self._pulled
+            self._pulled = events[room:] if len(events) > room else []
+            self._send_new(events[:room] if len(events) > room else events)
+        return True
 
     def _send_new(self, events: list[Event]) -> None:
         now_ns = self.around.now_ns()
         path = f"{self.name}.out"
         self.count("out", len(events))
-        bad = [each for each in events if each.path == "err"]
-        if not self._counts_tokens:
-            for event in events:
-                event.ingest_ns = event.ingest_ns or now_ns
-                event.path = event.path or path
-            self._route(events, bad)
-            return
-        since = self._now()
-        make = self._token
-        remembers = self.source.remembers and not self.source.owns_policy
-        tokens = []
+        bad = False
         for event in events:
-            event.ingest_ns = event.ingest_ns or now_ns
-            event.path = event.path or path
-            token = make(self, event.id, None, since)
-            if remembers:
-                token.key = Event(
-                    copied(event.value), dict(event.meta), event.id,
-                    ingest_ns=event.ingest_ns, attempt=event.attempt, path=event.path,
-                )  # fmt: skip
-            event.token = token
-            tokens.append(token)
-        self.unsettled += len(tokens)
-        self._sent.append((since, tokens))
-        self._forget()
-        self._route(events, bad)
-
-    def _route(self, events: list[Event], bad: list[Event]) -> None:
-        """Events that the codec could not read (path "err") go another way."""
-        if not bad:
+            if not event.ingest_ns:
+                event.ingest_ns = now_ns
+            if not event.path:
+                event.path = path
+            elif event.path == "err":
+                event.path = self._unreadable
+                bad = True
+        if self._counts_tokens:
+            since = self._now()
+            make, remembers = self._token, self._remembers
+            tokens: list[Token] = []
+            for event in events:
+                event.token = token = make(self, event.remembered() if remembers else event.id)
+                tokens.append(token)
+            self._under_way(since, tokens)
+            self.unsettled += len(tokens)
+        if bad:
+            self._route(events)
+        else:
             self.emit(events)
-            return
-        self.emit([each for each in events if each.path != "err"])
+
+    def _under_way(self, since: float, tokens: list[Token]) -> None:
+        seen = [Seen(each) for each in tokens] if self.debug else tokens
+        self._ramp.sent(seen)
+        self._sent.add(since, seen)
+        self._sent.forget()
+
+    def _route(self, events: list[Event]) -> None:
+        """Events that the codec could not read (path "err") go another way."""
+        bad = [each for each in events if each.path == self._unreadable]
+        self.emit([each for each in events if each.path != self._unreadable])
         self.count("unreadable", len(bad))
-        for event in bad:
-            event.path = f"{self.name}.err"
         if self.outputs.get("err"):
             self.emit(bad, "err")
-        else:
-            for event in bad:
-                if event.token is not None:
-                    event.token.settle(REJECT, str(event.meta.get("error", "")))
+            return
+        for event in bad:
+            if event.token is not None:
+                event.token.settle(REJECT, str(event.meta.get("error", "")))
 
     def _send_again(self, kept: list[Event]) -> None:
         self.count("again", len(kept))
@@ -232,15 +311,43 @@ class SourceNode(Node):
         tokens = []
         for each in kept:
             each.attempt += 1
-            token = self._token(self, each, None, since)
-            event = Event(
-                copied(each.value), dict(each.meta), each.id,
-                ingest_ns=each.ingest_ns, attempt=each.attempt, path=each.path, token=token,
-            )  # fmt: skip
+            event = each.remembered()
+            event.token = token = self._token(self, each)
             tokens.append(token)
             events.append(event)
-        self._sent.append((since, tokens))
+        self._under_way(since, tokens)
+        bad = [each for each in events if each.path == self._unreadable]
+        if bad:
+            events = [each for each in events if each.path != self._unreadable]
+            self.emit(bad, "err")
         self.emit(events)
+
+    # -- what waits for more ---------------------------------------------------------------------------------
+    def _waits(self) -> bool:
+        """Whether nothing more is read until something is settled."""
+        return self._counts_tokens and (self._window() <= 0 or bool(self._ramp.awaited()))
+
+    def _look_later(self, seconds: float) -> None:
+        if not self._looking and self.around.gatherers and self._waits():
+            self._looking = seconds
+            self.after(seconds, self._look_at_gathered)
+
+    def _look_at_gathered(self) -> None:
+        wait, self._looking = self._looking, 0.0
+        if self._waits() and not self._blocked():
+            found = [(each, self._gathered_by(each)) for each in self.around.gatherers]
+            gathered = set().union(*(tokens for _, tokens in found))
+            awaited = self._ramp.awaited()
+            full = self._window() <= 0
+            if (full and len(gathered) >= self.unsettled) or (awaited and awaited <= gathered):
+                for gatherer, tokens in found:
+                    if tokens:
+                        gatherer.release(self.name, "max_unsettled")
+                wait = GATHERED / 2
+        self._look_later(min(wait * 2, GATHERED_MOST))
+
+    def _gathered_by(self, gatherer: Gatherer) -> set[int]:
+        return {id(token) for token in gatherer.gathered(self)}
 
     async def _until_poked(self) -> None:
         self._pump_waiter = asyncio.get_running_loop().create_future()
@@ -250,62 +357,58 @@ class SourceNode(Node):
         waiter, self._pump_waiter = self._pump_waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def _flush(self) -> bool:
-        if self.paused:  # Rule 2
-            return False
-        moved = super()._flush()
-        if not self._held:
-            self._poke()
-        return moved
+        elif self._pulling and self._send_waiting():  # the pump waits for what is new
+            self.later(self._poke)
 
     # -- settlement ------------------------------------------------------------------------------------------
     def on_settled(self, tokens: list[Token]) -> None:
-        worst = OK
-        if self.source.owns_policy:
-            for token in tokens:
-                status = token.status
-                worst = max(worst, status)
-                self.count(STATUSES[status])
+        others = [each for each in tokens if each.status]  # not OK
+        if len(others) < len(tokens):
+            self.count(STATUSES[OK], len(tokens) - len(others))
+        if not others or self.source.owns_policy:
             self._settled += tokens
+            for token in others:
+                self.count(STATUSES[token.status])
         else:
-            good = [each for each in tokens if each.status <= DISCARD]
-            if good:
-                self.count(STATUSES[OK], len(good))
-                self._settled += good
-            if len(good) < len(tokens):
-                for token in tokens:
-                    if token.status > DISCARD:
-                        worst = max(worst, token.status)
-                        self._failed(token)
+            self._settled += [each for each in tokens if each.status == OK]
+            self._unhappy(others)
         self.settling = len(self._settled) + len(self._letters)
-        if self._ramp:
-            self._ramp = 1 if worst == RETRY else self._ramp * 2 if self._ramp < BATCH else 0
+        rest = self._ramp.settled(self._now())
+        if rest:
+            self.after(rest, self._poke)
         self._settler.set()
-        self._forget()
+        self._sent.forget()
+        if others and self.draining:
+            self.around.changed()
 
-    def _failed(self, token: Token) -> None:
-        self.count(STATUSES[token.status])
-        if not self.source.remembers:
-            token.key = token.key.id if isinstance(token.key, Event) else token.key
-            self.count("dropped")
-            self._settled.append(token)
-            return
-        event: Event = token.key
+    def _unhappy(self, tokens: list[Token]) -> None:
+        """What is not ok, of a source whose policy is the runtime's."""
         most = self.options.max_deliveries
-        if token.status == REJECT or (most is not None and event.attempt >= most):
-            self._letters.append(token)
-            return
-        options = self.options
-        delay = min(options.retry_delay * 2 ** min(event.attempt - 1, 60), options.retry_delay_most)
-        self._waiting += 1
+        again: dict[float, list[Event]] = {}  # by delay
+        for token in tokens:
+            self.count(STATUSES[token.status])
+            if token.status == DISCARD:
+                self._settled.append(token)
+            elif not self._remembers:
+                self.count("dropped")
+                self._settled.append(token)
+            elif isinstance(token.reason, Withheld):
+                self._withheld.append(token)
+            elif token.status == REJECT or (most is not None and token.key.attempt >= most):
+                self._letters.append(token)
+            else:
+                again.setdefault(self._delay(token.key.attempt), []).append(token.key)
+        for delay, events in again.items():
+            self._waiting += len(events)
+            self.after(delay, partial(self._due, events))
 
-        def due() -> None:
-            self._waiting -= 1
-            self._again.append(event)
-            self._poke()
+    def _delay(self, attempt: int) -> float:
+        return min(self.options.retry_delay * 2.0 ** min(attempt - 1, 60), self.options.retry_delay_most)
 
-        self.after(delay, due)
+    def _due(self, events: list[Event]) -> None:
+        self._waiting -= len(events)
+        self._again += events
+        self._poke()
 
     async def _settle(self) -> None:
         """Tell the source, in bulk: whatever came while it was busy comes in the next call."""
@@ -322,17 +425,22 @@ class SourceNode(Node):
                     await self._write_letters(letters)
                     tokens += letters
                     letters = []
-                for token in tokens:
-                    if isinstance(token.key, Event):
-                        token.key = token.key.id
-                await self.source.settled(tokens)
+                if self._remembers:
+                    for token in tokens:
+                        if isinstance(token.key, Event):
+                            token.key = token.key.id
+                await self._tell(tokens)
             except Exception as error:  # noqa: BLE001 - what it is does not matter: they are handed over again
                 log.warning("%s: %s: settling: %s: %s", self.around.flow, self.name, type(error).__name__, error)
                 self.count("settle_errors")
                 self._settled = tokens + self._settled
                 self._letters = letters + self._letters
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, AGAIN_MOST)
+                self._connected.clear()
+                try:
+                    async with asyncio.timeout(wait):
+                        await self._connected.wait()
+                except TimeoutError:
+                    wait = min(wait * 2, AGAIN_MOST)
             else:
                 wait = AGAIN
                 self.unsettled -= len(tokens)
@@ -340,32 +448,43 @@ class SourceNode(Node):
                 self._poke()
                 self.around.changed()
 
+    async def _tell(self, tokens: Sequence[Token]) -> None:
+        connects = self.connection.connects
+        try:
+            await self.source.settled(tokens)
+        except OSError as error:  # as from a pull: there may be none that would notice
+            self.lost(error, connects)
+            raise
+        except asyncio.CancelledError:
+            if from_outside():
+                raise
+            raise RuntimeError("it was cancelled from inside") from None
+
     async def _write_letters(self, tokens: Sequence[Token]) -> None:
-        self.count("dead", len(tokens))
         pairs = [(token.key, token.reason) for token in tokens]
-        if self.around.letters is not None:
-            await self.around.letters(self.name, pairs)
-            return
-        for event, reason in pairs:
-            log.error("%s: %s: %r is given up (%s): %s", self.around.flow, self.name, event.id, reason, repr(event.value)[:200])
+        if self.around.letters is None:
+            for event, reason in pairs:
+                value = repr(event.value)[:200]
+                log.error("%s: %s: %r is given up (%s): %s", self.around.flow, self.name, event.id, reason, value)
+        elif not await self.around.letters(self.name, pairs):
+            raise OSError("the dead letters were not written")
+        self.count("dead", len(tokens))
 
     # -- what is under way -----------------------------------------------------------------------------------
-    def _forget(self) -> None:
-        """Take settled tokens out of the list of what was sent; its length stays in proportion to what is unsettled."""
-        sent = self._sent
-        while sent and not any(each.pending > 0 for each in sent[0][1]):
-            sent.popleft()
-        if len(sent) > self._compacted:
-            left = [(when, [each for each in tokens if each.pending > 0]) for when, tokens in sent]
-            self._sent = deque(each for each in left if each[1])
-            self._compacted = max(64, 2 * len(self._sent))
-
     def oldest(self) -> float | None:
         """Seconds since the oldest event was sent that is not settled."""
-        self._forget()
-        return self._now() - self._sent[0][0] if self._sent else None
+        since = self._sent.oldest()
+        return None if since is None else self._now() - since
 
     # -- the end ---------------------------------------------------------------------------------------------
+    def forget(self) -> None:
+        super().forget()
+        self._pulled = []
+        self._again.clear()
+        self._sent = UnderWay()
+        self._ramp = Ramp()
+        self._settled, self._letters, self._withheld = [], [], []
+
     def drain(self) -> None:
         """Pull nothing more. What is under way is waited for elsewhere."""
         self._stopping = True
@@ -377,6 +496,24 @@ class SourceNode(Node):
         self.draining = True
         self.finished.set()
         self.around.changed()
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing will be sent any more, and nothing that was sent is under way. What a source that is paused or has
+        failed would try again does not go anywhere either.
+        """
+        if not self.finished.is_set():
+            return False
+        waits = self._waiting + len(self._again) if self._stuck else 0
+        return self.unsettled == waits + len(self._withheld)
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether nothing will be sent any more.
+
+        A source that is paused goes on when somebody resumes it, unless the flow is draining.
+        """
+        return self.connection.failed or (self.paused and self.around.draining)
 
     @property
     def kept(self) -> int:

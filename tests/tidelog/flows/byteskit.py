@@ -1,0 +1,78 @@
+"""A flow in a test: a connector on one side, a list on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tidelog.flows import Event, Flow
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.surroundings import Surroundings
+
+DEADLINE = 20.0  # s
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - any condition, of whatever
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[Running]:
+    one = Running(flow.spec(), Surroundings(flow.name, debug=True, letters=None))
+    await one.start()
+    try:
+        if started:
+            await until(lambda: one.status in ("running", "paused"))
+        yield one
+        assert one.status != "failed", one.error
+        assert not one.around.lost
+    finally:
+        await one.stop()
+
+
+class Reader:
+    """A flow from a connector to a list. ``fail`` says of a value how often it is to be tried again."""
+
+    def __init__(self, kind: str, /, **options: Any) -> None:
+        self.events: list[Event] = []
+        self.bad: list[Event] = []
+        self.fail: dict[str, int] = {}
+
+        async def keep(event: Event) -> None:
+            if self.fail.get(str(event.value), 0) > 0:
+                self.fail[str(event.value)] -= 1
+                raise RuntimeError("not yet")
+            self.events.append(event)
+
+        async def keep_bad(event: Event) -> None:
+            self.bad.append(event)
+
+        self.flow = Flow("reader")
+        self.flow.connector("in", kind, retry_delay=0.01, **options)
+        self.flow.connector("out", keep)
+        self.flow.connector("bad", keep_bad)
+        self.flow.connect("in -> out", "in.err -> bad")
+
+    @property
+    def values(self) -> list[Any]:
+        return [each.value for each in self.events]
+
+
+async def write(values: list[Any], kind: str, /, **options: Any) -> Running:
+    """Write values (or events) to a connector, to the end."""
+
+    async def source() -> AsyncIterator[Any]:
+        for each in values:
+            yield each
+
+    flow = Flow("writer")
+    flow.connector("in", source)
+    flow.connector("out", kind, **options)
+    flow.connect("in -> out")
+    async with running(flow, started=False) as one, asyncio.timeout(DEADLINE):
+        await one.finished()
+    return one

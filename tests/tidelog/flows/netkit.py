@@ -1,0 +1,156 @@
+"""For tests of connectors over HTTP: flows that are fed and watched, servers that answer as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from tidelog.flows import Event, Flow
+from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.tokens import STATUSES, Token
+
+DEADLINE = 15.0  # s until a condition must hold
+
+
+class Feed(Source):
+    """Events that a test gives. ``outcomes``: (status, reason) by ID, of events that ended."""
+
+    owns_policy = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.outcomes: dict[Any, tuple[str, str]] = {}
+        self.ended = False
+        self._more = asyncio.Event()
+
+    def give(self, *events: Event) -> None:
+        self.events += events
+        self._more.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._more.set()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if not self.events and not self.ended:
+            self._more.clear()
+            await self.wait(self._more.wait())
+        taken, self.events = self.events[:limit], self.events[limit:]
+        return taken or (None if self.ended else [])
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            assert token.key not in self.outcomes
+            self.outcomes[token.key] = (STATUSES[token.status], token.reason)
+
+
+class Remembering(Feed):
+    """The same, and the runtime sends again what is to be tried again."""
+
+    owns_policy = False
+
+
+class Seen(Sink):
+    """What came."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def write(self, events: list[Event]) -> None:
+        self.events += events
+
+    @property
+    def values(self) -> list[Any]:
+        return [each.value for each in self.events]
+
+
+def changing(change: Callable[[Event], None]) -> type[Operator]:
+    """An operator that changes events one by one; what raises fails."""
+
+    class Changing(Operator):
+        type = "each"
+
+        def process(self, events: list[Event]) -> None:
+            for event in events:
+                try:
+                    change(event)
+                except Exception as error:  # noqa: BLE001 - the test's own
+                    self.fail(event, error)
+                else:
+                    self.emit([event])
+
+    return Changing
+
+
+async def until(true: Callable[[], Any], what: str = "") -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(DEADLINE):
+        while not true():  # noqa: ASYNC110 - of things that tell nobody
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str = "") -> AsyncIterator[Running]:
+    around = Surroundings(alias or flow.name, debug=True)
+    if shared is not None:
+        around.shared = shared
+    one = Running(flow.spec(), around)
+    await one.start()
+    try:
+        yield one
+        assert one.error == ""
+        assert around.lost == []
+    finally:
+        await one.stop()
+
+
+def feed(flow: Flow, name: str = "in", *, remembers: bool = False, **options: Any) -> Feed:
+    """A source of a flow."""
+    made = Remembering() if remembers else Feed()
+    flow.connector(name, given(made), **options)
+    return made
+
+
+def seen(flow: Flow, name: str = "seen", **options: Any) -> Seen:
+    made = Seen()
+    flow.connector(name, given(made), **options)
+    return made
+
+
+def given(one: Any) -> type[Any]:
+    """A connector of which there is one, as a class: what flows take."""
+    kind: Any = type(one)
+
+    class Given(kind):  # type: ignore[misc]
+        def __new__(cls) -> Any:
+            return one
+
+    return Given
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def peer(handler: Handler, port: int = 0, **options: Any) -> AsyncIterator[str]:
+    """An HTTP server; its URL."""
+    app = web.Application(client_max_size=1 << 26)
+    app.router.add_route("*", "/{rest:.*}", handler)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True, **options)
+    await site.start()
+    assert site._server is not None
+    got = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    try:
+        yield f"http://127.0.0.1:{got}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,48 @@
+"""Flows against a real server: started, waited for, ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+from tidelog.flows import Flow
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.surroundings import Surroundings
+
+PATIENCE = 20.0  # s
+P = ParamSpec("P")
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, run in an event loop of its own."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@asynccontextmanager
+async def running(flow: Flow, alias: str | None = None, **around: Any) -> AsyncIterator[Running]:
+    """The flow, started; stopped at once at the end. A flow that has failed is an error."""
+    made = Running(flow.spec(), Surroundings(alias or flow.name, server=flow.server, debug=True, **around))
+    await made.start()
+    try:
+        yield made
+        assert made.status != "failed", made.error
+        assert not made.around.lost
+    finally:
+        await made.stop()
+
+
+async def until(true: Callable[[], Any], what: str = "") -> None:
+    """Wait until a condition holds."""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while not true():
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError(f"not within {PATIENCE} s: {what or true}")
+        await asyncio.sleep(0.01)

@@ -1,0 +1,265 @@
+"""Flows made in Python: what is wrong with one is said at once, all of it, with its path and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tidelog.flows import Event, Flow, FlowFileError, op
+from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Duration
+from tidelog.flows.spec import Link
+
+WHOLE = "events go into a whole connector or pipeline; name it without a port"
+
+
+def problems(call: Callable[[], object]) -> tuple[str, ...]:
+    with pytest.raises(FlowFileError) as caught:
+        call()
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+def orders() -> Flow:
+    flow = Flow("orders")
+    flow.connector("in", "null", count=3)
+    flow.connector("out", "null")
+    flow.pipeline("p", op("passthrough"), op("passthrough"))
+    return flow
+
+
+class Aside(Operator):
+    def ports(self) -> tuple[str, ...]:
+        return ("aside",)
+
+
+class Only(Source):
+    pass
+
+
+def test_a_flow_is_what_was_declared() -> None:
+    flow = orders()
+    flow.connect("in -> p -> out", "p.1.err -> out", "p.err -> out")
+    spec = flow.spec()
+    assert spec.name == "orders"
+    assert [each.type for each in spec.pipelines["p"].operators] == ["passthrough", "passthrough"]
+    assert spec.links == (
+        Link("in", "out", "p"), Link("p", "out", "out"), Link("p", "err", "out", 1), Link("p", "err", "out"),
+    )  # fmt: skip
+    assert spec.connectors["in"].given == {"count": 3}
+    assert (spec.instances, spec.paused, spec.queue, spec.settle, spec.debug) == (1, False, 128, True, False)
+    assert spec.drain_timeout == 30
+
+
+def test_a_pipeline_of_nothing_passes_everything() -> None:
+    flow = Flow("f")
+    flow.pipeline("p")
+    flow.connector("in", "null")
+    flow.connector("out", "null")
+    flow.connect("in -> p -> out")
+    assert [each.type for each in flow.spec().pipelines["p"].operators] == ["passthrough"]
+
+
+def test_all_options_that_are_wrong_are_said_at_once() -> None:
+    assert problems(
+        lambda: orders().connector(
+            "m", "metronome", intervall="1s", max_unsettled="many", reconnect={"retry": {"grow": 2, "jitter": "some"}}
+        )
+    ) == (
+        "orders.connectors.m.intervall: unknown option 'intervall'; did you mean 'interval'?",
+        "orders.connectors.m.max_unsettled: Expected `int`, got `str`",
+        "orders.connectors.m.reconnect.retry.grow: unknown option 'grow'; did you mean 'growth'?",
+        "orders.connectors.m.reconnect.retry.jitter: Invalid enum value 'some'",
+        "orders.connectors.m: the option 'interval' is missing",
+    )
+
+
+def test_what_options_say_themselves_is_said_with_the_path() -> None:
+    assert problems(lambda: orders().connector("m", "metronome", interval=0)) == (
+        "orders.connectors.m: interval is 0 s: it must be more than 0",
+    )
+    assert problems(lambda: orders().connector("n", "null", max_unsettled=0)) == (
+        "orders.connectors.n: max_unsettled is 0: it must be at least 1",
+    )
+    assert problems(lambda: Flow("f", instances=0, queue=1)) == ("f: instances is 0: it must be at least 1",)
+    assert problems(lambda: Flow("f", instance=2)) == (
+        "f.instance: unknown option 'instance'; did you mean 'instances'?",
+    )
+
+
+def test_unknown_types_have_the_nearest_one() -> None:
+    assert problems(lambda: orders().connector("m", "metronom")) == (
+        "orders.connectors.m: there is no connector of type 'metronom'; did you mean 'metronome'?",
+    )
+    operators = op("passthrou"), op("passthrough", x=1), op("passthrough", "x")
+    assert problems(lambda: orders().pipeline("q", *operators)) == (
+        "orders.pipelines.q[0]: there is no operator of type 'passthrou'; did you mean 'passthrough'?",
+        "orders.pipelines.q[1].x: unknown option 'x'; there are none",
+        "orders.pipelines.q[2]: passthrough takes its options by name, as in {passthrough: {...}}; 'x' is none",
+    )
+
+
+def test_names_are_checked() -> None:
+    assert problems(lambda: Flow("1")) == (
+        "1: a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter",
+    )
+    assert "'a b' is no name" in problems(lambda: orders().connector("a b", "null"))[0]
+    assert problems(lambda: orders().connector("p", "null")) == (
+        "orders.p: there is a connector or pipeline 'p' already",
+    )
+    assert problems(lambda: orders().pipeline("in")) == ("orders.in: there is a connector or pipeline 'in' already",)
+
+
+def test_chains_that_cant_be_read() -> None:
+    assert problems(lambda: orders().connect("in", "in -> -> out", "in -> p.0", "in -> p.side")) == (
+        "orders.connect: 'in' connects nothing: write it as source -> target",
+        "orders.connect: '' in 'in -> -> out' is no name, name.port or name.place.port",
+        "orders.connect: '' in 'in -> -> out' is no name, name.port or name.place.port",
+        f"orders.connect: 'p.0' in 'in -> p.0': {WHOLE}",
+        f"orders.connect: 'p.side' in 'in -> p.side': {WHOLE}",
+    )
+
+
+def test_all_that_is_wrong_with_connections_is_said_at_once() -> None:
+    flow = orders()
+    flow.connector("source", Only)
+    flow.connector("idle", "null")
+    flow.pipeline("q", Aside)
+    flow.pipeline("r")
+    flow.pipeline("s")
+    flow.connect("in -> p -> source", "in -> pp", "p.7.out -> out", "p.asid -> out", "in.side -> out", "r -> s -> r")
+    assert set(problems(flow.spec)) == {
+        "orders.connect: nothing can be written to 'source': connectors of type python are sources only",
+        "orders.connect: there is no connector or pipeline 'pp'; did you mean 'p'?",
+        "orders.connect: the pipeline 'p' has 2 operators, the first is 0: there is no 7",
+        "orders.connect: the pipeline 'p' has no port 'asid'; known are err, out",
+        "orders.connect: the connector 'in' has no port 'side': it has out, err, responses",
+        "orders.connect: a circle: r -> s -> r",
+        "orders.pipelines.q: nothing leads into the pipeline 'q'",
+        (
+            "orders.pipelines.q: a dead end: nothing is connected to q.out, so events would be settled without having"
+            " got anywhere; connect it to a connector (null, if that is meant)"
+        ),
+        "orders.connectors.idle: the connector 'idle' is connected to nothing",
+    }
+
+
+def test_a_dead_end_is_allowed_where_nothing_is_guaranteed() -> None:
+    flow = Flow("f", settle=False)
+    flow.connector("in", "null")
+    flow.pipeline("p")
+    flow.connect("in -> p")
+    assert flow.spec().settle is False
+
+
+def test_what_a_sink_answers_goes_out_of_its_port() -> None:
+    flow = Flow("f")
+    flow.connector("in", "null")
+    flow.connector("peer", "null")
+    flow.connector("out", "null")
+    flow.connect("in -> peer", "peer.responses -> out")
+    assert flow.spec().links[1] == Link("peer", "responses", "out")
+
+
+def test_functions_and_classes_are_connectors() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    async def take(value: int) -> None:
+        """Takes it."""
+
+    class Takes(Sink):
+        async def write(self, events: list[Event]) -> None:
+            """Takes them."""
+
+    flow = Flow("f")
+    flow.connector("in", numbers)
+    flow.connector("a", take, concurrency=2)
+    flow.connector("b", Takes, paused=True)
+    flow.connect("in -> a", "in -> b")
+    spec = flow.spec()
+    assert [each.is_source for each in spec.connectors.values()] == [True, False, False]
+    assert [each.is_sink for each in spec.connectors.values()] == [False, True, True]
+    assert spec.connectors["b"].options.paused
+    assert problems(lambda: flow.connector("c", 17)) == (  # type: ignore[arg-type]
+        (
+            "f.connectors.c: 17 is no connector: give a type's name, a class of Source or Sink, an async generator"
+            " function or an async function"
+        ),
+    )
+    assert problems(lambda: flow.connector("c", take, concurrency=0)) == (
+        "f.connectors.c: concurrency is 0: it must be at least 1",
+    )
+
+
+def test_a_connection_that_is_given_twice_is_one() -> None:
+    """Two chains that begin alike are how one writes a fan-out: events don't go twice for it."""
+    flow = Flow("f")
+    flow.connector("in", "null")
+    for name in ("a", "b"):
+        flow.connector(name, "null")
+    flow.pipeline("p")
+    flow.connect("in -> p -> a", "in -> p -> b")
+    assert [(each.source, each.target) for each in flow.spec().links] == [("in", "p"), ("p", "a"), ("p", "b")]
+
+
+def test_a_circle_through_the_responses_of_a_sink_is_found() -> None:
+    class Asks(Sink):
+        pass
+
+    class Both(Source, Sink):
+        pass
+
+    flow = Flow("f")
+    flow.connector("in", "null")
+    flow.connector("asks", Asks)
+    flow.connector("both", Both)
+    flow.pipeline("p")
+    flow.pipeline("q")
+    flow.connect("in -> p -> asks -> p", "both -> q -> both", "both.responses -> q")
+    with pytest.raises(FlowFileError) as found:
+        flow.spec()
+    assert sorted(found.value.problems) == [
+        "f.connect: a circle: p -> asks -> p",
+        "f.connect: a circle: q -> both.responses -> q",
+    ]
+
+
+def test_a_connector_cant_have_the_name_of_the_api() -> None:
+    """``paused:api`` is the reason of a flow that is paused: a connector's own would be taken for it."""
+    with pytest.raises(FlowFileError, match="api"):
+        Flow("f").connector("api", "null")
+
+
+def test_a_class_of_operator_says_what_it_needs() -> None:
+    class Last(Operator):
+        last = True
+
+        def ports(self) -> tuple[str, ...]:
+            return ("there",)
+
+        def required(self) -> tuple[str, ...]:
+            return self.ports()
+
+        def needs_server(self) -> bool:
+            return True
+
+    flow = Flow("f")
+    flow.connector("in", "null")
+    flow.connector("out", "null")
+    flow.pipeline("p", Last, Last)
+    flow.connect("in -> p -> out")
+    with pytest.raises(FlowFileError) as found:
+        flow.spec()
+    text = str(found.value)
+    assert "must be the last operator" in text
+    assert "leads nowhere" in text
+    assert "needs a tidelog server" in text
+
+
+@pytest.mark.parametrize("given", [10**400, "9" * 400 + "s"])
+def test_a_duration_that_is_too_long_is_none(given: object) -> None:
+    with pytest.raises(ValueError, match="no duration"):
+        Duration.read(given)

@@ -1,0 +1,166 @@
+"""``kafka`` against librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from uuid import uuid4
+
+import confluent_kafka
+import pytest
+
+from tests.tidelog.flows.serverkit import in_loop, running, until
+from tidelog.flows import Flow, FlowFileError
+from tidelog.flows.event import Event
+
+
+class Cluster:
+    """Brokers inside librdkafka, and a client that fills topics and reads what is committed."""
+
+    def __init__(self) -> None:
+        self._producer = confluent_kafka.Producer({"test.mock.num.brokers": 1})
+        brokers = self._producer.list_topics(timeout=10).brokers.values()
+        self.servers = ",".join(f"{each.host}:{each.port}" for each in brokers)
+
+    def fill(self, topic: str, values: list[Any], partition: int = 0) -> None:
+        for value in values:
+            self._producer.produce(topic, json.dumps(value).encode(), partition=partition)
+        assert self._producer.flush(20) == 0
+
+    def consumer(self, group: str) -> Any:
+        return confluent_kafka.Consumer(
+            {"bootstrap.servers": self.servers, "group.id": group, "auto.offset.reset": "earliest"}
+        )
+
+    def committed(self, topic: str, group: str, partition: int = 0) -> int:
+        """-1001: nothing is."""
+        consumer = self.consumer(group)
+        try:
+            (found,) = consumer.committed([confluent_kafka.TopicPartition(topic, partition)], timeout=10)
+            return int(found.offset)
+        finally:
+            consumer.close()
+
+    def read(self, topic: str, count: int) -> list[Any]:
+        consumer = self.consumer(uuid4().hex)
+        try:
+            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            consumer.assign([confluent_kafka.TopicPartition(topic, at, 0) for at in partitions])
+            return [json.loads(message.value()) for message in consumer.consume(count, timeout=20)]
+        finally:
+            consumer.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"orders-{uuid4().hex}"
+
+
+def reading(cluster: Cluster, topic: str, sink: Any, **options: Any) -> Flow:
+    flow = Flow("orders")
+    flow.connector("in", "kafka", servers=cluster.servers, topic=topic, group=f"g-{topic}", **options)
+    flow.connector("out", sink)
+    flow.connect("in -> out")
+    return flow
+
+
+@in_loop
+async def test_messages_are_read_and_committed_once_they_are_settled(cluster: Cluster, topic: str) -> None:
+    cluster.fill(topic, list(range(1500)))
+    seen: list[Any] = []
+
+    async def sink(event: Event) -> None:
+        assert event.meta["topic"] == topic
+        seen.append(event.value)
+
+    async with running(reading(cluster, topic, sink)) as made:
+        await until(lambda: len(seen) == 1500)
+        await until(lambda: not made.graph.sources["in"].unsettled)
+    assert seen == list(range(1500))
+    assert cluster.committed(topic, f"g-{topic}") == 1500
+
+
+@in_loop
+async def test_what_is_not_settled_and_all_behind_it_comes_again(cluster: Cluster, topic: str) -> None:
+    cluster.fill(topic, list(range(10)))
+    seen: list[int] = []
+
+    async def stuck_at_4(event: Event) -> None:
+        if event.value == 4:
+            await asyncio.Event().wait()
+        seen.append(event.value)
+
+    flow = Flow("orders")
+    flow.connector("in", "kafka", servers=cluster.servers, topic=topic, group=f"g-{topic}")
+    flow.connector("out", stuck_at_4)
+    flow.connect("in -> out")
+    async with running(flow):
+        await until(lambda: seen == [0, 1, 2, 3])
+    first = max(0, cluster.committed(topic, f"g-{topic}"))
+    assert first <= 4
+    again: list[int] = []
+
+    async def fails_at_4(event: Event) -> None:
+        if event.value == 4 and event.attempt == 1:
+            raise OSError("once")
+        again.append(event.value)
+
+    async with running(reading(cluster, topic, fails_at_4)) as made:
+        await until(lambda: len(again) == 10 - first)
+        await until(lambda: not made.graph.sources["in"].unsettled)
+    assert again == [*(n for n in range(first, 10) if n != 4), 4]
+    assert cluster.committed(topic, f"g-{topic}") == 10
+
+
+@in_loop
+async def test_a_gap_holds_the_commit_back(cluster: Cluster, topic: str) -> None:
+    cluster.fill(topic, list(range(10)))
+    gate = asyncio.Event()
+    seen: list[int] = []
+
+    async def sink(event: Event) -> None:
+        if event.value == 4 and not gate.is_set():
+            raise OSError("not yet")
+        seen.append(event.value)
+
+    async with running(reading(cluster, topic, sink)) as made:
+        await until(lambda: len(seen) == 9)
+        await until(lambda: cluster.committed(topic, f"g-{topic}") == 4)
+        gate.set()
+        await until(lambda: not made.graph.sources["in"].unsettled)
+        await until(lambda: cluster.committed(topic, f"g-{topic}") == 10)
+
+
+@in_loop
+async def test_events_are_written(cluster: Cluster, topic: str) -> None:
+    async def source() -> Any:
+        for number in range(600):
+            yield {"n": number}
+
+    flow = Flow("orders")
+    flow.connector("in", source)
+    flow.connector("out", "kafka", servers=cluster.servers, topic=topic)
+    flow.connect("in -> out")
+    cluster.fill(topic, [])
+    async with running(flow) as made, asyncio.timeout(20):
+        await made.finished()
+    assert sorted(each["n"] for each in cluster.read(topic, 600)) == list(range(600))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "topic is missing"),
+        ({"topic": "a", "security": "SASL_SSL"}, "SASL"),
+        ({"topic": "a", "start": "x"}, "start"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(FlowFileError, match=text):
+        Flow("orders").connector("in", "kafka", **options)

@@ -1,0 +1,257 @@
+"""``redis_pubsub``, ``redis_list`` and ``redis_stream`` with a real redis-server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.conftest import RedisServer
+from tests.tidelog.flows.serverkit import in_loop, running, until
+from tidelog.flows import Flow, FlowFileError
+from tidelog.flows.event import Event
+
+
+@pytest.fixture
+def url(redis_server: RedisServer) -> str:
+    return f"redis://127.0.0.1:{redis_server.port}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(url) as client:
+        yield client
+
+
+def reading(kind: str, sink: Any, **options: Any) -> Flow:
+    flow = Flow("orders")
+    flow.connector("in", kind, **options)
+    flow.connector("out", sink)
+    flow.connect("in -> out")
+    return flow
+
+
+def writing(kind: str, values: list[Any], **options: Any) -> Flow:
+    async def source() -> Any:
+        for value in values:
+            yield value
+
+    flow = Flow("orders")
+    flow.connector("in", source, max_deliveries=1)
+    flow.connector("out", kind, **options)
+    flow.connect("in -> out")
+    return flow
+
+
+async def written(kind: str, values: list[Any], **options: Any) -> None:
+    async with running(writing(kind, values, **options)) as made, asyncio.timeout(20):
+        await made.finished()
+
+
+def kept() -> tuple[list[Any], Any]:
+    """Values, and a sink that keeps them."""
+    seen: list[Any] = []
+
+    async def sink(value: Any) -> None:
+        seen.append(value)
+
+    return seen, sink
+
+
+# -- publish and subscribe -----------------------------------------------------------------------------------
+@in_loop
+async def test_what_is_published_is_heard(url: str, client: Any) -> None:
+    seen: list[Any] = []
+
+    async def sink(event: Event) -> None:
+        seen.append((event.meta["channel"], event.value))
+
+    options = {"url": url, "channel": ["a", "b"], "pattern": "orders.*"}
+    async with running(reading("redis_pubsub", sink, **options)):
+        await until(lambda: client.pubsub_numsub("a", "b") == [(b"a", 1), (b"b", 1)] and client.pubsub_numpat() == 1)
+        for number in range(600):
+            client.publish("a", json.dumps({"n": number}))
+        client.publish("orders.new", '"x"')
+        client.publish("other", '"y"')
+        client.publish("b", '"z"')
+        await until(lambda: len(seen) == 602)
+    assert seen == [("a", {"n": n}) for n in range(600)] + [("orders.new", "x"), ("b", "z")]
+
+
+@in_loop
+async def test_events_are_published(url: str, client: Any) -> None:
+    heard = client.pubsub(ignore_subscribe_messages=True)
+    heard.subscribe("a")
+    await until(lambda: client.pubsub_numsub("a") == [(b"a", 1)])
+    await written("redis_pubsub", [{"n": 1}, {"n": 2}], url=url, channel="a")
+    found: list[bytes] = []
+
+    def hear() -> bool:
+        message = heard.get_message(timeout=0.1)
+        if message is not None:
+            found.append(message["data"])
+        return len(found) == 2
+
+    await until(hear)
+    assert found == [b'{"n":1}', b'{"n":2}']
+    heard.close()
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+@in_loop
+async def test_a_list_is_emptied_in_order(url: str, client: Any) -> None:
+    seen, sink = kept()
+    client.rpush("jobs", *(json.dumps(n) for n in range(1500)))
+    async with running(reading("redis_list", sink, url=url, key="jobs")):
+        await until(lambda: len(seen) == 1500 and not client.exists("jobs:processing:orders.in"))
+        client.rpush("jobs", '"late"')
+        await until(lambda: seen[-1] == "late" and not client.exists("jobs:processing:orders.in"))
+    assert seen == [*range(1500), "late"]
+
+
+@in_loop
+async def test_elements_that_were_not_settled_come_again(url: str, client: Any) -> None:
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    client.rpush("jobs", 1, 1, 2, 3)
+    async with running(reading("redis_list", stuck, url=url, key="jobs")):
+        await until(lambda: client.llen("jobs:processing:orders.in") == 4)
+    seen, sink = kept()
+    async with running(reading("redis_list", sink, url=url, key="jobs")):
+        await until(lambda: len(seen) == 4 and not client.exists("jobs:processing:orders.in"))
+    assert sorted(seen) == [1, 1, 2, 3]
+    assert client.llen("jobs") == 0
+
+
+@in_loop
+async def test_an_element_that_fails_is_tried_again_by_the_runtime(url: str, client: Any) -> None:
+    attempts: list[int] = []
+
+    async def sink(event: Event) -> None:
+        attempts.append(event.attempt)
+        if event.attempt < 3:
+            raise OSError("busy")
+
+    client.rpush("jobs", 7)
+    async with running(reading("redis_list", sink, url=url, key="jobs", retry_delay="10ms")):
+        await until(lambda: len(attempts) == 3 and not client.exists("jobs:processing:orders.in"))
+    assert attempts == [1, 2, 3]
+
+
+@in_loop
+async def test_a_lost_connection_is_made_again_without_duplicates(url: str, client: Any) -> None:
+    gate = asyncio.Event()
+    seen: list[Any] = []
+
+    async def sink(value: Any) -> None:
+        await gate.wait()
+        seen.append(value)
+
+    client.rpush("jobs", 1, 2, 3)
+    flow = reading("redis_list", sink, url=url, key="jobs", reconnect={"retry": {"interval": "10ms"}})
+    async with running(flow) as made:
+        await until(lambda: client.llen("jobs:processing:orders.in") == 3)
+        client.client_kill_filter(_type="normal", skipme=True)
+        await until(lambda: made.graph.connections["in"].connects == 2)
+        assert client.llen("jobs") == 0
+        gate.set()
+        await until(lambda: not client.exists("jobs:processing:orders.in"))
+        client.rpush("jobs", 4)
+        await until(lambda: len(seen) == 4)
+    assert seen == [1, 2, 3, 4]
+
+
+@in_loop
+async def test_events_become_elements(url: str, client: Any) -> None:
+    await written("redis_list", [{"n": n} for n in range(700)], url=url, key="out", max_length=100)
+    assert [json.loads(raw)["n"] for raw in client.lrange("out", 0, -1)] == list(range(600, 700))
+
+
+def pending(client: Any) -> int:
+    """-1: the group is not there yet."""
+    try:
+        return int(client.xpending("s", "g")["pending"])
+    except redis.ResponseError:
+        return -1
+
+
+# -- streams -------------------------------------------------------------------------------------------------
+@in_loop
+async def test_a_stream_is_read_and_acknowledged(url: str, client: Any) -> None:
+    seen: list[Any] = []
+
+    async def sink(event: Event) -> None:
+        seen.append((event.id, event.value))
+
+    ids = [client.xadd("s", {"n": n}).decode() for n in range(1200)]
+    async with running(reading("redis_stream", sink, url=url, key="s", group="g")):
+        await until(lambda: len(seen) == 1200 and pending(client) == 0)
+        late = client.xadd("s", {"n": "late"}).decode()
+        await until(lambda: len(seen) == 1201 and pending(client) == 0)
+    assert seen == [(at, {"n": str(n)}) for n, at in enumerate(ids)] + [(late, {"n": "late"})]
+
+
+@in_loop
+async def test_a_new_process_gets_what_the_one_before_had_under_way(url: str, client: Any) -> None:
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    client.xadd("s", {"n": 1})
+    client.xadd("s", {"n": 2})
+    async with running(reading("redis_stream", stuck, url=url, key="s", group="g")):
+        await until(lambda: pending(client) == 2)
+    seen, sink = kept()
+    async with running(reading("redis_stream", sink, url=url, key="s", group="g")):
+        await until(lambda: len(seen) == 2 and pending(client) == 0)
+    assert seen == [{"n": "1"}, {"n": "2"}]
+
+
+@in_loop
+async def test_what_a_dead_consumer_had_is_taken_over_and_what_a_living_one_has_is_not(url: str, client: Any) -> None:
+    client.xadd("s", {"n": "dead's"})
+    client.xgroup_create("s", "g", "0")
+    client.xreadgroup("g", "dead", {"s": ">"})
+    gate = asyncio.Event()
+    seen: list[str] = []
+
+    def sink(name: str) -> Any:
+        async def take(value: Any) -> None:
+            seen.append(f"{name} {value['n']}")
+            await gate.wait()
+
+        return take
+
+    options = {"url": url, "key": "s", "group": "g", "claim": "300ms"}
+    async with running(reading("redis_stream", sink("one"), **options)):
+        await until(lambda: seen == ["one dead's"])
+        async with running(reading("redis_stream", sink("two"), **options), "orders.2"):
+            await asyncio.sleep(1.2)  # four times the claim
+            assert seen == ["one dead's"]
+            gate.set()
+            await until(lambda: pending(client) == 0)
+
+
+@in_loop
+async def test_events_become_entries(url: str, client: Any) -> None:
+    await written("redis_stream", [{"n": 1, "deep": {"a": [1]}}, {"n": 2}], url=url, key="out")
+    assert [fields for _, fields in client.xrange("out")] == [{b"n": b"1", b"deep": b'{"a":[1]}'}, {b"n": b"2"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        ("redis_pubsub", {}, "channel is missing"),
+        ("redis_list", {"key": "a", "url": "http://x"}, "redis://"),
+        ("redis_list", {"key": "a", "processing": "a"}, "another list"),
+        ("redis_stream", {}, "key is missing"),
+        ("redis_stream", {"key": "a", "claim": "1ms"}, "claim"),
+    ],
+)
+def test_wrong_options_are_named(kind: str, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(FlowFileError, match=text):
+        Flow("orders").connector("in", kind, **options)

@@ -1,0 +1,84 @@
+"""What ``tidelog flow`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tidelog.cli.lines import printable
+from tidelog.cli.report import facts_lines, table
+from tidelog.flows.spec import FlowSpec
+
+
+def summary(spec: FlowSpec) -> str:
+    """A line about a flow that is declared."""
+    operators = sum(len(each.operators) for each in spec.pipelines.values())
+    instances = "" if spec.instances == 1 else f", {spec.instances} instances"
+    counts = ", ".join(
+        f"{count} {what}{'' if count == 1 else 's'}"
+        for count, what in (
+            (len(spec.connectors), "connector"), (len(spec.pipelines), "pipeline"), (operators, "operator"),
+        )
+    )  # fmt: skip
+    return f"{spec.name}: {counts}{instances}"
+
+
+def print_flows(flows: Sequence[dict[str, Any]]) -> None:
+    if not flows:
+        click.echo("no flows")
+        return
+    rows = [
+        [each["alias"], each["status"], str(len(each["instances"])), f"{each['unsettled']:,}", each["from"],
+         printable(each["error"])]
+        for each in flows
+    ]  # fmt: skip
+    table(["flow", "status", "instances", "unsettled", "from", "error"], rows)
+
+
+def print_flow(found: dict[str, Any]) -> None:
+    """All that the API tells of one flow."""
+    flow, under_way = found["flow"], found["unsettled"]
+    facts = {"flow": flow["alias"], "status": flow["status"]}
+    if flow["error"]:
+        facts["error"] = printable(flow["error"])
+    if len(flow["instances"]) > 1:
+        facts["instances"] = ", ".join(f"{each['alias']} {each['status']}" for each in flow["instances"])
+    oldest = "" if under_way["oldest_s"] is None else f", the oldest for {under_way['oldest_s']:.1f} s"
+    where = ", ".join(f"{count:,} at {name}" for name, count in under_way["where"].items())
+    facts["unsettled"] = f"{under_way['count']:,}{oldest}" + (f": {where}" if where else "")
+    facts_lines(facts)
+    click.echo()
+    head = ["connector", "type", "status", "connectivity", "events", "error"]
+    table(head, [_connector(each) for each in found["connectors"]])
+    rows = [
+        [instance["alias"], source["source"], each["reason"], _seconds(each["since_s"]), printable(each["detail"])]
+        for instance in found["breaker"]["instances"]
+        for source in instance["sources"]
+        for each in source["reasons"]
+    ]
+    if rows:
+        click.echo()
+        table(["instance", "source", "does not send because of", "for", "detail"], rows)
+    click.echo()
+
+
+def _connector(each: dict[str, Any]) -> list[str]:
+    source, sink = each["counts"]["source"], each["counts"]["sink"]
+    events = [f"{source.get('out', 0):,} in"] if each["source"] else []
+    events += [f"{sink.get('ok', 0):,} out"] if each["sink"] else []
+    return [
+        each["alias"], each["type"], each["status"], each["connectivity"], ", ".join(events), printable(each["error"])
+    ]  # fmt: skip
+
+
+def _seconds(since: float | None) -> str:
+    return "from the beginning" if since is None else f"{since:.1f} s"
+
+
+def drained(each: dict[str, Any]) -> str:
+    """A line about a drain."""
+    abandoned = ", ".join(f"{count:,} of {source}" for source, count in each["abandoned"].items() if count)
+    text = f"{each['alias']}: {each['settled']:,} events settled while draining, {each['seconds']:.1f} s"
+    return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"

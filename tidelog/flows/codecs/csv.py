@@ -1,0 +1,121 @@
+"""``csv``: one record is one message.
+
+With names of columns a record is a dict, without them a list. All values that are read are text. A field may have line
+breaks in it only where messages are not cut at them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tidelog.flows.codecs.base import NOTHING
+from tidelog.flows.codecs.json import write_json
+from tidelog.flows.errors import RejectError
+from tidelog.flows.options import Struct
+
+
+class CsvOptions(Struct):
+    """Options of ``csv``."""
+
+    delimiter: str = ","  # one character
+    quote: str = '"'  # one character
+    columns: list[str] | None = None  # names; null: those of the header, or of the first dict that is written
+    header: bool = False  # the first record of each file or connection has the names
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quote"):
+            if len(getattr(self, name)) != 1 or getattr(self, name) in "\r\n":
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one character, and no line break")
+        if self.delimiter == self.quote:
+            raise ValueError(f"delimiter and quote are both {self.quote!r}")
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns has a name twice")
+
+
+class Csv:
+    """``names`` are columns, once they are known."""
+
+    Options = CsvOptions
+    delimited: ClassVar[bool] = False
+
+    def __init__(self, options: CsvOptions | None = None) -> None:
+        options = options or CsvOptions()
+        self._format: dict[str, Any] = {"delimiter": options.delimiter, "quotechar": options.quote}
+        self.header = options.header
+        self.names = options.columns
+        self._seen = False  # the header was read
+        self._written = not options.header  # the header was written, or there is none
+
+    def begun(self) -> None:
+        """The header is there already."""
+        self._written = True
+
+    def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
+        try:
+            rows = list(csv.reader(io.StringIO(str(data, "utf-8"), newline=""), strict=True, **self._format))
+        except csv.Error as error:
+            raise ValueError(f"no CSV: {error}") from None
+        if len(rows) != 1:
+            raise ValueError(f"{len(rows)} records in one message: it must be one")
+        row = rows[0]
+        if self.header and not self._seen:
+            self._seen = True
+            if row and row[0].startswith("\ufeff"):
+                row[0] = row[0][1:]
+            if self.names is None:
+                if len(set(row)) < len(row):
+                    self._seen = False
+                    raise ValueError(f"the header has a name twice: {', '.join(row)}; give the option columns")
+                self.names = row
+            return NOTHING
+        if self.names is None:
+            return row
+        if len(row) != len(self.names):
+            raise ValueError(f"{len(row)} fields for {len(self.names)} columns")
+        return dict(zip(self.names, row, strict=True))
+
+    def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        if isinstance(value, Mapping):
+            row = self._row(value)
+        elif isinstance(value, (list, tuple)):
+            if self.names is not None and len(value) != len(self.names):
+                raise RejectError(f"{len(value)} fields for {len(self.names)} columns")
+            row = list(value)
+        else:
+            raise RejectError(f"the codec csv writes dicts and lists, not {type(value).__name__}")
+        line = self._line([_text(each) for each in row])
+        if not self._written:
+            if self.names is None:
+                raise RejectError("the header's names are not known: give the option columns, or write dicts")
+            line = self._line(self.names) + b"\n" + line
+            self._written = True
+        return line
+
+    def _row(self, value: Mapping[Any, Any]) -> list[Any]:
+        if self.names is None:
+            if not all(isinstance(each, str) for each in value):
+                raise RejectError("names of columns must be text")
+            self.names = list(value)
+        unknown = [str(each) for each in value if each not in self.names]
+        if unknown:
+            raise RejectError(f"there is no column {', '.join(unknown)}: there are {', '.join(self.names)}")
+        return [value.get(each) for each in self.names]
+
+    def _line(self, row: list[str]) -> bytes:
+        out = io.StringIO(newline="")
+        try:
+            csv.writer(out, lineterminator="", **self._format).writerow(row)
+            return out.getvalue().encode()
+        except (csv.Error, UnicodeEncodeError) as error:
+            raise RejectError(f"not writable as CSV: {error}") from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return write_json(value).decode()

@@ -1,0 +1,84 @@
+"""``json`` and ``jsonl``, by msgspec.
+
+Numbers of any length are read; NaN and infinities are written as null, bytes as base64, times in RFC 3339.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
+from tidelog.flows.errors import RejectError
+from tidelog.flows.options import Struct
+
+_DECODER: Final = msgspec.json.Decoder()
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class Json:
+    """One JSON value is one message."""
+
+    Options = NoOptions
+    delimited: ClassVar[bool] = False
+
+    def __init__(self, options: NoOptions | None = None) -> None:
+        pass
+
+    def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
+        return read_json(data)
+
+    def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        return write_json(value)
+
+
+class JsonLinesOptions(Struct):
+    """Options of ``jsonl``."""
+
+    list: bool = False  # a message is read as a list, also where it has one line
+
+
+class JsonLines:
+    """A JSON value a line. A list is written as a line for each of its items, each with its line's end; several lines
+    in one message are read as a list.
+    """
+
+    Options = JsonLinesOptions
+    delimited: ClassVar[bool] = True
+
+    def __init__(self, options: JsonLinesOptions | None = None) -> None:
+        self._list = options is not None and options.list
+
+    def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002
+        values = [read_json(line) for line in data.split(b"\n") if line.strip()]
+        if self._list:
+            return values
+        if not values:
+            raise ValueError("no JSON: all lines are empty")
+        return values[0] if len(values) == 1 else values
+
+    def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        if isinstance(value, (list, tuple)):
+            return b"".join(write_json(each) + b"\n" for each in value)
+        return write_json(value) + b"\n"
+
+
+def read_json(data: bytes) -> Any:
+    """ValueError: it is none, or nested too deeply."""
+    try:
+        value = _DECODER.decode(data)
+    except RecursionError:
+        raise ValueError(f"nested more than {DEPTH} deep") from None
+    if data.count(b"[") + data.count(b"{") > DEPTH:
+        check_depth(value)
+    return value
+
+
+def write_json(value: Any) -> bytes:
+    """RejectError: it can't be written."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RejectError(f"not writable as JSON: {error}") from error

@@ -1,0 +1,46 @@
+"""``msgpack``, by msgspec. Its time type is a datetime; other extension types are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NoReturn
+
+import msgspec
+
+from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
+from tidelog.flows.errors import RejectError
+
+
+def _extension(code: int, data: memoryview) -> NoReturn:  # noqa: ARG001 - msgspec's signature
+    raise ValueError(f"the extension type {code} is not known")
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(ext_hook=_extension)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class Msgpack:
+    """One MessagePack value is one message."""
+
+    Options = NoOptions
+    delimited: ClassVar[bool] = False
+
+    def __init__(self, options: NoOptions | None = None) -> None:
+        pass
+
+    def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
+        try:
+            value = _DECODER.decode(data)
+        except RecursionError:
+            raise ValueError(f"nested more than {DEPTH} deep") from None
+        except TypeError as error:  # a map's key that is a map
+            raise ValueError(str(error)) from None
+        if len(data) > DEPTH:
+            check_depth(value)
+        return value
+
+    def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        try:
+            return _ENCODER.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise RejectError(f"not writable as MessagePack: {error}") from error

@@ -1,0 +1,57 @@
+"""``exit``: a sink that ends its flow, or the whole process, when an event arrives. What is under way is drained."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from typing import Literal
+
+from tidelog.flows.connectors.base import Sink
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration
+
+
+class ExitOptions(ConnectorOptions):
+    """Options of ``exit``."""
+
+    what: Literal["flow", "process"] = "process"  # flow: this instance of it; process: by SIGTERM to itself
+    code: int = 0  # of the process; an event {"exit": 3} says another
+    delay: Duration = Duration(0)  # after the event's arrival
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.code <= 255:
+            raise ValueError(f"code is {self.code}: it must be from 0 to 255")
+
+
+class Exit(Sink):
+    """The first event counts. All are settled as delivered, before anything ends."""
+
+    type = "exit"
+    Options = ExitOptions
+
+    def __init__(self, options: ExitOptions | None = None) -> None:
+        self._options = options or ExitOptions()
+        self._begun = False
+
+    async def write(self, events: list[Event]) -> None:
+        if self._begun or not events:
+            return
+        self._begun = True
+        code = self._options.code
+        value = events[0].value
+        if isinstance(value, Mapping):
+            given = value.get("exit")
+            if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 255:
+                code = given
+        self.context.around.shared["exit_code"] = code
+        asyncio.get_running_loop().call_later(self._options.delay, self._end)
+
+    def _end(self) -> None:
+        if self._options.what == "flow":
+            self.context.around.end()
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,149 @@
+"""Options that connectors over HTTP share: who one is, TLS, what a status means, what a body is."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from tidelog.flows.options import Struct
+from tidelog.flows.tokens import OK, REJECT, RETRY
+
+Code: TypeAlias = "int | str"  # 429, "5xx", "500-504"
+
+_CLASS: Final = re.compile(r"([1-5])xx")
+_RANGE: Final = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
+CONTENT_TYPES: Final = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "string": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "msgpack": "application/msgpack",
+    "yaml": "application/yaml",
+}
+
+
+class Auth(Struct):
+    """The option ``auth``: ``{bearer: TOKEN}``, or ``{username: NAME, password: SECRET}``."""
+
+    bearer: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+    def __post_init__(self) -> None:
+        basic = self.username is not None or self.password is not None
+        if basic == (self.bearer is not None):
+            raise ValueError("auth is either bearer, or username and password")
+        if basic and (self.username is None or self.password is None):
+            raise ValueError("auth: username and password belong together")
+        if ":" in (self.username or ""):
+            raise ValueError("auth: a username has no colon")
+        if any(each < " " for each in (self.bearer or "")):
+            raise ValueError("auth: bearer has a control character (a line's end?)")
+
+    @property
+    def header(self) -> str:
+        """The value of ``Authorization``."""
+        if self.bearer is not None:
+            return f"Bearer {self.bearer}"
+        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+    def admits(self, header: str) -> bool:
+        """Whether a request with this ``Authorization`` may pass. In constant time."""
+        scheme, _, given = header.strip().partition(" ")
+        wanted_scheme, _, wanted = self.header.partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
+        return same and scheme.lower() == wanted_scheme.lower()
+
+
+class ClientTls(Struct):
+    """The option ``tls`` of clients. Without it, the system's authorities are trusted and names are checked."""
+
+    ca: str | None = None  # file with authorities that are trusted instead of the system's
+    cert: str | None = None  # files with the client's own certificate and key
+    key: str | None = None
+    verify: bool = True  # false: anybody can pose as the server
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.cert is None:
+            raise ValueError("tls: key without cert")
+
+    def context(self) -> ssl.SSLContext:
+        """OSError: a file can't be read. Blocks."""
+        made = ssl.create_default_context(cafile=self.ca)
+        if self.cert is not None:
+            made.load_cert_chain(self.cert, self.key)
+        if not self.verify:
+            made.check_hostname = False
+            made.verify_mode = ssl.CERT_NONE
+        return made
+
+
+class ServerTls(Struct):
+    """The option ``tls`` of servers."""
+
+    cert: str  # file with the certificate, and what leads to its authority
+    key: str | None = None  # null: it is in the file of cert
+    ca: str | None = None  # file with authorities: clients must have a certificate of one of them
+
+    def context(self) -> ssl.SSLContext:
+        """OSError: a file can't be read. Blocks."""
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
+        made.load_cert_chain(self.cert, self.key)
+        if self.ca is not None:
+            made.verify_mode = ssl.CERT_REQUIRED
+        return made
+
+
+class Statuses(Struct):
+    """The option ``statuses``: what a status of a response means for the event. A status in no list is rejected.
+
+    Where lists overlap a single status counts more than a range, and a range more than a class.
+    """
+
+    ok: list[Code] = msgspec.field(default_factory=lambda: ["2xx"])
+    retry: list[Code] = msgspec.field(default_factory=lambda: [408, 429, "5xx"])
+    reject: list[Code] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        seen: dict[range, str] = {}
+        for name, codes in self._lists():
+            for each in codes:
+                these = _codes(each)
+                if seen.setdefault(these, name) != name:
+                    raise ValueError(f"statuses: {each!r} is in {seen[these]} and in {name}")
+
+    def _lists(self) -> tuple[tuple[str, list[Code]], ...]:
+        return ("ok", self.ok), ("retry", self.retry), ("reject", self.reject)
+
+    def table(self) -> dict[int, Literal[0, 2, 3]]:
+        """What each status means: OK, RETRY, REJECT."""
+        means: dict[str, Literal[0, 2, 3]] = {"ok": OK, "retry": RETRY, "reject": REJECT}
+        found = [(_codes(each), means[name]) for name, codes in self._lists() for each in codes]
+        table: dict[int, Literal[0, 2, 3]] = dict.fromkeys(range(100, 600), REJECT)
+        for codes, meaning in sorted(found, key=lambda each: len(each[0]), reverse=True):  # the narrowest last
+            table |= dict.fromkeys(codes, meaning)
+        return table
+
+
+def _codes(given: Code) -> range:
+    """ValueError: it is no status, class or range."""
+    if isinstance(given, int) and 100 <= given <= 599:
+        return range(given, given + 1)
+    text = str(given)
+    if found := _CLASS.fullmatch(text.lower()):
+        return range(int(found[1]) * 100, int(found[1]) * 100 + 100)
+    if (found := _RANGE.fullmatch(text)) and int(found[1]) <= int(found[2]):
+        return range(int(found[1]), int(found[2]) + 1)
+    raise ValueError(f"statuses: {given!r} is none: give 429, 5xx or 500-504")
+
+
+def content_type(given: str | Mapping[str, Any]) -> str:
+    """What a codec's bytes are."""
+    name = given if isinstance(given, str) else next(iter(given))
+    return CONTENT_TYPES.get(name, "application/octet-stream")

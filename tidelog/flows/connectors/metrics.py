@@ -1,0 +1,87 @@
+"""``metrics``: what the flows of this process count, as events, each so many seconds.
+
+    tidelog_flow        {flow}                   status, unsettled, oldest (s), reasons (why a source sends nothing)
+    tidelog_entity      {flow, entity, kind}     what it has counted since its flow began: in, out, ok, ...
+    tidelog_channel     {flow, channel}          passed, dropped, waiting
+
+Values have the shape of the codec ``influx``: measurement, tags, fields, timestamp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidelog.flows.connectors.base import Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration
+
+_RUNNING: Final = "running"  # the key in what a process shares: its flows by alias
+
+
+class MetricsOptions(ConnectorOptions, kw_only=True):
+    """Options of ``metrics``."""
+
+    interval: Duration = Duration(10.0)
+    flows: list[str] | None = None  # names of flows; null: all of the process
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval <= 0:
+            raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
+
+
+class Metrics(Source):
+    """A source that nobody tells what became of its events: the next ones say more."""
+
+    type = "metrics"
+    Options = MetricsOptions
+    remembers = False
+    counts = False
+
+    def __init__(self, options: MetricsOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._ready: deque[Event] = deque()
+        self._next = 0.0  # s of the loop's clock
+        self._number = 0
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        loop = asyncio.get_running_loop()
+        if not self._ready:
+            rest = self._next - loop.time()
+            if rest > 0 and not await self.wait(asyncio.sleep(rest)):
+                return []
+            self._next = loop.time() + self._options.interval
+            self._look()
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    def _look(self) -> None:
+        running: Mapping[str, Any] = self.context.around.shared.get(_RUNNING, {})
+        now_ns = self.context.around.now_ns()
+        for alias, one in sorted(running.items()):
+            if self._options.flows is None or alias.partition(".")[0] in self._options.flows:
+                for measurement, tags, fields in _figures(one):
+                    self._number += 1
+                    value = {
+                        "measurement": f"tidelog_{measurement}", "tags": {"flow": alias, **tags}, "fields": fields,
+                        "timestamp": now_ns,
+                    }  # fmt: skip
+                    self._ready.append(Event(value, None, self._number, ingest_ns=now_ns))
+
+
+def _figures(one: Any) -> list[tuple[str, dict[str, str], dict[str, Any]]]:
+    """(measurement, tags, fields) of a running flow."""
+    unsettled = one.unsettled()
+    reasons = sorted({each.reason for standing in one.reasons().values() for each in standing})
+    fields = {"status": one.status, "unsettled": unsettled.count, "oldest": unsettled.oldest or 0.0}
+    found: list[tuple[str, dict[str, str], dict[str, Any]]] = [("flow", {}, {**fields, "reasons": " ".join(reasons)})]
+    for node in (each for each in one.graph.nodes if each.counts):
+        found.append(("entity", {"entity": node.name, "kind": node.kind}, dict(node.counts)))  # noqa: PERF401
+    for channel in one.graph.channels:
+        fields = {"passed": channel.passed, "dropped": channel.dropped, "waiting": channel.events}
+        found.append(("channel", {"channel": channel.name}, fields))
+    return found

@@ -1,0 +1,59 @@
+"""``metronome``: an event each so many seconds, whatever became of the last one.
+
+Ticks that a pause or a full channel held up are left out, not made up for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tidelog.flows.connectors.base import Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration
+
+
+class MetronomeOptions(ConnectorOptions, kw_only=True):
+    """When, and what."""
+
+    interval: Duration  # between events; the first comes after one
+    value: Any = None  # of each event; null: {"id": its number from 0, "ingest_ns": the time in ns since 1970}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval <= 0:
+            raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
+
+
+class Metronome(Source):
+    """Nobody wants to know what becomes of its events."""
+
+    type = "metronome"
+    Options = MetronomeOptions
+    remembers = False
+    counts = False
+
+    def __init__(self, options: MetronomeOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._next: float | None = None  # s of the loop's clock
+        self._number = 0
+
+    async def pull(self, limit: int) -> list[Event] | None:  # noqa: ARG002 - one at a time
+        loop = asyncio.get_running_loop()
+        interval = self._options.interval
+        now = loop.time()
+        if self._next is None:
+            self._next = now + interval
+        elif now - self._next >= interval:
+            self._next += (now - self._next) // interval * interval
+        if now < self._next and not await self.wait(asyncio.sleep(self._next - now)):
+            return []
+        self._next += interval
+        now_ns = self.context.around.now_ns()
+        value = self._options.value
+        event = Event({"id": self._number, "ingest_ns": now_ns} if value is None else value, None, self._number)
+        event.ingest_ns = now_ns
+        self._number += 1
+        return [event]

@@ -1,0 +1,139 @@
+"""``script``: a source of given events, and a sink that does with each event what it is told. For tests.
+
+What the sink does with an event is the option ``act``, or the event's ``meta["script"]``:
+
+    ok, discard, reject, retry   the answer, at once
+    fails                        retry, ``times`` times for each ID, then ok
+    sometimes                    retry with the probability ``p``, else ok
+    one                          retry for ever where the ID is ``id``, else ok
+    slow                         ok after ``delay``; other events don't wait for it
+    blocks                       ok after ``delay``; the sink takes nothing else meanwhile
+    hangs                        no answer, ever
+    twice                        ok, and after ``delay`` ok once more
+    late                         ok after ``delay``, which is meant to be longer than ``timeout``
+    after_cancel                 no answer until it is cancelled (``timeout``), then ok
+    disconnects                  the connection is lost, the first ``times`` times for each ID
+    raises                       an exception, the first ``times`` times for each ID
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Literal
+
+from tidelog.flows.connectors.base import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.event import Event, copied
+from tidelog.flows.options import Duration
+from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
+
+Act = Literal[
+    "ok", "discard", "reject", "retry", "fails", "sometimes", "one", "slow", "blocks", "hangs", "twice", "late",
+    "after_cancel", "disconnects", "raises",
+]  # fmt: skip
+
+_PUT_OFF = frozenset(("slow", "late", "hangs", "twice"))
+_PLAIN = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retry": RETRY}
+
+
+class ScriptOptions(ConnectorOptions):
+    """Of the source: ``values``. The rest is the sink's."""
+
+    values: list[Any] = []  # noqa: RUF012 - a structure of msgspec copies it
+    act: Act = "ok"
+    times: int = 1  # of fails, disconnects, raises
+    p: float = 0.1  # of sometimes
+    id: Any = None  # of one
+    delay: Duration = Duration(1.0)
+    seed: int = 0  # of sometimes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"p is {self.p}: it is a probability, from 0 to 1")
+
+
+class Script(Source, Sink):
+    """``delivered``: the IDs and values that were answered ok, in this order."""
+
+    type = "script"
+    Options = ScriptOptions
+
+    def __init__(self, options: ScriptOptions | None = None) -> None:
+        super().__init__()
+        self._options = options or ScriptOptions()
+        self._given = 0
+        self._random = random.Random(self._options.seed)
+        self._failed: dict[Any, int] = {}  # times, by ID
+        self.delivered: list[tuple[Any, Any]] = []
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        first = self._given
+        values = self._options.values[first : first + limit]
+        if not values:
+            return None
+        self._given += len(values)
+        return [Event(copied(value), None, first + number) for number, value in enumerate(values)]
+
+    async def write(self, events: list[Event]) -> Later | list[Outcome]:
+        outcomes: list[Outcome] = []
+        later = []
+        cancelled = False  # a write is cancelled once
+        for event in events:
+            act = event.meta.get("script", self._options.act)
+            if act in _PUT_OFF:
+                later.append((event, act))
+                continue
+            status = OK if cancelled else await self._now(event, act)
+            cancelled = cancelled or act == "after_cancel"
+            if status == OK:
+                self._deliver(event)
+            outcomes.append((status, "" if status == OK else f"the script says {act}"))
+        if not later:
+            return outcomes
+        put_off = {id(event) for event, _ in later}
+        at_once = (event for event in events if id(event) not in put_off)
+        for event, outcome in zip(at_once, outcomes, strict=True):
+            self.context.answer(event, *outcome)  # type: ignore[misc] # they are pairs
+        for event, act in later:
+            self._put_off(event, act)
+        return LATER
+
+    async def _now(self, event: Event, act: str) -> int:
+        if act in _PLAIN:
+            return _PLAIN[act]
+        if act == "sometimes":
+            return RETRY if self._random.random() < self._options.p else OK
+        if act == "one":
+            return RETRY if event.id == self._options.id else OK
+        if act == "blocks":
+            await asyncio.sleep(self._options.delay)
+            return OK
+        if act == "after_cancel":
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                return OK
+        failed = self._failed.get(event.id, 0)
+        if failed >= self._options.times:
+            return OK
+        self._failed[event.id] = failed + 1
+        if act == "disconnects":
+            raise ConnectionError("the script says so")
+        if act == "raises":
+            raise ValueError("the script says so")
+        return RETRY
+
+    def _put_off(self, event: Event, act: str) -> None:
+        def answer() -> None:
+            if self.context.answer(event, OK):
+                self._deliver(event)
+
+        if act == "twice":
+            answer()
+        if act != "hangs":
+            asyncio.get_running_loop().call_later(self._options.delay, answer)
+
+    def _deliver(self, event: Event) -> None:
+        self.delivered.append((event.id, event.value))

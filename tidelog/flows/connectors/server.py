@@ -1,0 +1,160 @@
+"""The tidelog server, as connectors reach it.
+
+A flow's ``server`` is one of
+
+    redis://HOST:PORT                                  rediss:// (TLS) and unix:// as well
+    redis://HOST:PORT,redis://HOST:PORT                whichever of them leads
+    redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name
+
+Rule 1: a connection that is lost is not made again here: the runtime does that, by the connector's ``reconnect``. What
+        was under way on it gets LostError, which is a ConnectionError.
+Rule 2: who has nothing to read waits in ``News``: one thread and a few connections for a process and a server, however
+        many flows there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import redis
+
+from tidelog.client.access import Access, is_url
+from tidelog.client.calls import Call
+from tidelog.client.channel import Channel, connect
+from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers
+from tidelog.client.steps import good
+from tidelog.client.waker import Waker
+from tidelog.client.wire import ReplyError
+
+_SENTINEL: Final = "redis+sentinel://"
+
+
+def access(url: str) -> Access:
+    """ValueError: the URL is none."""
+    if not url.startswith(_SENTINEL):
+        urls = tuple(each.strip() for each in url.split(","))
+        for each in urls:
+            if not is_url(each):
+                shown = re.sub(r".*@", "***@", each)  # no password
+                raise ValueError(f"{shown!r} is no URL of a server, such as redis://HOST:PORT or unix:///PATH")
+        return Access(urls, retries=0)
+    user, at, places = url.removeprefix(_SENTINEL).rpartition("@")
+    hosts, _, service = places.partition("/")
+    if not hosts or not service:
+        raise ValueError("a URL of Sentinels is redis+sentinel://HOST:PORT,HOST:PORT/SERVICE")
+    name, _, password = user.partition(":")
+    return Access(
+        sentinels=tuple(f"redis://{each.strip()}" for each in hosts.split(",")), service=service, retries=0,
+        username=unquote(name) or None if at else None, password=unquote(password) if password else None,
+    )  # fmt: skip
+
+
+async def channel(where: Access, name: str) -> Channel:
+    """A connection to the leader, listed as ``name`` in CLIENT LIST. OSError: no leader answers, or it refuses us."""
+    try:
+        url = await asyncio.to_thread(_leader, where, name) if where.movable else where.urls[0]
+        return await connect(where, url, name)
+    except (redis.ResponseError, ReplyError) as error:  # a wrong password may be mended on the server
+        raise ConnectionError(str(error)) from None
+
+
+def _leader(where: Access, name: str) -> str:
+    servers = Servers(where, name)
+    try:
+        return servers.leader().url
+    finally:
+        servers.close()
+
+
+class Talk:
+    """A channel in the form that ``steps.arun`` takes."""
+
+    def __init__(self, over: Channel) -> None:
+        self._channel = over
+
+    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
+        """Calls that send nothing are among them at times."""
+        left = iter(await self._channel.send([call for call in calls if call.args]))
+        results = [next(left) if call.args else call.read(None) for call in calls]
+        return good(results) if raise_on_error else results
+
+
+def application(url: str) -> str:
+    """The host and port of a URL, as it may be shown."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path
+
+
+# -- news ----------------------------------------------------------------------------------------------------
+class News:
+    """Who waits for entries on one server, in this process. Get it by ``News.of``, and ``release`` it."""
+
+    _all: dict[Access, News] = {}  # noqa: RUF012 - of the process
+    _lock = threading.Lock()
+
+    def __init__(self, where: Access) -> None:
+        self._where = where
+        self._users = 0
+        self._waker = Waker(where, self._told, "tidelog-flows-waker")
+        self._waiting: dict[str, tuple[frozenset[str], asyncio.AbstractEventLoop, Callable[[], None]]] = {}
+        self._names = itertools.count()
+
+    @classmethod
+    def of(cls, where: Access) -> News:
+        with cls._lock:
+            found = cls._all.get(where)
+            if found is None:
+                found = cls._all[where] = cls(where)
+                found._waker.__enter__()
+            found._users += 1
+            return found
+
+    async def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+            if last:
+                del self._all[self._where]
+        if last:
+            await asyncio.to_thread(self._waker.__exit__)
+
+    def name(self) -> str:
+        """A name for ``watch`` that nobody else has."""
+        return str(next(self._names))
+
+    def watch(self, name: str, streams: Mapping[str, StreamId], call: Callable[[], None]) -> None:
+        """Have the event loop of the caller call this once, when a stream has entries after the ID given for it.
+
+        Replaces what was watched under this name. It may be called without news.
+        """
+        self._waiting[name] = (frozenset(streams), asyncio.get_running_loop(), call)
+        self._waker.watch(name, streams)
+
+    def forget(self, name: str) -> None:
+        if self._waiting.pop(name, None) is not None:
+            self._waker.forget(name)
+
+    def given_back(self, streams: Sequence[str]) -> None:
+        """Entries of these streams are due again: tell all in this process that wait for them."""
+        wanted = frozenset(streams)
+        for name, (theirs, _, _) in list(self._waiting.items()):
+            if not wanted.isdisjoint(theirs):
+                self._waker.forget(name)
+                self._told(name)
+
+    def _told(self, name: str) -> None:
+        """In the waker's thread, or in an event loop's."""
+        found = self._waiting.pop(name, None)
+        if found is not None:
+            _, loop, call = found
+            try:
+                loop.call_soon_threadsafe(call)
+            except RuntimeError:  # that loop is closed
+                return

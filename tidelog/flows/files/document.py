@@ -1,0 +1,343 @@
+"""What flow files say, as flows.
+
+    name: shop                      # of this process: under it the server keeps what was paused
+    server: redis://localhost:7379
+    listen: 127.0.0.1:9898          # the HTTP API; null: none
+    token_file: /run/secrets/token  # the API's bearer token
+    environment: [SEARCH_URL]
+    flows:
+      orders: {connectors: ..., pipelines: ..., connect: ...}
+
+Rule 1: nothing runs before all files are read and right; what is wrong is said at once, as ``file:line: path: text``.
+Rule 2: ``server``, ``listen`` and the like may stand in any of several files, but not differently in two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.flows import links
+from tidelog.flows.connectors.server import access
+from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
+from tidelog.flows.errors import FlowFileError
+from tidelog.flows.files import environment, text
+from tidelog.flows.options import Problems, Struct, read, without_marks
+from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+
+PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options
+OUTSIDE: Final = {
+    "operators": {"python": "run code of this machine"},
+    "connectors": {
+        "file": "touch files of this machine",
+        "stdio": "take the standard input of this process, and write to its output",
+        "exit": "end this process, unless they say what: flow",
+    },
+}
+# What runs code, touches files of this machine or belongs to who started the process: not for those who only may steer
+# flows.
+MOST: Final = 500  # connectors of a flow, pipelines, operators, chains
+FILES: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
+
+
+class Head(Struct):
+    """What a file says besides its flows."""
+
+    name: str | None = None  # of this process, for what the server keeps of it
+    server: str | None = None  # URL of the tidelog server
+    listen: str | None = None  # HOST:PORT of the HTTP API
+    token: str | None = None  # that requests to the API must carry
+    token_file: str | None = None  # a file that holds it
+
+
+@dataclass
+class Document:
+    """What files say. ``given``: each flow as it was written, ``${NAME}`` replaced."""
+
+    head: Head = field(default_factory=Head)
+    flows: dict[str, FlowSpec] = field(default_factory=dict)
+    given: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def read_files(
+    paths: Iterable[str | Path], *, server: str | None = None, variables: Mapping[str, str] | None = None
+) -> Document:
+    """Read files. server: instead of theirs. FlowFileError: all that is wrong in all of them."""
+    texts = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                texts.append((str(path), file.read(text.SIZE + 1)))
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            problems.append(f"{path}: not UTF-8: {error.reason} at byte {error.start}")
+    return _read(texts, server, os.environ if variables is None else variables, problems)
+
+
+def read_text(
+    content: str, name: str = "flows.yaml", *, server: str | None = None, variables: Mapping[str, str] | None = None
+) -> Document:
+    """The same of one text. name: for problems."""
+    return _read([(name, content)], server, os.environ if variables is None else variables, [])
+
+
+def _read(
+    texts: Iterable[tuple[str, str]], server: str | None, variables: Mapping[str, str], found: list[str]
+) -> Document:
+    document = Document()
+    parsed: list[tuple[str, text.Read, Problems]] = []
+    homes: dict[str, str] = {}  # where a flow, or a word of the head, was found first
+    for name, content in texts:
+        problems = Problems()
+        one = text.read(content, problems)
+        parsed.append((name, one, problems))
+        if isinstance(one.value, dict):
+            one.value = _filled(one.value, variables, problems)
+            _head(document.head, one.value, name, homes, problems)
+        else:
+            problems.add("", "a flow file is a mapping with the key 'flows'")
+            one.value = {}
+    default = server or document.head.server or variables.get("TIDELOG_URL")
+    document.head.server = default
+    if default is not None and (wrong := no_server(default)):
+        _say_of_server(wrong, [each for _, one, each in parsed if not server and "server" in one.value], found)
+    for name, one, problems in parsed:
+        flows = one.value.get("flows", {})
+        if not isinstance(flows, dict):
+            problems.add("flows", "a mapping from names to flows")
+            continue
+        for each, given in flows.items():
+            path = f"flows.{each}"
+            if (home := homes.setdefault(path, f"{name}:{one.line(path)}")) != f"{name}:{one.line(path)}":
+                problems.add(path, f"there is a flow {each!r} already: {home}")
+                continue
+            _aliased(one, given, path)
+            spec = read_flow(each, given, path, default, problems)
+            if spec is not None:
+                document.flows[each] = spec
+                document.given[each] = without_marks(given)
+    for name, one, problems in parsed:
+        lines = sorted((one.line(path), path, what) for path, what in problems.found)
+        found += [f"{name}:{line}: {path}: {what}" if path else f"{name}:{line}: {what}" for line, path, what in lines]
+    if found:
+        raise FlowFileError(list(dict.fromkeys(found)))
+    return document
+
+
+def _say_of_server(wrong: str, homes: list[Problems], found: list[str]) -> None:
+    """homes: of the files that name the server; none: it is from the command line or the environment."""
+    for problems in homes:
+        problems.add("server", wrong)
+    if not homes:
+        found.append(f"server: {wrong}")
+
+
+def no_server(url: str) -> str:
+    """Why a URL is none of a tidelog server; empty: it is one."""
+    try:
+        access(url)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _filled(value: dict[str, Any], variables: Mapping[str, str], problems: Problems) -> dict[str, Any]:
+    if "environment" not in value:
+        return value
+    names = environment.allowed(value["environment"], variables, problems)
+    return {key: each if key == "environment" else environment.filled(each, names) for key, each in value.items()}
+
+
+def _head(head: Head, value: dict[str, Any], file: str, homes: dict[str, str], problems: Problems) -> None:
+    known = [*(each.name for each in msgspec.structs.fields(Head)), "environment", "flows"]
+    for name, given in value.items():
+        if name in ("environment", "flows"):
+            continue
+        if name not in known:
+            problems.unknown(name, f"unknown key {name!r}", name, known)
+        elif given is not None and not isinstance(given, str):
+            problems.add(name, f"text is expected, not {given!r}")
+        elif getattr(head, name) not in (None, given):
+            problems.add(name, f"{homes[name]} says otherwise")
+        else:
+            setattr(head, name, without_marks(given))
+            homes.setdefault(name, file)
+
+
+def _aliased(one: text.Read, given: Any, path: str) -> None:
+    """Options of operators are named without their operator: ``enrich[0].count``, not ``enrich[0].batch.count``."""
+    pipelines = given.get("pipelines") if isinstance(given, dict) else None
+    inner = f"{path}.pipelines."
+    if not isinstance(pipelines, dict):
+        return
+    for at, line in list(one.lines.items()):
+        if at.startswith(inner) and "]." in at:
+            place, _, rest = at.partition("].")
+            _, _, option = rest.partition(".")
+            if option:
+                one.lines.setdefault(f"{place}].{option}", line)
+
+
+def read_flow(
+    name: str, given: Any, path: str, server: str | None, problems: Problems, *, outside: bool = True
+) -> FlowSpec | None:
+    """One flow. outside: it may name Python functions, and files of this machine. None: problems were added."""
+    before = len(problems.found)
+    if not links.NAME.fullmatch(name):
+        problems.add(path, f"{name!r} is no name of a flow: 1 to 100 letters, digits, - and _, first a letter")
+    if not isinstance(given, Mapping):
+        problems.add(path, f"a flow is a mapping with {', '.join(PARTS)}, not {_shown(given)}")
+        return None
+    for part, count in _counted(given):
+        if count > MOST:
+            problems.add(f"{path}.{part}", f"{count}: a flow has {MOST} {part} at most")
+    if len(problems.found) > before:
+        return None
+    known = [*PARTS, *(each.encode_name for each in msgspec.structs.fields(FlowOptions))]
+    options: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            problems.unknown(f"{path}.{key}", f"unknown key {key!r}", str(key), known)
+        elif key not in PARTS:
+            options[key] = value
+    made = read(FlowOptions, options, path, problems)
+    connectors = _connectors(given, path, problems, outside)
+    pipelines = _pipelines(given, path, connectors, problems, outside)
+    found = _links(given.get("connect", []), f"{path}.connect", problems)
+    if not given.get("connect"):
+        problems.add(path, "a flow needs 'connect': a list of chains such as 'in -> enrich -> search'")
+    if len(problems.found) > before and (made is None or _missing(given, connectors, pipelines)):
+        return None  # what is not there would be missed again at each connection
+    spec = finish(name, made or FlowOptions(), connectors, pipelines, found, server, path, problems)
+    return spec if len(problems.found) == before else None
+
+
+def _counted(given: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for part in PARTS:
+        if isinstance(given.get(part), (Mapping, list)):
+            yield part, len(given[part])
+    lines = given.get("pipelines")
+    if isinstance(lines, Mapping):
+        yield "operators", sum(len(each) for each in lines.values() if isinstance(each, list))
+
+
+def _connectors(given: Mapping[str, Any], path: str, problems: Problems, outside: bool) -> dict[str, ConnectorSpec]:
+    made = {}
+    for name, value in _mapping(given, "connectors", path, problems).items():
+        at = f"{path}.connectors.{name}"
+        _name(name, at, problems)
+        spec = _connector(name, value, at, problems, outside)
+        if spec is not None:
+            made[name] = spec
+    return made
+
+
+def _pipelines(
+    given: Mapping[str, Any], path: str, connectors: Mapping[str, Any], problems: Problems, outside: bool
+) -> dict[str, PipelineSpec]:
+    made = {}
+    for name, value in _mapping(given, "pipelines", path, problems).items():
+        at = f"{path}.pipelines.{name}"
+        _name(name, at, problems)
+        if name in connectors:
+            problems.add(at, f"there is a connector {name!r} already")
+        operators = _operators(value, at, problems, outside)
+        if operators is not None:
+            made[name] = PipelineSpec(name, operators) if operators else pipeline_spec(name, (), at, problems)
+    return made
+
+
+def _missing(given: Mapping[str, Any], connectors: Mapping[str, Any], pipelines: Mapping[str, Any]) -> bool:
+    """Whether a connector or a pipeline could not be read."""
+    return any(
+        not isinstance(given.get(part) or {}, Mapping) or len(given.get(part) or {}) > len(read)
+        for part, read in (("connectors", connectors), ("pipelines", pipelines))
+    )
+
+
+def _mapping(given: Mapping[str, Any], key: str, path: str, problems: Problems) -> Mapping[str, Any]:
+    found = given.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        problems.add(f"{path}.{key}", f"a mapping from names is expected, not {_shown(found)}")
+        return {}
+    return found
+
+
+def _name(name: str, path: str, problems: Problems) -> None:
+    if not links.NAME.fullmatch(name):
+        problems.add(path, f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter")
+
+
+def _connector(name: str, given: Any, path: str, problems: Problems, outside: bool) -> ConnectorSpec | None:
+    if given is None or isinstance(given, str):
+        given = {"type": given}
+    if isinstance(given, Mapping) and given.get("type", "") is None:
+        given = {**given, "type": "null"}  # which YAML takes for its own null
+    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
+        problems.add(path, "a connector is its type, or a mapping with the key 'type', such as {type: stdio}")
+        return None
+    kind = given["type"]
+    if not outside:
+        if kind in OUTSIDE["connectors"] and not (kind == "exit" and given.get("what") == "flow"):
+            problems.add(path, f"connectors of type {kind} {OUTSIDE['connectors'][kind]}: {_REFUSED}")
+            return None
+        tls = given.get("tls")
+        named = [each for each in FILES if isinstance(tls, Mapping) and tls.get(each) is not None]
+        for each in named:
+            problems.add(f"{path}.tls.{each}", f"tls.{each} names a file of this machine: {_REFUSED}")
+        if named:
+            return None
+    return connector_spec(name, kind, {key: value for key, value in given.items() if key != "type"}, path, problems)
+
+
+def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tuple[OperatorSpec, ...] | None:
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        problems.add(path, f"a pipeline is a list of operators, such as [{{where: ...}}], not {_shown(given)}")
+        return None
+    found = []
+    for number, each in enumerate(given):
+        at = f"{path}[{number}]"
+        if isinstance(each, str):
+            each = {each: None}
+        if not isinstance(each, Mapping) or len(each) != 1:
+            problems.add(at, "an operator is its type, or maps its type to its options, such as {batch: {count: 100}}")
+            continue
+        ((kind, options),) = each.items()
+        if not outside and kind in OUTSIDE["operators"]:
+            problems.add(at, f"operators of type {kind} {OUTSIDE['operators'][kind]}: {_REFUSED}")
+            continue
+        made = operator_spec(Op(str(kind), options), at, problems)
+        if made is not None:
+            found.append(made)
+    return tuple(found) if len(found) == len(given) else None
+
+
+_REFUSED: Final = "flows that come over HTTP may not, unless the process was started with --allow-local"
+
+
+def _links(given: Any, path: str, problems: Problems) -> list[tuple[Link, str]]:
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        problems.add(path, "a list of chains such as 'in -> enrich -> search'")
+        return []
+    return [
+        (link, f"{path}[{number}]")
+        for number, chain in enumerate(given)
+        for link in links.parse(chain, f"{path}[{number}]", problems)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."

@@ -1,0 +1,59 @@
+"""``${NAME}`` in a file: only names that the file lists under ``environment``.
+
+    environment: [SEARCH_URL]            must be set
+    environment: {SEARCH_URL: "http://localhost:9200"}    with a value for where it is not; null: it must be set
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidelog.flows.options import FromEnvironment, Problems
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USED: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def allowed(given: Any, variables: Mapping[str, str], problems: Problems) -> dict[str, str]:
+    """The values of the names that a file asks for."""
+    path = "environment"
+    if isinstance(given, list):
+        wanted = dict.fromkeys((each for each in given if isinstance(each, str)), None)
+        if len(wanted) < len(given):
+            problems.add(path, "a list of names, each once, or a mapping from names to values")
+    elif isinstance(given, dict):
+        wanted = given
+    else:
+        problems.add(path, "a list of names, or a mapping from names to values for where they are not set")
+        return {}
+    found = {}
+    for name, default in wanted.items():
+        at = f"{path}.{name}"
+        if not _NAME.fullmatch(name):
+            problems.add(at, f"{name!r} is no name of a variable")
+        elif name in variables:
+            found[name] = variables[name]
+        elif default is None:
+            problems.add(at, f"the environment variable {name} is not set, and the file has no value for it")
+        else:
+            found[name] = default if isinstance(default, str) else str(default)
+    return found
+
+
+def filled(value: Any, names: Mapping[str, str]) -> Any:
+    """The value with ``${NAME}`` replaced in all its text, not in keys. ``$${`` is ``${``; other names stay.
+
+    Text that is one such name and no more is what the option wants it to be: ``port: "${PORT}"`` is a number.
+    """
+    if isinstance(value, str):
+        whole = _USED.fullmatch(value)
+        if whole is not None and whole[1] in names:
+            return FromEnvironment(names[whole[1]])
+        return _USED.sub(lambda found: "${" if found[1] is None else names.get(found[1], found[0]), value)
+    if isinstance(value, dict):
+        return {key: filled(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, names) for each in value]
+    return value

@@ -1,0 +1,69 @@
+"""A flow as a graph: its entities and channels, as plain values and as Mermaid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidelog.flows.runtime.graph import Graph, build
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.spec import FlowSpec
+
+
+async def of_spec(spec: FlowSpec) -> dict[str, Any]:
+    """The graph of a flow that does not run."""
+    return of_graph(spec, build(spec, Surroundings(spec.name, spec.server)))
+
+
+def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:
+    """``entities``: name, kind (source, operator, sink), type, an operator's pipeline. ``channels``: from, port, to."""
+    entities: list[dict[str, Any]] = []
+    for kind, nodes in (("source", graph.sources), ("sink", graph.sinks)):
+        entities += [{"name": name, "kind": kind, "type": spec.connectors[name].type} for name in nodes]
+    for pipeline, line in graph.operators.items():
+        for node, each in zip(line, spec.pipelines[pipeline].operators, strict=True):
+            entities.append({"name": node.name, "kind": "operator", "type": each.type, "pipeline": pipeline})
+    channels = [
+        {
+            "from": each.producer.name, "from_kind": each.producer.kind, "port": each.port, "to": each.consumer.name,
+            "to_kind": each.consumer.kind, "authoritative": each.authoritative,
+        }
+        for each in graph.channels
+    ]  # fmt: skip
+    return {"alias": spec.name, "entities": entities, "channels": channels}
+
+
+def mermaid(picture: Mapping[str, Any]) -> str:
+    """The graph as a Mermaid flowchart, for Markdown. A dotted arrow: what becomes of events there does not count."""
+    lines = ["flowchart LR"]
+    pipelines: dict[str, list[Mapping[str, Any]]] = {}
+    for each in picture["entities"]:
+        if each["kind"] == "operator":
+            pipelines.setdefault(each["pipeline"], []).append(each)
+    connectors = {each["name"]: each["type"] for each in picture["entities"] if each["kind"] != "operator"}
+    lines += [f'    {_id(name)}(["{_text(name)}<br>{_text(kind)}"])' for name, kind in connectors.items()]
+    for name, operators in pipelines.items():
+        lines.append(f'    subgraph {_id("pipeline", name)}["{_text(name)}"]')
+        lines += [f'        {_id(each["name"])}["{_text(each["type"])}"]' for each in operators]
+        lines.append("    end")
+    lines += _arrows(picture["channels"])
+    return "\n".join(lines) + "\n"
+
+
+def _arrows(channels: Iterable[Mapping[str, Any]]) -> list[str]:
+    found = []
+    for each in channels:
+        arrow = "-->" if each["authoritative"] else "-.->"
+        label = "" if each["port"] == "out" else f"|{_text(each['port'])}|"
+        found.append(f"    {_id(each['from'])} {arrow}{label} {_id(each['to'])}")
+    return found
+
+
+def _id(*parts: str) -> str:
+    """Mermaid takes ``end`` and the like for words of its own: no ID is one of these."""
+    return "n_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found[0]):x}_", "_".join(parts))
+
+
+def _text(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("|", "&#124;")

@@ -1,0 +1,160 @@
+"""YAML as plain values, with the line of each.
+
+Rule 1: only what JSON knows: mappings with text as keys, lists, text, numbers, true, false, null. ``yes``, ``on`` and
+        ``2026-05-01`` are text, as in YAML 1.2; tags are refused.
+Rule 2: a key that stands twice in a mapping is a problem, not a choice.
+Rule 3: an alias counts as often as it is used, so a small file can't become a large value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from tidelog.flows.options import Problems
+
+SIZE: Final = 1 << 20  # characters of a file
+VALUES: Final = 100_000  # in a file, with aliases followed
+DEPTH: Final = 50  # mappings and lists in one another
+
+
+class At(str):
+    """A path, with a line of its own: of what is not in the value, since something else has its place."""
+
+    line = 0
+
+
+@dataclass
+class Read:
+    """What a file holds. ``lines``: by path, as ``flows.orders.connect[0]``, from 1 on."""
+
+    value: Any
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def line(self, path: str) -> int:
+        """The line of a path, or of the nearest thing around it that the file has."""
+        if isinstance(path, At):
+            return path.line
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return 1
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes; the scalars of YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML declares it so
+
+
+_INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: Final = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+def read(text: str, problems: Problems) -> Read:
+    """Problems were added where it can't be read; their paths are those of ``Read.lines``."""
+    found = Read({})
+    if len(text) > SIZE:
+        problems.add("", f"the file has {len(text):,} characters: {SIZE:,} are the most")
+        return found
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        found.lines["yaml"] = 1 if mark is None else mark.line + 1
+        about = ", ".join(each for each in (error.context, error.problem) if each)
+        problems.add("yaml", f"this is no YAML: {about or error}")
+        return found
+    except (yaml.YAMLError, RecursionError) as error:
+        problems.add("yaml", f"this is no YAML: {error}".splitlines()[0])
+        return found
+    finally:
+        loader.dispose()
+    if node is None:
+        found.value = None
+    else:
+        try:
+            found.value = _Builder(found.lines, problems).value(node, "", 0)
+        except _TooMuchError as error:
+            problems.add("", str(error))
+    return found
+
+
+class _TooMuchError(Exception):
+    """The file means more than a file may mean."""
+
+
+class _Builder:
+    def __init__(self, lines: dict[str, int], problems: Problems) -> None:
+        self._lines = lines
+        self._problems = problems
+        self._count = 0
+
+    def value(self, node: yaml.Node, path: str, depth: int) -> Any:
+        self._count += 1
+        if self._count > VALUES:
+            raise _TooMuchError(f"the file has more than {VALUES:,} values, its aliases followed")
+        if depth > DEPTH:
+            raise _TooMuchError(f"line {node.start_mark.line + 1}: more than {DEPTH} mappings and lists in one another")
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(each, f"{path}[{number}]", depth + 1) for number, each in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            line = key_node.start_mark.line + 1
+            if name is None:
+                self._problem(path, line, "a key must be text")
+                continue
+            if name == "<<" and key_node.style is None:
+                given = self.value(value_node, f"{path}.<<" if path else "<<", depth + 1)
+                for each in given if isinstance(given, list) else [given]:
+                    if isinstance(each, dict):
+                        for one, its in each.items():
+                            merged.setdefault(one, its)
+                    else:
+                        self._problem(path, line, "<< takes a mapping, or a list of them")
+                continue
+            inner = f"{path}.{name}" if path else name
+            if name in made:
+                self._problem(inner, line, f"the key {name!r} is there already, in line {self._lines[inner]}")
+                continue
+            self._lines[inner] = line
+            made[name] = self.value(value_node, inner, depth + 1)
+        return {**merged, **made}
+
+    def _problem(self, path: str, line: int, what: str) -> None:
+        at = At(path)
+        at.line = line
+        self._problems.add(at, what)
+
+    def _scalar(self, node: Any, path: str) -> Any:
+        text: str = node.value
+        if node.tag not in ("tag:yaml.org,2002:str", "!"):
+            self._problems.add(path, f"the tag {node.tag!r} means nothing here")
+        if node.style is not None:
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if len(text) <= 40:
+            if _INT.fullmatch(text):
+                return int(text, 0 if text[:2] in ("0x", "0o") else 10)
+            if _FLOAT.fullmatch(text):
+                return float(text)
+        return text

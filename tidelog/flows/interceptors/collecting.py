@@ -1,0 +1,69 @@
+"""Several messages as one: chunk, collect. Behind what tells messages apart (separate, length_prefixed)."""
+
+from __future__ import annotations
+
+from tidelog.flows.errors import RejectError
+from tidelog.flows.options import Size, Struct
+
+
+class ChunkOptions(Struct):
+    """Options of ``chunk``."""
+
+    max_bytes: Size = Size(4096)  # of what is written at once
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ValueError("max_bytes is 0: it must be at least 1")
+
+
+class Chunk:
+    """As many whole messages as fit in so many bytes. One that is longer is rejected: it would have to be cut."""
+
+    Options = ChunkOptions
+    collects = True
+
+    def __init__(self, options: ChunkOptions) -> None:
+        self._most = options.max_bytes
+        self._kept: list[bytes] = []
+        self._size = 0
+
+    def process(self, data: bytes) -> list[bytes]:
+        if len(data) > self._most:
+            raise RejectError(f"a message of {len(data)} bytes: chunk takes at most {self._most}")
+        done = self.end() if self._size + len(data) > self._most else []
+        self._kept.append(data)
+        self._size += len(data)
+        return done
+
+    def end(self) -> list[bytes]:
+        kept, self._kept, self._size = self._kept, [], 0
+        return [b"".join(kept)] if kept else []
+
+
+class CollectOptions(Struct):
+    """Options of ``collect``."""
+
+    count: int = 100  # messages
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}: it must be at least 1")
+
+
+class Collect:
+    """So many messages as one."""
+
+    Options = CollectOptions
+    collects = True
+
+    def __init__(self, options: CollectOptions) -> None:
+        self._count = options.count
+        self._kept: list[bytes] = []
+
+    def process(self, data: bytes) -> list[bytes]:
+        self._kept.append(data)
+        return self.end() if len(self._kept) >= self._count else []
+
+    def end(self) -> list[bytes]:
+        kept, self._kept = self._kept, []
+        return [b"".join(kept)] if kept else []

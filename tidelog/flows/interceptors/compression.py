@@ -1,0 +1,299 @@
+"""Compressed messages: gzip, zlib, zstd, lz4 (frames), and ``decompress``, which sees which it is.
+
+Rule 1: output is made bit by bit and counted: what grows beyond the limit costs little more than the limit.
+Rule 2: several members or frames one after the other are one message, as in files.
+Rule 3: with ``stream: true`` the bytes are one compressed stream that comes in any portions. It stands before a cutter.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import zstandard
+
+from tidelog.flows.interceptors.base import Bad, BrokenStreamError
+from tidelog.flows.options import Struct
+
+STEP: Final = 64 << 10  # bytes made at a time
+GIVEN: Final = 4 << 10  # bytes taken at a time: what follows a member is copied, and there may be thousands
+ZSTD_STEP: Final = 1 << 10  # bytes given to zstd at a time; it makes at most 32 MB of so many
+ZSTD_WINDOW: Final = 8 << 20  # bytes of memory that a frame may ask for (RFC 8878, 3.1.1.1.2)
+PORTION: Final = 64  # of a stream: times the limit that one portion may become
+
+GZIP, ZSTD, LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+
+
+class _Member(Protocol):
+    """One member or frame."""
+
+    rest: bytes  # after its end: what belongs to the next one
+    eof: bool  # it is complete
+
+    def run(self, data: bytes) -> Iterator[bytes]:
+        """What is made of it, in small pieces. ValueError: it is broken."""
+
+
+class _Zlib:
+    def __init__(self, bits: int) -> None:
+        self._object = zlib.decompressobj(bits)
+        self.rest = b""
+        self.eof = False
+
+    def run(self, data: bytes) -> Iterator[bytes]:
+        while True:
+            try:
+                made = self._object.decompress(data, STEP)
+            except zlib.error as error:
+                raise ValueError(str(error)) from None
+            if made:
+                yield made
+            data = self._object.unconsumed_tail
+            if self._object.eof:
+                self.eof = True
+                self.rest = self._object.unused_data.lstrip(b"\0")  # gzip files may be padded
+                return
+            if not data and len(made) < STEP:
+                return
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._object = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+        self.rest = b""
+        self.eof = False
+
+    def run(self, data: bytes) -> Iterator[bytes]:
+        for at in range(0, len(data), ZSTD_STEP):
+            try:
+                made = self._object.decompress(data[at : at + ZSTD_STEP])
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from None
+            if made:
+                yield made
+            if self._object.eof:
+                self.eof = True
+                self.rest = self._object.unused_data + data[at + ZSTD_STEP :]
+                return
+
+
+class _Lz4:
+    def __init__(self) -> None:
+        self._object: Any = _lz4().LZ4FrameDecompressor()
+        self.rest = b""
+        self.eof = False
+
+    def run(self, data: bytes) -> Iterator[bytes]:
+        while True:
+            try:
+                made: bytes = self._object.decompress(data, STEP)
+            except RuntimeError as error:
+                raise ValueError(str(error)) from None
+            if made:
+                yield made
+            data = b""
+            if self._object.eof:
+                self.eof = True
+                self.rest = self._object.unused_data or b""
+                return
+            if self._object.needs_input or not made:
+                return
+
+
+def _lz4() -> Any:
+    try:
+        import lz4.frame  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise ValueError("lz4 needs the package 'lz4': pip install 'tidelog[flows-all]'") from None
+    return lz4.frame
+
+
+class DecompressOptions(Struct):
+    """Options of preprocessors that decompress."""
+
+    stream: bool = False  # false: each message by itself; true: one compressed stream
+
+
+class _Decompress:
+    Options = DecompressOptions
+    name = ""
+
+    def __init__(self, options: DecompressOptions, most: int) -> None:
+        self._stream = options.stream
+        self._most = most
+        self._member: _Member | None = None
+        self._head = b""  # of a stream: bytes that are too few to see what it is
+
+    def member(self, head: bytes) -> _Member | None:
+        """For what begins with these bytes. None: more are needed. ValueError: it is nothing known."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> list[bytes]:
+        pieces: list[bytes] = []
+        if self._stream:
+            try:
+                self._portion(data, self._most * PORTION, pieces)
+            except ValueError as error:
+                raise BrokenStreamError(f"{self.name}: {error}", pieces) from None
+            return pieces
+        try:
+            self._portion(data, self._most, pieces)
+            made = b"".join(pieces)
+            if self._member is not None or self._head:
+                raise ValueError("it ends too early")
+        except ValueError as error:
+            return [Bad.of(data, f"{self.name}: {error}")]
+        finally:
+            self._member = None
+            self._head = b""
+        return [made]
+
+    def _portion(self, data: bytes, most: int, pieces: list[bytes]) -> None:
+        size = 0
+        for at in range(0, len(data), GIVEN):
+            left, self._head = self._head + data[at : at + GIVEN], b""
+            while left:
+                if self._member is None:
+                    self._member = self.member(left)
+                    if self._member is None:
+                        self._head = left
+                        break
+                for piece in self._member.run(left):
+                    size += len(piece)
+                    if size > most:
+                        raise ValueError(f"it becomes more than {most} bytes")
+                    pieces.append(piece)
+                left = b""
+                if self._member.eof:
+                    left, self._member = self._member.rest, None
+
+    def end(self) -> list[bytes]:
+        begun = self._member is not None or self._head
+        self._member, self._head = None, b""
+        return [Bad.of(b"", f"{self.name}: the stream ended within compressed data")] if begun else []
+
+
+class Gunzip(_Decompress):
+    """gzip, one member or several."""
+
+    name = "gzip"
+
+    def member(self, head: bytes) -> _Member:  # noqa: ARG002 - only decompress needs to look
+        return _Zlib(31)
+
+
+class Unzlib(_Decompress):
+    """zlib (RFC 1950)."""
+
+    name = "zlib"
+
+    def member(self, head: bytes) -> _Member:  # noqa: ARG002
+        return _Zlib(15)
+
+
+class Unzstd(_Decompress):
+    """Zstandard. A frame that asks for a window of more than 8 MB is refused."""
+
+    name = "zstd"
+
+    def member(self, head: bytes) -> _Member:  # noqa: ARG002
+        return _Zstd()
+
+
+class Unlz4(_Decompress):
+    """LZ4 frames."""
+
+    name = "lz4"
+
+    def __init__(self, options: DecompressOptions, most: int) -> None:
+        super().__init__(options, most)
+        _lz4()
+
+    def member(self, head: bytes) -> _Member:  # noqa: ARG002
+        return _Lz4()
+
+
+class Decompress(_Decompress):
+    """Whichever it is."""
+
+    name = "decompress"
+
+    def member(self, head: bytes) -> _Member | None:
+        if head.startswith(GZIP):
+            return _Zlib(31)
+        if head.startswith(ZSTD):
+            return _Zstd()
+        if head.startswith(LZ4):
+            return _Lz4()
+        if len(head) >= 2 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
+            return _Zlib(15)
+        if len(head) < 4 and (len(head) < 2 or any(each.startswith(head) for each in (ZSTD, LZ4))):
+            return None
+        raise ValueError(f"it begins with {head[:4].hex(' ')}: neither gzip, zlib, zstd nor lz4")
+
+
+# -- the way out ---------------------------------------------------------------------------------------------
+class LevelOptions(Struct):
+    """Options of postprocessors that compress."""
+
+    level: int | None = None  # null: what the format's library takes by itself
+
+
+class _Compress:
+    """Each message becomes a member or frame of its own: written one after the other they can be read as one file."""
+
+    Options = LevelOptions
+    levels = (0, 9)
+
+    def __init__(self, options: LevelOptions) -> None:
+        low, high = self.levels
+        if options.level is not None and not low <= options.level <= high:
+            raise ValueError(f"level is {options.level}: it must be from {low} to {high}")
+        self._level = options.level
+
+    def end(self) -> list[bytes]:
+        return []
+
+
+class Gzip(_Compress):
+    """gzip, without a time: the same message gives the same bytes."""
+
+    def process(self, data: bytes) -> list[bytes]:
+        return [gzip.compress(data, 6 if self._level is None else self._level, mtime=0)]
+
+
+class Zlib(_Compress):
+    """zlib (RFC 1950)."""
+
+    def process(self, data: bytes) -> list[bytes]:
+        return [zlib.compress(data, -1 if self._level is None else self._level)]
+
+
+class Zstd(_Compress):
+    """Zstandard. From level 20 on readers need more memory than ``zstd`` here allows."""
+
+    levels = (1, 19)
+
+    def __init__(self, options: LevelOptions) -> None:
+        super().__init__(options)
+        self._object = zstandard.ZstdCompressor(3 if self._level is None else self._level)
+
+    def process(self, data: bytes) -> list[bytes]:
+        return [self._object.compress(data)]
+
+
+class Lz4(_Compress):
+    """LZ4 frames."""
+
+    levels = (0, 16)
+
+    def __init__(self, options: LevelOptions) -> None:
+        super().__init__(options)
+        self._frame = _lz4()
+
+    def process(self, data: bytes) -> list[bytes]:
+        made: bytes = self._frame.compress(data, compression_level=self._level or 0)
+        return [made]
+

@@ -1,0 +1,245 @@
+"""A stream cut into messages, and messages written so that they can be told apart.
+
+    separate                 each message ends with a delimiter; after the last one it may be missing
+    length_prefixed          its length in 1, 2, 4 or 8 bytes, then the message
+    textual_length_prefixed  its length in decimal digits, a space, then the message (RFC 6587, 3.4.1: octet counting)
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from tidelog.flows.errors import RejectError
+from tidelog.flows.interceptors.base import Bad, BrokenStreamError, NoOptions
+from tidelog.flows.options import Size, Struct
+
+DIGITS: Final = 10  # of a textual length, at most
+
+
+class SeparateOptions(Struct):
+    """Options of the preprocessor ``separate``."""
+
+    delimiter: str = "\n"  # in UTF-8; "\u0000" is a null byte
+    max_length: Size | None = None  # bytes of one message; null: the connector's max_bytes
+
+    def __post_init__(self) -> None:
+        if not self.delimiter:
+            raise ValueError("delimiter is empty: give at least one character")
+
+
+class Separate:
+    """A message that is too long is ``Bad`` as soon as that is known, and skipped up to the next delimiter."""
+
+    Options = SeparateOptions
+
+    def __init__(self, options: SeparateOptions, most: int) -> None:
+        self._delimiter = options.delimiter.encode()
+        self._most = most if options.max_length is None else min(most, options.max_length)
+        self._buffer = bytearray()
+        self._skipped = 0  # bytes of a message that is too long, which are gone; they count to the next one's size
+        self._skipping = False
+        self.sizes: list[int] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self.sizes = sizes = []
+        buffer, delimiter = self._buffer, self._delimiter
+        searched = max(0, len(buffer) - len(delimiter) + 1)
+        buffer += data
+        pieces: list[bytes] = []
+        if buffer.find(delimiter, searched) >= 0:
+            found: list[bytes] = bytes(buffer).split(delimiter)
+            self._buffer = buffer = bytearray(found.pop())
+            if self._skipping:
+                self._skipped += len(found[0]) + len(delimiter)
+                self._skipping = False
+                del found[0]
+            if found:
+                more = len(delimiter)
+                sizes += [len(each) + more for each in found]
+                sizes[0] += self._skipped
+                self._skipped = 0
+                pieces = found
+                if max(map(len, found)) > self._most:
+                    pieces = [each if len(each) <= self._most else self._bad(each) for each in found]
+        if self._skipping:
+            self._skip()
+        elif len(buffer) > self._most + len(delimiter) - 1:
+            pieces.append(self._bad(buffer))
+            sizes.append(0)
+            self._skipping = True
+            self._skip()
+        return pieces
+
+    def _skip(self) -> None:
+        keep = len(self._delimiter) - 1  # they may be the beginning of a delimiter
+        gone = max(0, len(self._buffer) - keep)
+        del self._buffer[:gone]
+        self._skipped += gone
+
+    def _bad(self, data: bytes | bytearray) -> Bad:
+        return Bad.of(data[: self._most], f"a message of more than {self._most} bytes")
+
+    def end(self) -> list[bytes]:
+        rest, skipping = self._buffer, self._skipping
+        size = len(rest) + self._skipped
+        self._buffer, self._skipping, self._skipped = bytearray(), False, 0
+        if skipping or not rest:
+            self.sizes = []
+            return []
+        self.sizes = [size]
+        return [bytes(rest) if len(rest) <= self._most else self._bad(rest)]
+
+
+class AddSeparatorOptions(Struct):
+    """Options of the postprocessor ``separate``."""
+
+    delimiter: str = "\n"
+    within: Literal["write", "reject"] = "write"  # a message with the delimiter in it: for readers it is several
+
+    def __post_init__(self) -> None:
+        if not self.delimiter:
+            raise ValueError("delimiter is empty: give at least one character")
+
+
+class AddSeparator:
+    """The delimiter after each message."""
+
+    Options = AddSeparatorOptions
+
+    def __init__(self, options: AddSeparatorOptions) -> None:
+        self._delimiter = options.delimiter.encode()
+        self._reject = options.within == "reject"
+
+    def process(self, data: bytes) -> list[bytes]:
+        if self._reject and self._delimiter in data:
+            raise RejectError(f"the message has the delimiter {self._delimiter!r} in it")
+        return [data + self._delimiter]
+
+    def end(self) -> list[bytes]:
+        return []
+
+
+class LengthOptions(Struct):
+    """Options of ``length_prefixed``."""
+
+    width: Literal[1, 2, 4, 8] = 8  # bytes of the length
+    order: Literal["big", "little"] = "big"
+
+
+class LengthPrefixed:
+    """A length above the limit ends the stream: what follows can't be trusted to be a message."""
+
+    Options = LengthOptions
+
+    def __init__(self, options: LengthOptions, most: int) -> None:
+        self._width = options.width
+        self._order: Literal["big", "little"] = options.order
+        self._most = most
+        self._buffer = bytearray()
+        self.sizes: list[int] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self.sizes = []
+        pieces: list[bytes] = []
+        buffer, width, at = self._buffer, self._width, 0
+        buffer += data
+        try:
+            while len(buffer) - at >= width:
+                length = int.from_bytes(buffer[at : at + width], self._order)
+                if length > self._most:
+                    text = f"a message of {length} bytes is announced: at most {self._most} are taken"
+                    raise BrokenStreamError(text, pieces)
+                if len(buffer) - at - width < length:
+                    break
+                pieces.append(bytes(buffer[at + width : at + width + length]))
+                self.sizes.append(width + length)
+                at += width + length
+        finally:
+            del buffer[:at]
+        return pieces
+
+    def end(self) -> list[bytes]:
+        rest, self._buffer = self._buffer, bytearray()
+        self.sizes = [len(rest)] if rest else []
+        return [Bad.of(rest[: self._most], "the stream ended within a message")] if rest else []
+
+
+class AddLength:
+    """The length before each message."""
+
+    Options = LengthOptions
+
+    def __init__(self, options: LengthOptions) -> None:
+        self._width = options.width
+        self._order: Literal["big", "little"] = options.order
+
+    def process(self, data: bytes) -> list[bytes]:
+        try:
+            return [len(data).to_bytes(self._width, self._order) + data]
+        except OverflowError:
+            raise RejectError(f"{len(data)} bytes: a length of {self._width} bytes can't say so") from None
+
+    def end(self) -> list[bytes]:
+        return []
+
+
+class TextualLengthPrefixed:
+    """As ``length_prefixed``, the length in decimal digits and a space."""
+
+    Options = NoOptions
+
+    def __init__(self, options: NoOptions, most: int) -> None:  # noqa: ARG002 - a preprocessor's signature
+        self._most = most
+        self._buffer = bytearray()
+        self.sizes: list[int] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self.sizes = []
+        pieces: list[bytes] = []
+        buffer, at = self._buffer, 0
+        buffer += data
+        try:
+            while True:
+                space = buffer.find(b" ", at, at + DIGITS + 1)
+                digits = bytes(buffer[at : at + DIGITS + 1] if space < 0 else buffer[at:space])
+                wrong = self._wrong(digits, space >= 0)
+                if wrong:
+                    raise BrokenStreamError(wrong, pieces)
+                if space < 0 or len(buffer) - space - 1 < int(digits):
+                    break
+                after = space + 1 + int(digits)
+                pieces.append(bytes(buffer[space + 1 : after]))
+                self.sizes.append(after - at)
+                at = after
+        finally:
+            del buffer[:at]
+        return pieces
+
+    def _wrong(self, digits: bytes, complete: bool) -> str:
+        if digits and not (digits.isdigit() and len(digits) <= DIGITS):
+            return f"{digits!r} is no length: a message begins with its length in digits and a space"
+        if complete and not digits:
+            return "a message begins with a space: its length is missing"
+        if complete and int(digits) > self._most:
+            return f"a message of {int(digits)} bytes is announced: at most {self._most} are taken"
+        return ""
+
+    def end(self) -> list[bytes]:
+        rest, self._buffer = self._buffer, bytearray()
+        self.sizes = [len(rest)] if rest else []
+        return [Bad.of(rest[: self._most], "the stream ended within a message")] if rest else []
+
+
+class AddTextualLength:
+    """The length in digits and a space before each message."""
+
+    Options = NoOptions
+
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
+    def process(self, data: bytes) -> list[bytes]:
+        return [b"%d " % len(data) + data]
+
+    def end(self) -> list[bytes]:
+        return []

@@ -1,0 +1,44 @@
+"""Things of flows that are given by name, or as {name: {options}}: codecs, preprocessors, postprocessors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from tidelog.flows.options import Problems, Struct, nearest, read
+
+Named: TypeAlias = "str | Mapping[str, Any]"
+
+
+def find(what: str, known: Mapping[str, str], given: Named) -> tuple[Any, Struct]:
+    """The class and the options of what is given. known: name: "module:class", each with an ``Options``.
+
+    ValueError: all that is wrong with it.
+    """
+    options: Any = {}
+    if isinstance(given, str):
+        name = given
+    elif isinstance(given, Mapping) and len(given) == 1:
+        ((name, options),) = given.items()
+        options = {} if options is None else options
+    else:
+        raise ValueError(f"{given!r} is no {what}: give a name, or {{name: {{options}}}}")
+    where = known.get(name) if isinstance(name, str) else None
+    if where is None:
+        raise ValueError(f"there is no {what} {name!r}; {nearest(str(name), known)}")
+    if not isinstance(options, Mapping):
+        raise ValueError(f"the {what} {name!r} takes options by name, as in {{{name}: {{...}}}}; {options!r} is none")
+    module, _, attribute = where.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("tidelog"):
+            raise
+        way = "pip install 'tidelog[flows-all]'"
+        raise ValueError(f"the {what} {name!r} needs the package {error.name!r}: {way}") from error
+    problems = Problems()
+    made = read(kind.Options, options, name, problems)
+    if made is None:
+        raise ValueError("; ".join(f"{path}: {text}" for path, text in problems.found))
+    return kind, made

@@ -1,0 +1,67 @@
+"""The tidelog server, for operators that keep things on it: asked again until it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from tidelog.client.calls import Call
+from tidelog.client.channel import Channel
+from tidelog.client.wire import ReplyError
+from tidelog.flows.connectors.server import Talk, access, channel
+
+if TYPE_CHECKING:
+    from tidelog.flows.operators.base import Operator
+
+UNREACHABLE: Final = "unreachable"  # the kind of the reason that stands while it doesn't answer
+PATIENCE: Final = 10.0  # s for one answer
+AGAIN: Final = 0.05  # s until it is asked again; grows to AGAIN_MOST
+AGAIN_MOST: Final = 2.0  # s
+
+log = logging.getLogger("tidelog.flows")
+
+
+class Asking:
+    """One operator's way to the server. While it doesn't answer, sources above the operator wait."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._channel: Channel | None = None
+
+    async def together(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls in order. They may be sent more than once: they have to be such that it makes no difference."""
+        node = self._operator.node
+        wait = AGAIN
+        while True:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    if self._channel is None:
+                        where = access(str(node.around.server))  # there is one: the declaration was checked
+                        self._channel = await channel(where, f"tidelog-flow:{node.around.flow}:{node.name}")
+                    replies = await Talk(self._channel).together(*calls)
+            except (redis.RedisError, ReplyError, OSError) as error:  # TimeoutError is an OSError
+                await self.close()  # another server may lead by now
+                text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"
+                if wait == AGAIN:
+                    log.warning("%s: %s: the tidelog server: %s", node.around.flow, node.name, text)
+                node.count("server_errors")
+                node.trigger(UNREACHABLE, text)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, AGAIN_MOST)
+            else:
+                node.restore(UNREACHABLE)
+                return replies
+
+    async def close(self) -> None:
+        over, self._channel = self._channel, None
+        if over is not None:
+            over.close()
+
+
+def place(operator: Operator, kind: str, name: str | None) -> str:
+    """Where an operator keeps its things on the server: the same for all instances of its flow."""
+    node = operator.node
+    return f"tidelog:flows:{kind}:{name or node.around.flow.partition('.')[0] + ':' + node.name}:"

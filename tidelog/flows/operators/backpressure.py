@@ -1,0 +1,191 @@
+"""``backpressure``: less is sent when what is below gets slow, fails or says stop.
+
+Rule 1: a step begins when something was seen, and lasts from then on for as long as ``steps`` says, whenever the events
+        came in.
+Rule 2: what was sent before a step says nothing about what is below after it. So a thousand late events are one step,
+        and the next step needs an event that was sent after the last.
+Rule 3: what is never settled is late too: the time that an event has been under way is looked at, not only its end.
+"""
+
+from __future__ import annotations
+
+import math
+from asyncio import TimerHandle
+from collections import deque
+from typing import Final, Literal
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import Overdue, Ramp, Sent, Stalled, now, runs, send
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
+from tidelog.flows.tokens import Token
+
+BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of what is discarded
+STEPS: Final = tuple(Duration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+QUANTILE: Final = 0.95
+
+
+class BackpressureOptions(Struct):
+    """Its options."""
+
+    timeout: Duration  # latency above which a step is taken
+    method: Literal["pause", "discard"] = "pause"
+    steps: tuple[Duration, ...] = STEPS  # how long a pause lasts: the first, the next one ...
+    restore_after: int = 3  # settlements in time, one after the other, until the next step is the first again
+    window: int = 100  # latest settlements whose 95th percentile is compared with the timeout
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0:
+            raise ValueError("timeout is 0: give the latency that is still good, as 200ms")
+        if not self.steps or min(self.steps) <= 0:
+            raise ValueError("steps are durations above 0, at least one, as [50ms, 1s, 10s]")
+        if list(self.steps) != sorted(self.steps):
+            raise ValueError("steps must not become shorter")
+        for name in ("restore_after", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+class Backpressure(Operator):
+    """The operator."""
+
+    type = "backpressure"
+    short = "timeout"
+    Options = BackpressureOptions
+
+    def __init__(self, options: BackpressureOptions) -> None:
+        self._options = options
+        self._pauses = options.method == "pause"
+        self._ramp = Ramp()
+        self._latencies: deque[float] = deque(maxlen=options.window)  # s, of what was sent since the last step
+        self._good = 0  # settlements in time since the last that was not
+        self._level = 0  # steps taken; 0: none
+        self._timer: TimerHandle | None = None  # a step lasts
+        self._kept: list[Event] = []  # at most a batch
+        self._below = Breaker()  # method discard: reasons that were not passed on
+        self._drains = False
+        self._overdue = Overdue(self, options.timeout, self._late)
+        self._stalled = Stalled(self, "timeout", self._full)
+
+    def ports(self) -> tuple[str, ...]:
+        return ("overflow",)
+
+    # -- forward ---------------------------------------------------------------------------------------------
+    def busy(self) -> bool:
+        return self._pauses and (self._timer is not None or bool(self._kept))
+
+    def kept(self) -> int:
+        return len(self._kept)
+
+    def process(self, events: list[Event]) -> None:
+        room = len(events) if self._drains and self._pauses else self._room(len(events))
+        rest = events[room:]
+        if room:
+            self._send(events[:room] if rest else events)
+        if not rest:
+            return
+        if self._pauses:
+            self._kept = rest
+            self._stalled.watch()
+        else:
+            self.node.count("overflow", len(rest))
+            if self.node.outputs.get("overflow"):
+                self.emit(rest, "overflow")
+            else:
+                self.drop(rest, BACKPRESSURE)
+
+    def _room(self, wanted: int) -> int:
+        return 0 if self._timer is not None or self._below else self._ramp.room(wanted)
+
+    def _send(self, events: list[Event]) -> None:
+        sent = send(self.node, events, now(), self._ramp.generation)
+        self._ramp.sent(sent)
+        self._overdue.watch(sent)
+        self.emit(events)
+
+    def _send_kept(self) -> None:
+        if self._kept and (room := self._room(len(self._kept))):
+            events, self._kept = self._kept[:room], self._kept[room:]
+            self._send(events)
+        if self._kept:
+            self._stalled.watch()
+
+    def _full(self) -> list[tuple[str, Ramp]]:
+        waits = self._kept and self._timer is None and not self._ramp.room(1)
+        return [("out", self._ramp)] if waits else []
+
+    # -- back ------------------------------------------------------------------------------------------------
+    def settled(self, tokens: list[Token]) -> None:
+        super().settled(tokens)
+        clock = now()
+        failed = None
+        for run in runs(tokens):
+            self._ramp.back(run)
+            if run.sent.generation != self._ramp.generation or not run.answered:
+                continue
+            if run.retry is not None:
+                failed = run.retry
+                continue
+            latency = clock - run.sent.since
+            self._latencies.append(latency)
+            self._good = self._good + 1 if latency <= self._options.timeout else 0
+        if failed is not None:
+            self._step(failed)
+        elif self._latencies and (slow := percentile(self._latencies)) > self._options.timeout:
+            self._step(f"95 % settled within {slow:.3g} s, the timeout is {self._options.timeout:g} s")
+        elif self._level and self._good >= self._options.restore_after:
+            self._level = 0
+        self._send_kept()
+
+    def _late(self, sent: Sent) -> None:
+        if sent.generation == self._ramp.generation:
+            self._step(f"not settled after {self._options.timeout:g} s")
+
+    def breaker(self, message: Trigger | Restore, port: str) -> bool:
+        if port != "out" or message.reason.startswith(f"{PAUSED}:"):  # somebody's wish is no sign of load
+            return False
+        if isinstance(message, Trigger):
+            if not self._pauses:
+                self._below.trigger(message, now())
+            self._step(message.reason)
+            return not self._pauses
+        self._below.restore(message)
+        return False
+
+    def _step(self, why: str) -> None:
+        if self._timer is not None or self._drains:
+            return
+        self._level = min(self._level + 1, len(self._options.steps))
+        self._good = 0
+        self._latencies.clear()
+        self._ramp.begin()
+        self.node.count("steps")
+        if self._pauses:
+            self.node.trigger(BACKPRESSURE, why)
+        self._timer = self.node.after(self._options.steps[self._level - 1], self._step_ended)
+
+    def _step_ended(self) -> None:
+        self._timer = None
+        if self._pauses:
+            self.node.restore(BACKPRESSURE, probe=True)
+        self._send_kept()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    def drain(self) -> None:
+        self._drains = True
+
+    def stop(self) -> None:
+        self._overdue.stop()
+        self._stalled.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def forget(self) -> None:
+        self._kept = []
+
+
+def percentile(latencies: deque[float]) -> float:
+    """The latency that 95 % of them don't exceed; of fewer than 20 the longest."""
+    return sorted(latencies)[math.ceil(QUANTILE * len(latencies)) - 1]

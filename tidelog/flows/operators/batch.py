@@ -1,0 +1,183 @@
+"""``batch``: one event of many, whose value is the list of theirs.
+
+Rule 1: it holds the tokens of exactly its members. A sink that answers for each item settles each member by itself.
+Rule 2: a batch goes on when it has ``count`` events, before it had more than ``bytes``, ``timeout`` after its first
+        event, when the flow drains, and when its source reads nothing more until some of it is settled
+        (``max_unsettled``).
+Rule 3: after the drain has begun each batch that comes goes on at once, whatever its size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Duration, Size, Struct
+from tidelog.flows.tokens import RETRY, Group, Unsettled, Withheld, settle_all
+
+MOST: Final = 1_000_000  # events in a batch
+
+
+class BatchOptions(Struct):
+    """Its options: one of the first three at least."""
+
+    count: int | None = None  # events
+    bytes: Size | None = None  # of the values, strings and bytes as they are, others as JSON; a larger one goes alone
+    timeout: Duration | None = None  # after the first event
+    flush_on_drain: bool = True  # false: what is not full is given back to its source
+
+    def __post_init__(self) -> None:
+        if self.count is None and self.bytes is None and self.timeout is None:
+            raise ValueError("a batch needs a limit: count, bytes or timeout")
+        if self.count is not None and not 1 <= self.count <= MOST:
+            raise ValueError(f"count is {self.count}: it must be 1 to {MOST}")
+        if self.bytes is not None and self.bytes < 1:
+            raise ValueError(f"bytes is {self.bytes}: it must be at least 1")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"timeout is {self.timeout}: it must be more than 0")
+
+
+class Batched(Group):
+    """The token of a batch. ``origins`` are its members' events, without values."""
+
+    __slots__ = ("origins",)
+
+    def __init__(self, members: Sequence[Unsettled], origins: Sequence[Event]) -> None:
+        super().__init__(members)
+        self.origins = origins
+
+    def fork(self) -> Batched:
+        return Batched([member.fork() for member in self.members], self.origins)
+
+    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> Batched:
+        return Batched(members, self.origins if numbers is None else [self.origins[each] for each in numbers])
+
+
+class Batch(Operator):
+    """Gathers events."""
+
+    type = "batch"
+    short = "count"
+    gathers = True
+    Options = BatchOptions
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._count = MOST if options.count is None else options.count
+        self._most_bytes = options.bytes
+        self._timeout = options.timeout
+        self._flush_on_drain = options.flush_on_drain
+        self._events: list[Event] = []
+        self._bytes = 0
+        self._begun = 0.0  # s of the loop's clock: when the first came
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+
+    def process(self, events: list[Event]) -> None:
+        made: list[Event] = []
+        waited = bool(self._events)
+        if self._most_bytes is None:
+            start = 0
+            while start < len(events):
+                end = start + self._count - len(self._events)
+                self._events += events[start:end]
+                start = end
+                if len(self._events) >= self._count:
+                    made.append(self._batch())
+        else:
+            for event in events:
+                self._measured(event, self._most_bytes, made)
+        if made:
+            self.emit(made)
+        if self._draining:
+            self._drained()
+        elif self._events:
+            if made or not waited:  # what is left came now
+                self._begun = asyncio.get_running_loop().time()
+            self._set_timer()
+
+    def _measured(self, event: Event, most: int, made: list[Event]) -> None:
+        try:
+            size = size_of(event.value)
+        except Exception as error:  # noqa: BLE001 - values are whatever a function made
+            self.fail(event, error)
+            return
+        if self._events and self._bytes + size > most:
+            made.append(self._batch())
+        self._events.append(event)
+        self._bytes += size
+        if self._bytes >= most or len(self._events) >= self._count:
+            made.append(self._batch())
+
+    def _batch(self) -> Event:
+        members, self._events, self._bytes = self._events, [], 0
+        tokens = [each.token for each in members if each.token is not None]
+        first = members[0]
+        batch = Event(
+            [each.value for each in members],
+            {"batch": {"count": len(members)}},
+            ingest_ns=min(each.ingest_ns for each in members),
+            attempt=max(each.attempt for each in members),
+            path=first.path,
+            token=Batched(tokens, members) if len(tokens) == len(members) else Group(tokens) if tokens else None,
+        )
+        for each in members:
+            each.value = each.token = None
+        return batch
+
+    # -- time ------------------------------------------------------------------------------------------------
+    def _set_timer(self) -> None:
+        if self._timeout is not None and self._timer is None:
+            due = self._begun + self._timeout - asyncio.get_running_loop().time()
+            self._timer = self.node.after(max(due, 0.0), self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if self._events and self._timeout is not None:
+            if asyncio.get_running_loop().time() >= self._begun + self._timeout:
+                self.release()
+            else:  # it has gone on meanwhile, and another began
+                self._set_timer()
+
+    def release(self) -> None:
+        if self._events:
+            self.emit([self._batch()])
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    def drain(self) -> None:
+        self._draining = True
+        self._drained()
+
+    def _drained(self) -> None:
+        if self._flush_on_drain:
+            self.release()
+        else:
+            events, self._events, self._bytes = self._events, [], 0
+            reason = Withheld(f"{self.node.name}: the flow drained before the batch was full")
+            settle_all(events, RETRY, reason)
+
+    def gathered(self) -> Iterable[Unsettled | None]:
+        return [each.token for each in self._events]
+
+    def kept(self) -> int:
+        return len(self._events)
+
+    def forget(self) -> None:
+        self._events = []
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a value: a string's and bytes' own, of anything else those of its JSON. TypeError: it has none."""
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    return len(msgspec.json.encode(value))

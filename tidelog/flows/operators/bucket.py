@@ -1,0 +1,101 @@
+"""``bucket``: lets through so many events a second of each class and group of dimensions; the others overflow.
+
+Rule 1: ``class``, ``rate`` and ``dimensions`` are options, or else in ``event.meta``, where an operator before this one
+        has put them. An event without class or rate fails.
+Rule 2: of each class the ``cardinality`` groups used last are known, and of ``classes`` classes. A group that was
+        forgotten begins anew.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import now
+from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.keys import key_text
+from tidelog.flows.operators.rates import Buckets, Rate
+from tidelog.flows.options import Struct
+
+BUCKET: Final = "bucket"  # the reason of what is discarded
+
+
+class BucketOptions(Struct):
+    """Its options."""
+
+    class_: str | None = msgspec.field(default=None, name="class")  # JMESPath; null: meta["class"]
+    rate: float | None = None  # events a second of each group; null: meta["rate"]
+    dimensions: list[str] | None = None  # JMESPath, of what makes a group; null: meta["dimensions"], or one group
+    cardinality: int = 1000  # groups of a class that are known
+    classes: int = 100  # that are known
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise ValueError(f"rate is {self.rate}: it must be above 0")
+        for name in ("cardinality", "classes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+class Bucket(Operator):
+    """The operator."""
+
+    type = "bucket"
+    Options = BucketOptions
+
+    def __init__(self, options: BucketOptions | None = None) -> None:
+        self._options = options = options or BucketOptions()
+        self._class = None if options.class_ is None else expression(options.class_, "class")
+        dimensions = options.dimensions
+        self._dimensions = None if dimensions is None else [expression(each, "dimensions") for each in dimensions]
+        self._known: OrderedDict[str, Buckets] = OrderedDict()  # by class
+
+    def ports(self) -> tuple[str, ...]:
+        return ("overflow",)
+
+    def process(self, events: list[Event]) -> None:
+        clock = now()
+        through: list[Event] = []
+        over: list[Event] = []
+        for event in events:
+            try:
+                (through if self._take(event, clock) else over).append(event)
+            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                self.fail(event, error)
+        if over:
+            self.node.count("overflow", len(over))
+            if self.node.outputs.get("overflow"):
+                self.emit(over, "overflow")
+            else:
+                self.drop(over, BUCKET)
+        if through:
+            self.emit(through)
+
+    def _take(self, event: Event, clock: float) -> bool:
+        meta = event.meta
+        name = meta.get("class") if self._class is None else self._class(event.value)
+        if name is None:
+            raise ValueError("bucket: the event has no class: give the option class, or set meta['class'] before")
+        rate: Any = meta.get("rate") if self._options.rate is None else self._options.rate
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < float("inf"):
+            raise ValueError(f"bucket: {rate!r:.100} is no rate: give the option rate, or set meta['rate'] before")
+        if not rate:
+            return False
+        found = meta.get("dimensions") if self._dimensions is None else [each(event.value) for each in self._dimensions]
+        group = f"{rate}/{key_text(found)}"
+        return self._buckets(key_text(name)).take(group, Rate.of(rate, max(rate, 1)), clock)
+
+    def _buckets(self, name: str) -> Buckets:
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = Buckets(self._options.cardinality)
+            if len(self._known) > self._options.classes:
+                self._known.popitem(last=False)
+                self.node.count("forgotten_classes")
+        else:
+            self._known.move_to_end(name)
+        return found

@@ -1,0 +1,113 @@
+"""Copies of events that are under way, for operators that send them once more when they failed.
+
+Rule 1: a copy is made before the event leaves, so what is below can do with the event what it wants.
+Rule 2: of an event made of several the members that are done are done: their tokens are settled, and only the others go
+        once more. If its value is a list of as many, only their values go.
+Rule 3: there are at most so many copies. An event that comes when there are as many goes without one: what becomes of
+        it is then the affair of whoever sent it. (To wait could be for ever: for a batch below that never gets full.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.flows.event import Event, copied
+from tidelog.flows.operators.hops import mark, parts
+from tidelog.flows.tokens import Group, Token, Unsettled
+
+if TYPE_CHECKING:
+    from tidelog.flows.operators.base import Operator
+    from tidelog.flows.runtime.node import Node
+
+
+class Copy:
+    """One event that is under way, and what became of its members as far as that is known."""
+
+    __slots__ = ("event", "failed", "left", "members", "tries")
+
+    def __init__(self, event: Event, members: list[Unsettled] | None) -> None:
+        self.event = event  # not sent: its token is the one that came from above
+        self.members = members  # None: it is one
+        self.left = 1 if members is None else len(members)
+        self.failed: dict[int, tuple[int, str]] = {}  # by the member's number: status, reason
+        self.tries = 0  # how often it was sent again
+
+    def sent(self, node: Node) -> Event:
+        """The event to send, with tokens of ``node``."""
+        event = duplicate(self.event)
+        mark(node, event, self.members, lambda number: (self, number))
+        self.failed = {}
+        return event
+
+    def reason(self) -> str:
+        return max(self.failed.values())[1]
+
+    def narrowed(self) -> None:
+        """Leave only the members that failed."""
+        if self.members is not None and len(self.failed) < len(self.members):
+            numbers = sorted(self.failed)
+            value = self.event.value
+            if isinstance(value, list) and len(value) == len(self.members):
+                self.event.value = [value[each] for each in numbers]
+            self.members = [self.members[each] for each in numbers]
+            assert isinstance(self.event.token, Group)  # noqa: S101 - it has members
+            self.event.token = self.event.token.of(self.members, numbers)
+        self.left = 1 if self.members is None else len(self.members)
+
+    def give_up(self) -> None:
+        """Tell those above what became of the members that failed."""
+        tokens = [self.event.token] if self.members is None else self.members
+        for number, (status, reason) in self.failed.items():
+            token = tokens[number]
+            if token is not None:
+                token.settle(status, reason)
+
+
+class Copies:
+    """Those of one operator. ``failed`` is called with a copy when all of it is settled, and something failed."""
+
+    def __init__(
+        self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[Copy], None]
+    ) -> None:
+        self._operator = operator
+        self._most = most
+        self._statuses = statuses  # those that mean failed
+        self._failed = failed
+        self.count = 0
+
+    def take(self, event: Event) -> Event:
+        """An event came: the one to send in its place."""
+        if self.count >= self._most:
+            self._operator.node.count("without_copy")
+            return event
+        self.count += 1
+        members = parts(event.token)
+        return Copy(event, None if members is None else list(members)).sent(self._operator.node)
+
+    def settled(self, tokens: list[Token]) -> None:
+        for token in tokens:
+            copy: Copy
+            copy, number = token.key
+            if token.status in self._statuses:
+                copy.failed[number] = (token.status, token.reason)
+            elif token.parent is not None:
+                token.parent.settle(token.status, token.reason)
+            copy.left -= 1
+            if not copy.left:
+                if copy.failed:
+                    self._failed(copy)
+                else:
+                    self.count -= 1
+
+    def done(self) -> None:
+        """A copy that failed is not needed any more."""
+        self.count -= 1
+
+
+def duplicate(event: Event) -> Event:
+    """The event once more, its value copied, with the same token."""
+    return Event(
+        copied(event.value), dict(event.meta), event.id,
+        ingest_ns=event.ingest_ns, attempt=event.attempt, path=event.path, token=event.token,
+    )  # fmt: skip

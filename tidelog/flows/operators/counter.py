@@ -1,0 +1,94 @@
+"""``counter``: counts events that pass, keeps the count among the operator's numbers, and sends it out.
+
+Events on the port ``counts`` are this operator's own: nobody waits for them, and they hold nothing up. While the port
+finds no room one is left out; the next one has what it would have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Duration, Struct
+
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
+_RUNTIMES: Final = frozenset(("in", "out", "failed", "discarded", "unconnected", "released", "settled_twice"))
+
+
+class CounterOptions(Struct):
+    """Its options."""
+
+    name: str = "counted"  # of the number, in the API and in /metrics
+    every: Duration | None = None  # between counts on the port counts; null: none are sent
+    wrap: bool = False  # true: the value becomes {count, event}, the count of this event and its value
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name is {self.name!r}: a name is a to z, digits and _, at most 64, first no digit")
+        if self.name in _RUNTIMES:
+            raise ValueError(f"name is {self.name!r}: the runtime counts something by that name")
+        if self.every is not None and self.every < 1e-3:
+            raise ValueError(f"every is {self.every:g} s: it must be at least 1ms")
+
+
+class Counter(Operator):
+    """Counts."""
+
+    type = "counter"
+    short = "name"
+    Options = CounterOptions
+
+    def __init__(self, options: CounterOptions | None = None) -> None:
+        self._options = options or CounterOptions()
+        self._total = 0
+        self._sent = 0  # of these: told of
+        self._since = 0.0  # s of the loop's clock: when the last count was sent
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+
+    def ports(self) -> tuple[str, ...]:
+        return ("counts",)
+
+    def start(self) -> None:
+        self._since = asyncio.get_running_loop().time()
+        self._set_timer()
+
+    def process(self, events: list[Event]) -> None:
+        self.node.count(self._options.name, len(events))
+        if self._options.wrap:
+            for number, event in enumerate(events, self._total + 1):
+                event.value = {"count": number, "event": event.value}
+        self._total += len(events)
+        self.emit(events)
+
+    def _set_timer(self) -> None:
+        if self._options.every is not None and not self._draining and self.node.outputs.get("counts"):
+            self._timer = self.node.after(self._options.every, self._send)
+
+    def _send(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self.node.held:
+            value = {
+                "name": self._options.name,
+                "total": self._total,
+                "count": self._total - self._sent,
+                "seconds": round(now - self._since, 6),
+            }
+            self._sent, self._since = self._total, now
+            path = f"{self.node.name}.counts"
+            self.emit([Event(value, ingest_ns=self.node.around.now_ns(), path=path)], "counts")
+        self._set_timer()
+
+    def drain(self) -> None:
+        """The last count goes out, so all counts together are the total."""
+        self._draining = True
+        self.stop()
+        if self._options.every is not None and self.node.outputs.get("counts"):
+            self._send()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

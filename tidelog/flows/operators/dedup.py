@@ -1,0 +1,235 @@
+"""``dedup``: of events with the same key one goes on; the others are discarded once it has arrived.
+
+    tidelog:flows:dedup:<name>:<key>    <mark>    an event with this key is under way; for ``lease``
+                                        done      it has arrived; for ``ttl``
+
+Rule 1: a key is done when its event is settled ok or discarded; where that failed the mark is taken away again. Only
+        then the source hears of it. So an event whose first try failed is not taken for a duplicate of itself.
+Rule 2: an event whose key is under way waits until it is known what becomes of the first: it is a duplicate then, or
+        its turn has come. At most ``most`` wait; after that nothing more is taken. When nothing more comes they are
+        given back.
+Rule 3: of a process that died the marks end with their lease.
+Rule 4: a mark belongs to one event, so a call that is sent again after a lost reply makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Final
+
+from tidelog.client import strings
+from tidelog.client.calls import Call
+from tidelog.flows.event import BATCH, Event
+from tidelog.flows.operators.asking import Asking, place
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import mark, now, parts
+from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.keys import key_text
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.tokens import DISCARD, RETRY, Token, settle_all
+
+DEDUP: Final = "dedup"
+DONE: Final = b"done"
+LOOK: Final = 0.05  # s until it is looked again at what waits; grows to LOOK_MOST
+LOOK_MOST: Final = 1.0  # s
+
+
+class DedupOptions(Struct):
+    """Its options."""
+
+    key: str  # JMESPath
+    ttl: Duration = Duration(3600.0)  # for which an event that arrived is known
+    lease: Duration = Duration(60.0)  # for which one that is under way is waited for; longer than its longest way
+    name: str | None = None  # of what is known; null: the flow's and the operator's
+    most: int = 1000  # events that wait until it is known what becomes of another
+
+    def __post_init__(self) -> None:
+        for name in ("ttl", "lease"):
+            if getattr(self, name) < 0.001:
+                raise ValueError(f"{name} is {getattr(self, name):g} s: it must be at least 1ms")
+        if self.most < 1:
+            raise ValueError(f"most is {self.most}: it must be at least 1")
+
+
+class Item:
+    """One event on its way through."""
+
+    __slots__ = ("event", "failed", "key", "left", "mark", "settled")
+
+    def __init__(self, event: Event, key: str, mark: bytes) -> None:
+        self.event: Event | None = event  # None: sent. A token leads here, so it must not lead to the token
+        self.key = key
+        self.mark = mark
+        self.left = 0  # tokens that have not come back
+        self.failed = False  # one of them to be tried again, or rejected
+        self.settled: list[Token] = []
+
+
+class Dedup(Operator):
+    """The operator."""
+
+    type = "dedup"
+    short = "key"
+    Options = DedupOptions
+
+    def __init__(self, options: DedupOptions) -> None:
+        self._options = options
+        self._key = expression(options.key, "key")
+        self._came: list[Item] = []  # at most a batch
+        self._waiting: list[Item] = []  # their key is under way
+        self._asking = 0  # of those that waited: the server is being asked
+        self._back: list[Item] = []  # settled; the server and those above have to be told
+        self._look_at = 0.0  # s of the loop's clock: when to ask for those that wait
+        self._look = LOOK
+        self._work = asyncio.Event()
+        self._drains = False
+        self._number = 0
+        self._self = uuid.uuid4().hex
+
+    def ports(self) -> tuple[str, ...]:
+        return ("duplicates",)
+
+    def needs_server(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        self.spawn(self._serve())
+
+    def busy(self) -> bool:
+        return bool(self._came) or len(self._waiting) + self._asking >= self._options.most
+
+    def kept(self) -> int:
+        return len(self._came) + len(self._waiting) + self._asking
+
+    def drain(self) -> None:
+        self._drains = True
+        waiting, self._waiting = self._waiting, []
+        self._give_back(waiting)
+
+    def process(self, events: list[Event]) -> None:
+        prefix = place(self, DEDUP, self._options.name)
+        for event in events:
+            try:
+                found = self._key(event.value)
+                if found is None:
+                    raise ValueError(f"dedup: the event has no key: {self._options.key} finds nothing in it")
+                key = prefix + key_text(found)
+            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                self.fail(event, error)
+                continue
+            self._number += 1
+            self._came.append(Item(event, key, f"{self._self}:{self._number}".encode()))
+        self._work.set()
+
+    def settled(self, tokens: list[Token]) -> None:
+        for token in tokens:
+            item: Item = token.key
+            item.settled.append(token)
+            item.failed = item.failed or token.status > DISCARD
+            item.left -= 1
+            if not item.left:
+                self._back.append(item)
+        self._work.set()
+
+    # -- with the server -------------------------------------------------------------------------------------
+    async def _serve(self) -> None:
+        server = Asking(self)
+        try:
+            while True:
+                self._work.clear()
+                if self._back:
+                    await self._tell(server)
+                elif self._came:
+                    await self._ask(server, self._came)
+                    self._came = []
+                    self.node.wake()
+                elif self._waiting and now() >= self._look_at:
+                    await self._ask_again(server)
+                else:
+                    await self._sleep()
+        finally:
+            await server.close()
+
+    async def _sleep(self) -> None:
+        timeout = max(self._look_at - now(), 0.0) if self._waiting else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    async def _tell(self, server: Asking) -> None:
+        """Mark what came back as done, or not under way any more; then those above may know."""
+        items, self._back = self._back, []
+        ttl = round(self._options.ttl * 1000)
+        for first in range(0, len(items), BATCH):
+            some = items[first : first + BATCH]
+            await server.together(
+                *(
+                    strings.delete_equal(each.key, each.mark)
+                    if each.failed
+                    else Call(("SET", each.key, DONE, "PX", ttl), bool)
+                    for each in some
+                )
+            )
+            for each in some:
+                settled, each.settled = each.settled, []
+                for token in settled:
+                    if token.parent is not None:
+                        token.parent.settle(token.status, token.reason)
+        self._look_at, self._look = 0.0, LOOK  # what waits may have waited for one of these
+
+    async def _ask_again(self, server: Asking) -> None:
+        waiting, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        self._asking = len(waiting)
+        left = len(self._waiting)
+        await self._ask(server, waiting)
+        self._asking = 0
+        self._look_at = now() + (self._look if len(self._waiting) > left else 0.0)
+        self._look = min(self._look * 2, LOOK_MOST)
+        self.node.wake()
+
+    async def _ask(self, server: Asking, items: list[Item]) -> None:
+        if not items:
+            return
+        lease = round(self._options.lease * 1000)
+        found = await server.together(*(strings.set_absent(each.key, each.mark, lease) for each in items))
+        through: list[Event] = []
+        twice: list[Event] = []
+        waiting: list[Item] = []
+        for item, before in zip(items, found, strict=True):
+            event = item.event
+            if event is None:
+                continue
+            if before is None or before == item.mark:
+                item.left = mark(self.node, event, parts(event.token), lambda _, item=item: item)  # type: ignore[misc]
+                through.append(event)
+                item.event = None
+            elif before == DONE:
+                twice.append(event)
+            else:
+                waiting.append(item)
+        if through:
+            self.emit(through)
+        if twice:
+            self.node.count("duplicates", len(twice))
+            if self.node.outputs.get("duplicates"):
+                self.emit(twice, "duplicates")
+            else:
+                self.drop(twice, "dedup: a duplicate")
+        if self._drains:
+            self._give_back(waiting)
+        elif waiting:
+            if not self._waiting:
+                self._look_at, self._look = now() + LOOK, LOOK
+            self._waiting += waiting
+
+    def _give_back(self, items: list[Item]) -> None:
+        events = [each.event for each in items if each.event is not None]
+        settle_all(events, RETRY, f"{self.node.name}: an event with the same key is under way")
+
+    def forget(self) -> None:
+        for each in self._back:
+            each.settled = []
+        self._came, self._waiting, self._back = [], [], []

@@ -1,0 +1,81 @@
+"""``delay``: events go on some time after they came, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Duration, Struct
+
+
+class DelayOptions(Struct):
+    """Its options."""
+
+    time: Duration  # from when it came here
+    max_kept: int = 10_000  # events that wait; while there are as many, none is taken
+
+    def __post_init__(self) -> None:
+        if self.max_kept < 1:
+            raise ValueError(f"max_kept is {self.max_kept}: it must be at least 1")
+
+
+class Delay(Operator):
+    """Keeps each batch as long."""
+
+    type = "delay"
+    short = "time"
+    Options = DelayOptions
+
+    def __init__(self, options: DelayOptions) -> None:
+        self._time = options.time
+        self._most = options.max_kept
+        self._batches: deque[tuple[float, list[Event]]] = deque()  # (s of the loop's clock: due, events)
+        self._kept = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def process(self, events: list[Event]) -> None:
+        if self.node.draining or self.node.around.draining or not self._time:
+            self.drain()
+            self.emit(events)
+            return
+        self._batches.append((asyncio.get_running_loop().time() + self._time, events))
+        self._kept += len(events)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._batches and self._timer is None:
+            wait = self._batches[0][0] - asyncio.get_running_loop().time()
+            self._timer = self.node.after(max(0.0, wait), self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        while self._batches and self._batches[0][0] <= now:
+            self._next()
+        self._set_timer()
+
+    def _next(self) -> None:
+        _, events = self._batches.popleft()
+        self._kept -= len(events)
+        self.emit(events)
+
+    def busy(self) -> bool:
+        # a drain does not wait until there is room: its signal is behind what waits in the channel
+        return self._kept >= self._most and not self.node.around.draining
+
+    def drain(self) -> None:
+        """At once."""
+        while self._batches:
+            self._next()
+
+    def kept(self) -> int:
+        return self._kept
+
+    def forget(self) -> None:
+        self._batches.clear()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

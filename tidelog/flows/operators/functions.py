@@ -1,0 +1,173 @@
+"""Functions of a program that are operators: found, looked at, called.
+
+    def f(value) -> new value           None: the event is discarded
+    def f(event: Event) -> new value    or the event itself, changed
+    def f(value): yield ...             many: each becomes an event; none: the event is discarded
+    async def f(value) ...              the same, waiting
+    class F: def __call__(self, value)  made for each place in a pipeline of each instance of a flow: it may keep things
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
+
+from tidelog.flows.errors import RetryError
+from tidelog.flows.event import Event
+from tidelog.flows.runtime.cancelling import from_outside
+
+Outcome: TypeAlias = "Sequence[Any] | Exception"  # the values that an event becomes, or what was raised
+Where: TypeAlias = Literal["loop", "thread", "process"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK: Final = "__tidelog_operator__"
+
+
+@overload
+def operator(call: F, /) -> F: ...
+@overload
+def operator(*, concurrency: int = 1, in_: Where = "loop") -> Callable[[F], F]: ...
+def operator(call: Any = None, /, *, concurrency: int = 1, in_: Where = "loop") -> Any:
+    """Say how a function is called where it is an operator. It stays the function that it is.
+
+    >>> @operator(concurrency=8)
+    ... async def add_customer(order): ...
+    """
+
+    def mark(function: Any) -> Any:
+        setattr(function, _MARK, (concurrency, in_))
+        return function
+
+    return mark if call is None else mark(call)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What ``call`` means."""
+
+    call: Any
+    concurrency: int
+    where: Where
+
+    @classmethod
+    def of(cls, given: Any) -> Declared:
+        """ValueError: there is no such function."""
+        call = _imported(given) if isinstance(given, str) else given
+        if not callable(call):
+            raise ValueError(f"{given!r} is no function: give one, or its name as module:function")
+        marked: tuple[int, Where] = getattr(call, _MARK, (1, "loop"))
+        return cls(call, *marked)
+
+
+def _imported(name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ValueError(f"{name!r} is no name of a function: write it as module:function")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ValueError(f"the module of {name!r} can't be imported: {type(error).__name__}: {error}") from error
+    for each in attribute.split("."):
+        try:
+            found = getattr(found, each)
+        except AttributeError:
+            raise ValueError(f"the module {module!r} has no {attribute!r}") from None
+    return found
+
+
+class Function:
+    """A function that was looked at."""
+
+    def __init__(self, call: Any) -> None:
+        self.name: str = getattr(call, "__qualname__", None) or type(call).__qualname__
+        self.made_from: Any = call  # what can be handed to another process
+        self._is_class = isinstance(call, type) and any("__call__" in vars(each) for each in call.__mro__)
+        looked_at = call
+        if self._is_class:
+            looked_at = call.__call__
+        elif not inspect.isroutine(call) and not isinstance(call, type) and hasattr(call, "__call__"):  # noqa: B004
+            looked_at = call if _is_partial(call) else call.__call__
+        self.takes_event = _takes_event(looked_at, self.name, skip=1 if self._is_class else 0)
+        is_async = inspect.iscoroutinefunction(looked_at)
+        self._many_async = inspect.isasyncgenfunction(looked_at)
+        self._many = inspect.isgeneratorfunction(looked_at)
+        self.waits = is_async or self._many_async
+        self.plain = not (self.waits or self._many or self.takes_event)  # one value to one value
+        self.call: Callable[[Any], Any] = call
+
+    def begin(self) -> None:
+        """The flow starts: what is a class is made now."""
+        if self._is_class:
+            self.call = self.made_from()
+
+    def outcome(self, event: Event) -> Outcome:
+        """Call it, and have all that it yields."""
+        try:
+            result = self.call(event if self.takes_event else event.value)
+            if self._many:
+                return list(result)
+        except Exception as error:  # noqa: BLE001 - the function's own
+            return error
+        return () if result is None else (result,)
+
+    async def awaited(self, event: Event) -> Outcome:
+        """The same of an async function."""
+        try:
+            result = self.call(event if self.takes_event else event.value)
+            if self._many_async:
+                return [each async for each in result]
+            result = await result
+        except asyncio.CancelledError:
+            if from_outside():
+                raise
+            return RetryError(f"{self.name} was cancelled from inside")
+        except Exception as error:  # noqa: BLE001 - the function's own
+            return error
+        return () if result is None else (result,)
+
+
+def function(call: Any, where: Where) -> Function:
+    """ValueError: it can't be called there."""
+    made = Function(call)
+    if where != "loop" and made.waits:
+        raise ValueError(f"{made.name} is an async function, it runs in the loop: leave out in: {where}")
+    if where == "process":
+        if made.takes_event:
+            raise ValueError(f"{made.name} takes an event: with in: process a function gets the value only")
+        try:
+            pickle.dumps(call)
+        except Exception as error:
+            raise ValueError(
+                f"{made.name} can't be handed to a process ({error}): it must be found by name in a module"
+            ) from error
+    return made
+
+
+def _is_partial(call: Any) -> bool:
+    return hasattr(call, "func") and hasattr(call, "keywords")
+
+
+def _takes_event(call: Any, name: str, skip: int) -> bool:
+    try:
+        parameters = list(inspect.signature(call).parameters.values())[skip:]
+    except (ValueError, TypeError):  # of C, without a signature
+        return False
+    positional = [each for each in parameters if each.kind in _POSITIONAL]
+    needed = [each for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]
+    if not positional or len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
+        raise ValueError(f"{name} must take one argument: a value, or an event")
+    first = positional[0]
+    return first.annotation is Event or first.annotation in ("Event", "flows.Event") or first.name == "event"
+
+
+_VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_POSITIONAL: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)

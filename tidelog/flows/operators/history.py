@@ -1,0 +1,36 @@
+"""``history``: each event gets the names of the places that it passed, for debugging."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Struct
+
+MOST: Final = 100  # names; older ones are left out
+
+
+class HistoryOptions(Struct):
+    """Its options."""
+
+    name: str | None = None  # null: the operator's own, as in enrich.2
+
+
+class History(Operator):
+    """Appends to ``meta["history"]``."""
+
+    type = "history"
+    short = "name"
+    Options = HistoryOptions
+
+    def __init__(self, options: HistoryOptions | None = None) -> None:
+        self._given = options.name if options is not None else None
+
+    def process(self, events: list[Event]) -> None:
+        name = self._given or self.node.name
+        for event in events:
+            passed = event.meta.get("history")
+            # a new list: those that other branches have of the event are theirs
+            event.meta["history"] = [*passed[1 - MOST :], name] if isinstance(passed, list) else [name]
+        self.emit(events)

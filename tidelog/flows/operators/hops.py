@@ -1,0 +1,240 @@
+"""What an operator has sent and wants to hear of again, and how much it may send after a pause.
+
+Rule 1: a batch that leaves is one ``Sent``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
+Rule 2: an event made of several keeps an outcome for each: its hop is a group of one token for each member.
+Rule 3: what is remembered of a batch does not grow with its age: a time, a count, where it went. It leads to no event
+        that it is the token of: the collector of circles doesn't look at events and tokens, so they must not be in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tidelog.flows.event import BATCH, Event
+from tidelog.flows.tokens import DISCARD, RETRY, Group, Token, Unsettled, WatchedToken
+
+if TYPE_CHECKING:
+    from tidelog.flows.operators.base import Operator
+    from tidelog.flows.runtime.node import Node
+
+GATHERED: Final = 0.05  # s until it is looked whether all that is under way waits for more; grows to GATHERED_MOST
+GATHERED_MOST: Final = 1.0  # s
+FEW: Final = 64  # batches: fewer are not worth a look for settled ones among them
+
+
+def now() -> float:
+    """Seconds of the loop's clock."""
+    return asyncio.get_running_loop().time()
+
+
+def mark(node: Node, event: Event, members: Sequence[Unsettled] | None, keys: Callable[[int], Any]) -> int:
+    """Put tokens of ``node`` before the event's own: one, or one for each of its members. Returns how many.
+
+    ``members`` is what ``parts`` said of it. ``keys`` gives the key of the token of each member, by number.
+    """
+    kind = WatchedToken if node.debug else Token
+    if members is None:
+        event.token = kind(node, keys(0), event.token)
+        return 1
+    tokens = [kind(node, keys(number), member) for number, member in enumerate(members)]
+    event.token = event.token.of(tokens) if isinstance(event.token, Group) else Group(tokens)
+    return len(members)
+
+
+def parts(token: Unsettled | None) -> Sequence[Unsettled] | None:
+    """The members of a group that nobody else holds a part of; None: the token has to be taken as one."""
+    if isinstance(token, Group) and token.intact and token.members:
+        return token.members
+    return None
+
+
+class Sent:
+    """A batch that left."""
+
+    __slots__ = ("generation", "left", "overdue", "since", "way")
+
+    def __init__(self, since: float, generation: int, way: str) -> None:
+        self.since = since  # s of the loop's clock
+        self.generation = generation  # of the Ramp: which pause it was sent after
+        self.way = way  # the port
+        self.left = 0  # tokens that have not come back
+        self.overdue = False  # it was said of it that it is late
+
+
+class Run(NamedTuple):
+    """Tokens of one batch that came back together."""
+
+    sent: Sent
+    size: int  # tokens
+    answered: bool  # somebody looked at one of them: not all were discarded on the way
+    retry: str | None  # the reason of one that is to be tried again; None: there was none
+
+
+def send(node: Node, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> Sent:
+    """Mark the events of a batch that is about to leave."""
+    sent = Sent(since, generation, way)
+    kind = WatchedToken if node.debug else Token
+    count = 0
+    for event in events:
+        token = event.token
+        if isinstance(token, Group):
+            count += mark(node, event, parts(token), lambda _: sent)
+        else:
+            event.token = kind(node, sent, token)
+            count += 1
+    sent.left = count
+    return sent
+
+
+def runs(tokens: Sequence[Token]) -> Iterable[Run]:
+    """What came back, by batch."""
+    start, size = 0, len(tokens)
+    while start < size:
+        sent: Sent = tokens[start].key
+        answered = False
+        retry = None
+        end = start
+        while end < size and tokens[end].key is sent:
+            token = tokens[end]
+            if token.status == RETRY:
+                retry = token.reason or "to be tried again"
+            answered = answered or token.status != DISCARD
+            end += 1
+        sent.left -= end - start
+        yield Run(sent, end - start, answered, retry)
+        start = end
+
+
+class Ramp:
+    """After a pause one event may be under way, then twice as many each time all of them came back well.
+
+    What was sent before the pause says nothing about what is below now, and is not waited for.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.generation = 0
+        self.limit = 0  # events under way; 0: as many as ``most``
+        self.most = most  # None: any number
+        self.under_way = 0  # of this generation
+        self.earlier = 0  # of those before it
+
+    def begin(self) -> None:
+        self.generation += 1
+        self.earlier += self.under_way
+        self.under_way = 0
+        self.limit = 1
+
+    def room(self, wanted: int) -> int:
+        """So many of the wanted events may be sent now."""
+        room = wanted
+        if self.most is not None:
+            room = min(room, self.most - self.under_way - self.earlier)
+            if self.limit and not self.under_way:
+                room = max(room, 1)  # a probe, even if what was sent before the pause never comes back
+        if self.limit:
+            room = min(room, self.limit - self.under_way)
+        return max(room, 0)
+
+    def counts(self, sent: Sent) -> bool:
+        """Whether what is under way of this batch takes up room."""
+        return not self.limit or sent.generation == self.generation
+
+    @property
+    def counted(self) -> int:
+        """Events under way that take up room."""
+        return self.under_way + (0 if self.limit else self.earlier)
+
+    def sent(self, sent: Sent) -> None:
+        self.under_way += sent.left
+
+    def back(self, run: Run) -> None:
+        if run.sent.generation != self.generation:
+            self.earlier -= run.size
+            return
+        self.under_way -= run.size
+        if self.limit and run.retry is None and not self.under_way:
+            self.limit = self.limit * 2 if self.limit * 2 < BATCH else 0
+
+
+class Stalled:
+    """Nothing more is sent until something comes back, and operators below keep all that is under way until more comes:
+    has them send it on.
+    """
+
+    def __init__(self, operator: Operator, option: str, full: Callable[[], Iterable[tuple[str, Ramp]]]) -> None:
+        self._operator = operator
+        self._option = option  # that says how much may be under way
+        self._full = full  # ports that get none of what is kept until something comes back; none: nothing is kept
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait = GATHERED
+
+    def watch(self) -> None:
+        """Something is kept."""
+        node = self._operator.node
+        if self._timer is None and node.around.gatherers and any(True for _ in self._full()):
+            self._timer = node.after(self._wait, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        node = self._operator.node
+        found = [(each, list(each.gathered(node))) for each in node.around.gatherers]
+        tokens = {id(token): token.key for _, gathered in found for token in gathered if token.pending > 0}
+        self._wait = min(self._wait * 2, GATHERED_MOST)
+        for port, ramp in self._full():
+            waits = {one for one, sent in tokens.items() if sent.way == port and ramp.counts(sent)}
+            if waits and len(waits) >= ramp.counted:
+                for gatherer, gathered in found:
+                    if any(id(token) in waits for token in gathered):
+                        gatherer.release(node.name, self._option)
+                self._wait = GATHERED
+        self.watch()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Overdue:
+    """Says once of each batch that it has been under way for longer than ``timeout``."""
+
+    def __init__(self, operator: Operator, timeout: float, late: Callable[[Sent], None]) -> None:
+        self._operator = operator
+        self._timeout = timeout  # s
+        self._late = late
+        self._sent: deque[Sent] = deque()  # in order; settled ones may be among them
+        self._timer: asyncio.TimerHandle | None = None
+        self._most = FEW  # batches after which settled ones are taken out
+
+    def watch(self, sent: Sent) -> None:
+        self._sent.append(sent)
+        if len(self._sent) > self._most:
+            self._sent = deque(each for each in self._sent if each.left > 0)
+            self._most = max(FEW, 2 * len(self._sent))
+        if self._timer is None:
+            self._timer = self._operator.node.after(self._timeout, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        clock = now()
+        waiting = self._sent
+        while waiting:
+            first = waiting[0]
+            if first.left > 0:
+                wait = first.since + self._timeout - clock
+                if wait > 1e-6:
+                    self._timer = self._operator.node.after(wait, self._look)
+                    return
+                first.overdue = True
+                waiting.popleft()
+                self._late(first)
+            else:
+                waiting.popleft()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,422 @@
+"""JMESPath expressions as closures.
+
+The package ``jmespath`` parses. Its interpreter looks up a method for each node of the tree at each evaluation, so here
+the tree is turned into nested functions once.
+
+Rule 1: a result is the one that the package gives, and so is the type of an exception. Tests hold the two together.
+Rule 2: what can be known to be wrong without a value is an error of ``expression``, not of each evaluation: syntax,
+        an unknown function, too many or too few arguments, a slice with step 0, an ``&expression`` that is no argument
+        of a function that takes one.
+Rule 3: a list or an object that is written in the expression is new in each result, so who changes one event's value
+        changes no other's.
+Rule 4: a kind of node that is not known here goes to the package's interpreter.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import jmespath
+from jmespath import functions, visitor
+from jmespath.exceptions import JMESPathError
+
+from tidelog.flows.event import copied
+
+Node: TypeAlias = dict[str, Any]  # {"type", "children", "value"}, as the package's parser makes it
+Run: TypeAlias = Callable[[Any], Any]
+
+LONGEST: Final = 10_000  # characters of an expression
+
+_NUMBERS: Final[frozenset[type]] = frozenset((int, float))
+_STRINGS: Final[frozenset[type]] = frozenset((str,))
+_functions: Final[Any] = functions.Functions()
+_interpreter: Final[Any] = visitor.TreeInterpreter()
+_equals: Final[Callable[[Any, Any], bool]] = visitor._equals  # type: ignore[attr-defined]
+_comparable: Final[Callable[[Any], bool]] = visitor._is_comparable  # type: ignore[attr-defined]
+_is_number: Final[Callable[[Any], bool]] = visitor._is_actual_number  # type: ignore[attr-defined]
+_ORDER: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "lt": operator.lt, "gt": operator.gt, "lte": operator.le, "gte": operator.ge,
+}  # fmt: skip
+
+
+class _Expression:
+    """What ``&expression`` is for a function. The package knows the argument by this name of its class."""
+
+    def __init__(self, run: Run) -> None:
+        self.expression = run
+
+    def visit(self, run: Run, value: Any) -> Any:
+        return run(value)
+
+
+def expression(text: str, what: str = "the expression") -> Run:
+    """The function that a JMESPath expression is.
+
+    ValueError: it is wrong; the text begins with ``what``. The function raises ``JMESPathError`` where a function of
+    the expression gets a value of the wrong type, TypeError where a number is compared with a string.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{what} is {text!r}: a JMESPath expression is a string")
+    if len(text) > LONGEST:
+        raise ValueError(f"{what} has {len(text)} characters: at most {LONGEST} are allowed")
+    try:
+        tree: Any = jmespath.compile(text).parsed
+        return _compiled(tree)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply") from None
+    except (JMESPathError, ValueError) as error:
+        raise ValueError(f"{what} {text!r}: {' '.join(str(error).split())}") from None
+
+
+def is_true(value: Any) -> bool:
+    """JMESPath's truth: all but null, false, and empty strings, lists and objects. So 0 is true."""
+    if value is True:
+        return True
+    if value is None or value is False:
+        return False
+    kind = type(value)
+    if kind is str or kind is list or kind is dict:
+        return bool(value)
+    if kind is int or kind is float:
+        return True
+    return not (value == "" or value == [] or value == {})
+
+
+def _compiled(node: Node) -> Run:
+    make = _MAKERS.get(node["type"])
+    if make is None:
+        return lambda value: _interpreter.visit(node, value)
+    return make(node)
+
+
+# -- fields ----------------------------------------------------------------------------------------------------
+def _field(node: Node) -> Run:
+    name = node["value"]
+
+    def field(value: Any) -> Any:
+        try:
+            return value.get(name)
+        except AttributeError:
+            return None
+
+    return field
+
+
+def _chain(node: Node) -> Run:
+    """One after another: ``a.b``, ``a[0]``, ``a | b``."""
+    children = node["children"]
+    if all(each["type"] == "field" for each in children):
+        names = tuple(each["value"] for each in children)
+
+        def fields(value: Any) -> Any:
+            for name in names:
+                try:
+                    value = value.get(name)
+                except AttributeError:
+                    value = None
+            return value
+
+        return fields
+    runs = tuple(_compiled(each) for each in children if each["type"] not in ("identity", "current"))
+    if len(runs) == 1:
+        return runs[0]
+
+    def chain(value: Any) -> Any:
+        for run in runs:
+            value = run(value)
+        return value
+
+    return chain
+
+
+def _same(node: Node) -> Run:  # noqa: ARG001 - all makers take one
+    return lambda value: value
+
+
+def _literal(node: Node) -> Run:
+    literal = node["value"]
+    if isinstance(literal, (list, dict)):
+        return lambda value: copied(literal)  # noqa: ARG005 - all closures take one
+    return _constant(literal)
+
+
+def _constant(given: Any) -> Run:
+    return lambda value: given  # noqa: ARG005 - all closures take one
+
+
+def _index(node: Node) -> Run:
+    number = node["value"]
+
+    def index(value: Any) -> Any:
+        if not isinstance(value, list):
+            return None
+        try:
+            return value[number]
+        except IndexError:
+            return None
+
+    return index
+
+
+def _slice(node: Node) -> Run:
+    part = slice(*node["children"])
+    if part.step == 0:
+        raise ValueError("the step of a slice can't be 0")
+    return lambda value: value[part] if isinstance(value, list) else None
+
+
+# -- comparisons and logic -------------------------------------------------------------------------------------
+def _comparator(node: Node) -> Run:
+    left, right = node["children"]
+    name = node["value"]
+    if name not in _ORDER:
+        return _equality(left, right, name == "ne")
+    compare = _ORDER[name]
+    one = _compiled(left)
+    if right["type"] == "literal" and type(right["value"]) in _NUMBERS:
+        limit = right["value"]
+
+        def against_number(value: Any) -> Any:
+            found = one(value)
+            if type(found) in _NUMBERS or _comparable(found):
+                return compare(found, limit)
+            return None
+
+        return against_number
+    other = _compiled(right)
+
+    def ordered(value: Any) -> Any:
+        first, second = one(value), other(value)
+        if _comparable(first) and _comparable(second):
+            return compare(first, second)
+        return None
+
+    return ordered
+
+
+def _equality(left: Node, right: Node, negated: bool) -> Run:
+    one = _compiled(left)
+    if right["type"] == "literal":
+        wanted = right["value"]
+        # 0, 1, false and true are told apart, which Python does not do
+        plain = not isinstance(wanted, bool) and not (_is_number(wanted) and wanted in (0, 1))
+        if plain and negated:
+            return lambda value: one(value) != wanted
+        if plain:
+            return lambda value: one(value) == wanted
+        if negated:
+            return lambda value: not _equals(one(value), wanted)
+        return lambda value: _equals(one(value), wanted)
+    other = _compiled(right)
+    if negated:
+        return lambda value: not _equals(one(value), other(value))
+    return lambda value: _equals(one(value), other(value))
+
+
+def _or(node: Node) -> Run:
+    one, other = map(_compiled, node["children"])
+
+    def either(value: Any) -> Any:
+        found = one(value)
+        return found if is_true(found) else other(value)
+
+    return either
+
+
+def _and(node: Node) -> Run:
+    one, other = map(_compiled, node["children"])
+
+    def both(value: Any) -> Any:
+        found = one(value)
+        return other(value) if is_true(found) else found
+
+    return both
+
+
+def _not(node: Node) -> Run:
+    one = _compiled(node["children"][0])
+
+    def negation(value: Any) -> Any:
+        found = one(value)
+        return False if _is_number(found) else not found  # numbers are true, 0 as well
+
+    return negation
+
+
+# -- projections -----------------------------------------------------------------------------------------------
+def _projection(node: Node) -> Run:
+    base, each = map(_compiled, node["children"])
+
+    def projection(value: Any) -> Any:
+        found = base(value)
+        if not isinstance(found, list):
+            return None
+        return [one for element in found if (one := each(element)) is not None]
+
+    return projection
+
+
+def _values(node: Node) -> Run:
+    base, each = map(_compiled, node["children"])
+
+    def values(value: Any) -> Any:
+        found = base(value)
+        try:
+            elements = found.values()
+        except AttributeError:
+            return None
+        return [one for element in elements if (one := each(element)) is not None]
+
+    return values
+
+
+def _filter(node: Node) -> Run:
+    base, each, condition = map(_compiled, node["children"])
+
+    def filtered(value: Any) -> Any:
+        found = base(value)
+        if not isinstance(found, list):
+            return None
+        return [one for element in found if is_true(condition(element)) and (one := each(element)) is not None]
+
+    return filtered
+
+
+def _flatten(node: Node) -> Run:
+    base = _compiled(node["children"][0])
+
+    def flatten(value: Any) -> Any:
+        found = base(value)
+        if not isinstance(found, list):
+            return None
+        merged: list[Any] = []
+        for element in found:
+            if isinstance(element, list):
+                merged.extend(element)
+            else:
+                merged.append(element)
+        return merged
+
+    return flatten
+
+
+# -- lists and objects that are made ---------------------------------------------------------------------------
+def _list(node: Node) -> Run:
+    runs = tuple(map(_compiled, node["children"]))
+    return lambda value: None if value is None else [run(value) for run in runs]
+
+
+def _object(node: Node) -> Run:
+    children = [(each["value"], each["children"][0]) for each in node["children"]]
+    pairs = tuple((key, _compiled(each)) for key, each in children)
+
+    def general(value: Any) -> Any:
+        return None if value is None else {key: run(value) for key, run in pairs}
+
+    if any(each["type"] != "field" for _, each in children):
+        return general
+    names = tuple((key, each["value"]) for key, each in children)
+
+    def picked(value: Any) -> Any:
+        if type(value) is not dict:
+            return general(value)
+        get = value.get
+        return {key: get(name) for key, name in names}
+
+    return picked
+
+
+# -- functions -------------------------------------------------------------------------------------------------
+def _function(node: Node) -> Run:
+    name = node["value"]
+    entry = _functions.FUNCTION_TABLE.get(name)
+    if entry is None:
+        raise ValueError(f"there is no function {name}(); known are {', '.join(sorted(_functions.FUNCTION_TABLE))}")
+    signature = entry["signature"]
+    children = node["children"]
+    variadic = bool(signature and signature[-1].get("variadic"))
+    if len(children) < len(signature) or (len(children) > len(signature) and not variadic):
+        least = "at least " if variadic else ""
+        raise ValueError(f"{name}() takes {least}{len(signature)} arguments, {len(children)} are given")
+    runs: list[Run] = []
+    for place, each in enumerate(children):
+        types = signature[min(place, len(signature) - 1)]["types"]
+        if each["type"] == "expref":
+            if "expref" not in types:
+                raise ValueError(f"argument {place + 1} of {name}() can't be an &expression")
+            runs.append(_constant(_Expression(_compiled(each["children"][0]))))
+        else:
+            runs.append(_compiled(each))
+    call = entry["function"]
+    checks = [(place, _checker(each["types"], name)) for place, each in enumerate(signature) if each["types"]]
+    if len(runs) == 1:
+        one = runs[0]
+        check = checks[0][1] if checks else None
+
+        def call_one(value: Any) -> Any:
+            argument = one(value)
+            if check is not None:
+                check(argument)
+            return call(_functions, argument)
+
+        return call_one
+
+    def call_all(value: Any) -> Any:
+        arguments = [run(value) for run in runs]
+        for place, check in checks:
+            check(arguments[place])
+        return call(_functions, *arguments)
+
+    return call_all
+
+
+def _checker(types: list[str], name: str) -> Callable[[Any], None]:
+    """Looks at the type of one argument: the usual ones here, others, and all that are wrong, by the package."""
+    plain = frozenset(kind for each in types if "-" not in each for kind in functions.REVERSE_TYPES_MAP[each])
+    slow = _functions._type_check_single
+
+    numbers = _NUMBERS if "array-number" in types else frozenset()
+    strings = _STRINGS if "array-string" in types else frozenset()
+    lists = bool(numbers or strings)
+
+    def check(argument: Any) -> None:
+        if type(argument).__name__ in plain:
+            return
+        if lists and type(argument) is list:
+            kinds = set(map(type, argument))
+            if kinds <= numbers or kinds <= strings:
+                return
+        slow(argument, types, name)
+
+    return check
+
+
+def _no_expref(node: Node) -> Run:  # noqa: ARG001 - all makers take one
+    raise ValueError("an &expression can only be an argument of a function")
+
+
+_MAKERS: Final[dict[str, Callable[[Node], Run]]] = {
+    "field": _field,
+    "subexpression": _chain,
+    "index_expression": _chain,
+    "pipe": _chain,
+    "identity": _same,
+    "current": _same,
+    "literal": _literal,
+    "index": _index,
+    "slice": _slice,
+    "comparator": _comparator,
+    "or_expression": _or,
+    "and_expression": _and,
+    "not_expression": _not,
+    "projection": _projection,
+    "value_projection": _values,
+    "filter_projection": _filter,
+    "flatten": _flatten,
+    "multi_select_list": _list,
+    "multi_select_dict": _object,
+    "function_expression": _function,
+    "expref": _no_expref,
+}

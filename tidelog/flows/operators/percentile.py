@@ -1,0 +1,115 @@
+"""``percentile``: of all events it lets through the share that is settled in time, and sheds the others.
+
+Rule 1: the share shrinks by ``step_down`` when something was late, failed, or below said stop; and then not again until
+        something that was sent since is late as well. It grows by ``step_up`` with each settlement in time of what was
+        sent since.
+Rule 2: what is let through is spread evenly, without chance: of a share of 0.25 each fourth event.
+Rule 3: while nothing is under way an event is let through whatever the share is. So it sees when all is well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import Overdue, Sent, now, runs, send
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
+from tidelog.flows.tokens import Token
+
+SHED: Final = "percentile"
+
+
+class PercentileOptions(Struct):
+    """Its options."""
+
+    timeout: Duration  # latency above which an event is late
+    step_down: float = 0.05  # taken off the share of events that are let through
+    step_up: float = 0.001  # added to it
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0:
+            raise ValueError("timeout is 0: give the latency that is still good, as 200ms")
+        for name in ("step_down", "step_up"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and at most 1")
+
+
+class Percentile(Operator):
+    """The operator."""
+
+    type = "percentile"
+    short = "timeout"
+    Options = PercentileOptions
+
+    def __init__(self, options: PercentileOptions) -> None:
+        self._options = options
+        self.share = 1.0  # of the events that are let through
+        self._credit = 0.0  # events that may be let through, less than 1
+        self._under_way = 0
+        self._generation = 0  # how often the share shrank
+        self._drains = False
+        self._overdue = Overdue(self, options.timeout, self._late)
+
+    def ports(self) -> tuple[str, ...]:
+        return ("overflow",)
+
+    def process(self, events: list[Event]) -> None:
+        if self.share < 1 and not self._drains:
+            events, shed = self._chosen(events)
+            if shed:
+                self.node.count("overflow", len(shed))
+                if self.node.outputs.get("overflow"):
+                    self.emit(shed, "overflow")
+                else:
+                    self.drop(shed, SHED)
+        if events:
+            sent = send(self.node, events, now(), self._generation)
+            self._under_way += sent.left
+            self._overdue.watch(sent)
+            self.emit(events)
+
+    def _chosen(self, events: list[Event]) -> tuple[list[Event], list[Event]]:
+        through: list[Event] = []
+        shed: list[Event] = []
+        for event in events:
+            self._credit += self.share
+            if self._credit >= 1 or not (self._under_way or through):
+                self._credit = max(self._credit - 1, 0.0)
+                through.append(event)
+            else:
+                shed.append(event)
+        return through, shed
+
+    def settled(self, tokens: list[Token]) -> None:
+        super().settled(tokens)
+        clock = now()
+        for run in runs(tokens):
+            self._under_way -= run.size
+            if not run.answered:
+                continue
+            if run.retry is not None or clock - run.sent.since > self._options.timeout:
+                self._late(run.sent)
+            elif run.sent.generation == self._generation:
+                self.share = min(self.share + self._options.step_up, 1.0)
+
+    def _late(self, sent: Sent) -> None:
+        if sent.generation == self._generation:
+            self._less()
+
+    def _less(self) -> None:
+        self.share = max(self.share - self._options.step_down, 0.0)
+        self._generation += 1
+        self.node.count("steps")
+
+    def breaker(self, message: Trigger | Restore, port: str) -> bool:
+        if port == "out" and isinstance(message, Trigger) and not message.reason.startswith(f"{PAUSED}:"):
+            self._less()
+        return False
+
+    def drain(self) -> None:
+        self._drains = True
+
+    def stop(self) -> None:
+        self._overdue.stop()

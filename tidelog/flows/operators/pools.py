@@ -1,0 +1,115 @@
+"""Where functions run that would hold up the loop: threads, and processes.
+
+Values go to processes and back as pickles, between this program and children that it started itself. A child has the
+function by its name, so it imports its module anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from tidelog.flows.errors import RejectError, RetryError
+from tidelog.flows.event import Event
+from tidelog.flows.operators.functions import Function, Outcome
+
+
+class Pool(Protocol):
+    """Workers of one operator."""
+
+    async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """An outcome for each. BrokenExecutor: the worker died."""
+
+    def close(self) -> None:
+        """Calls that run end by themselves; nobody waits for them."""
+
+
+def made_pool(where: str, function: Function, workers: int) -> Pool:
+    """where: ``thread`` or ``process``."""
+    return Threads(function, workers) if where == "thread" else Processes(function, workers)
+
+
+class Threads:
+    """Threads of this process."""
+
+    def __init__(self, function: Function, workers: int) -> None:
+        self._function = function
+        self._executor: Executor = ThreadPoolExecutor(workers, thread_name_prefix=f"flow-{function.name}")
+
+    async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._all, events)
+
+    def _all(self, events: Sequence[Event]) -> list[Outcome]:
+        return [self._function.outcome(each) for each in events]
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Processes:
+    """Processes of their own. After one has died all are started anew."""
+
+    def __init__(self, function: Function, workers: int) -> None:
+        self._call = function.made_from
+        self._workers = workers
+        self._executor: ProcessPoolExecutor | None = None
+
+    async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(
+                self._workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._call,)
+            )
+        executor = self._executor
+        values = [each.value for each in events]
+        try:
+            outcomes: list[Outcome] = pickle.loads(
+                await asyncio.get_running_loop().run_in_executor(executor, _all_in_child, values)
+            )
+            return outcomes
+        except BrokenExecutor:
+            if self._executor is executor:
+                self._executor = None
+                executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+# -- in the child ----------------------------------------------------------------------------------------------
+_child: list[Function] = []  # its one
+
+
+def _begin(call: Any) -> None:
+    made = Function(call)
+    made.begin()
+    _child.append(made)
+
+
+def _all_in_child(values: Sequence[Any]) -> bytes:
+    outcomes = [_child[0].outcome(Event(each)) for each in values]
+    for place, each in enumerate(outcomes):
+        if isinstance(each, Exception):
+            outcomes[place] = _sendable(each)
+    try:
+        return pickle.dumps(outcomes)
+    except Exception:  # noqa: BLE001 - whatever a class of the program does
+        return pickle.dumps([_sendable(each) for each in outcomes])
+
+
+def _sendable(outcome: Outcome) -> Outcome:
+    """What survives the way back: exceptions don't always, nor do values of every class."""
+    try:
+        pickle.loads(pickle.dumps(outcome))
+    except Exception as error:  # noqa: BLE001 - whatever a class of the program does
+        if isinstance(outcome, RetryError):
+            return RetryError(str(outcome))
+        if isinstance(outcome, Exception):
+            return RejectError(f"{type(outcome).__name__}: {outcome}")
+        return TypeError(f"the result can't be handed back from a process: {error}")
+    return outcome

@@ -1,0 +1,197 @@
+"""``python``: a function of the program makes the new value.
+
+Rule 1: order is kept, whatever the concurrency: results wait for those of the events before them.
+Rule 2: events that were taken and not emitted are bounded: while as many are under way as may be, none is taken.
+Rule 3: what a function raises concerns its own event only. A process that dies gives back the events it had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tidelog.flows.errors import RetryError
+from tidelog.flows.event import BATCH, Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.functions import Declared, Function, Outcome, function
+from tidelog.flows.operators.pools import Pool, made_pool
+from tidelog.flows.options import Struct
+
+CONCURRENCY: Final = 10_000  # the most
+
+
+class PythonOptions(Struct):
+    """Its options."""
+
+    call: Any  # a function, a class, or "module:name" of one
+    concurrency: int = 1  # calls at a time; more than one only of an async function, or in threads or processes
+    in_: Literal["loop", "thread", "process"] = msgspec.field(default="loop", name="in")  # where it runs
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= CONCURRENCY:
+            raise ValueError(f"concurrency is {self.concurrency}: it must be 1 to {CONCURRENCY}")
+
+
+class _Pending:
+    """An event that is under way."""
+
+    __slots__ = ("event", "outcome")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.outcome: Outcome | None = None
+
+
+class Python(Operator):
+    """Calls the function, here or elsewhere, and emits what comes of it."""
+
+    type = "python"
+    short = "call"
+    Options = PythonOptions
+
+    def __init__(self, options: PythonOptions) -> None:
+        declared = Declared.of(options.call)
+        self._concurrency = options.concurrency if options.concurrency > 1 else declared.concurrency
+        self._where = options.in_ if options.in_ != "loop" else declared.where
+        if not 1 <= self._concurrency <= CONCURRENCY:
+            raise ValueError(f"concurrency is {self._concurrency}: it must be 1 to {CONCURRENCY}")
+        self._function: Function = function(declared.call, self._where)
+        if self._concurrency > 1 and self._where == "loop" and not self._function.waits:
+            raise ValueError(
+                f"{self._function.name} is no async function, so only one call runs at a time:"
+                " leave out concurrency, or say in: thread, or in: process"
+            )
+        self._order: deque[_Pending] = deque()  # taken and not emitted
+        self._todo: deque[_Pending] = deque()  # of these: not begun
+        self._workers = 0
+        self._deliver_soon = False
+        self._pool: Pool | None = None
+
+    def start(self) -> None:
+        self._function.begin()
+        if self._where != "loop":
+            self._pool = made_pool(self._where, self._function, self._concurrency)
+
+    def process(self, events: list[Event]) -> None:
+        if self._where == "loop" and not self._function.waits:
+            self._at_once(events)
+            return
+        pending = [_Pending(each) for each in events]
+        self._order.extend(pending)
+        self._todo.extend(pending)
+        for _ in range(min(self._concurrency - self._workers, len(self._todo))):
+            self._workers += 1
+            self.spawn(self._pooled(self._pool) if self._pool is not None else self._awaited())
+
+    def _at_once(self, events: list[Event]) -> None:
+        call = self._function.call
+        if not self._function.plain:
+            out: list[Event] = []
+            for event in events:
+                self._take(event, self._function.outcome(event), out)
+            if out:
+                self.emit(out)
+            return
+        good: list[Event] = []
+        none: list[Event] = []
+        for event in events:
+            try:
+                value = call(event.value)
+            except Exception as error:  # noqa: BLE001 - the function's own
+                self.fail(event, error)
+                continue
+            if value is None:
+                none.append(event)
+            elif type(value) is not dict and isinstance(value, Event):  # the first is quick to see
+                self._take(event, [value], good)
+            else:
+                event.value = value
+                good.append(event)
+        if none:
+            self.drop(none, "python: None")
+        if good:
+            self.emit(good)
+
+    # -- functions that wait, and such as run elsewhere ------------------------------------------------------
+    async def _awaited(self) -> None:
+        try:
+            while self._todo:
+                pending = self._todo.popleft()
+                if not self._todo:
+                    self.node.wake()
+                pending.outcome = await self._function.awaited(pending.event)
+                self._done()
+        finally:
+            self._workers -= 1
+
+    async def _pooled(self, pool: Pool) -> None:
+        """A share of what waits in each call, so that handing it over costs less for each event."""
+        try:
+            while self._todo:
+                share = -(-len(self._todo) // max(1, self._workers))
+                chunk = [self._todo.popleft() for _ in range(share)]
+                if not self._todo:
+                    self.node.wake()
+                try:
+                    outcomes: Sequence[Outcome] = await pool.run([each.event for each in chunk])
+                except BrokenExecutor as error:
+                    outcomes = [RetryError(f"a process of {self._function.name} died: {error}")] * len(chunk)
+                except Exception as error:  # noqa: BLE001 - a value that can't be handed to a process
+                    outcomes = [error] * len(chunk)
+                for each, outcome in zip(chunk, outcomes, strict=True):
+                    each.outcome = outcome
+                self._done()
+        finally:
+            self._workers -= 1
+
+    def _done(self) -> None:
+        if not self._deliver_soon and self._order and self._order[0].outcome is not None:
+            self._deliver_soon = True
+            self.node.later(self._deliver)
+
+    def _deliver(self) -> None:
+        self._deliver_soon = False
+        out: list[Event] = []
+        order = self._order
+        while order and (outcome := order[0].outcome) is not None:
+            self._take(order.popleft().event, outcome, out)
+        if out:
+            self.emit(out)
+
+    # -- what came of an event -------------------------------------------------------------------------------
+    def _take(self, event: Event, outcome: Outcome, out: list[Event]) -> None:
+        """outcome: the values that the event becomes, or what was raised."""
+        if isinstance(outcome, Exception):
+            self.fail(event, outcome)
+            return
+        if not outcome:
+            self.drop([event], "python: None")
+            return
+        if len(outcome) > 1 and event.token is not None:
+            event.token.split(len(outcome) - 1)
+        made = [event, *(event.derive(None) for _ in outcome[1:])]
+        new = [(each.value, each.meta, each.id) if isinstance(each, Event) else (each, None, None) for each in outcome]
+        for one, (value, meta, id_) in zip(made, new, strict=True):
+            one.value = value
+            if meta is not None and meta is not one.meta:
+                one.meta = dict(meta)
+                one.id = one.id if id_ is None else id_
+        out += made
+
+    def busy(self) -> bool:
+        return bool(self._todo) or len(self._order) >= max(BATCH, 2 * self._concurrency)
+
+    def kept(self) -> int:
+        return len(self._order)
+
+    def forget(self) -> None:
+        self._order.clear()
+        self._todo.clear()
+
+    def stop(self) -> None:
+        if self._pool is not None:
+            self._pool.close()

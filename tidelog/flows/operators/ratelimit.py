@@ -1,0 +1,159 @@
+"""``ratelimit``: a token bucket for all events, or one for each key.
+
+Rule 1: with ``block`` at most a batch is kept. Events of one key stay in order. Sources above are not told to stop: the
+        channels before this fill up, and then the sources have nowhere to send to.
+Rule 2: a shared limit holds over all instances of the flow, and over all flows that give it the same ``name``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Literal
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.asking import Asking, place
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import now
+from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.keys import key_text
+from tidelog.flows.operators.rates import Buckets, Rate
+from tidelog.flows.operators.sharedrates import SharedBuckets
+from tidelog.flows.options import Duration, Struct
+
+RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
+LEAST: Final = 0.001  # s: the shortest wait
+
+
+class RateLimitOptions(Struct):
+    """Its options."""
+
+    rate: float  # events in the time ``per``
+    per: Duration = Duration(1.0)
+    burst: int | None = None  # events at once after a pause; null: those of one ``per``
+    key: str | None = None  # JMESPath; a bucket for each value of it. null: one for all events
+    method: Literal["block", "discard"] = "block"
+    keys: int = 10_000  # that are known; not of a shared limit
+    shared: bool = False  # one limit for all instances, kept on the tidelog server
+    name: str | None = None  # of a shared limit; null: the flow's and the operator's
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < float("inf") or self.per <= 0:
+            raise ValueError(f"rate is {self.rate:g} in {self.per:g} s: both must be above 0")
+        for name in ("burst", "keys"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.name is not None and not self.shared:
+            raise ValueError("name is that of a shared limit: say shared: true as well")
+
+
+class RateLimit(Operator):
+    """The operator."""
+
+    type = "ratelimit"
+    short = "rate"
+    Options = RateLimitOptions
+
+    def __init__(self, options: RateLimitOptions) -> None:
+        self._options = options
+        self._key = None if options.key is None else expression(options.key, "key")
+        self._rate = Rate.of(options.rate / options.per, options.burst or max(options.rate, 1.0))
+        self._buckets = Buckets(options.keys)
+        self._kept: list[tuple[str, Event]] = []  # at most a batch
+        self._timer: TimerHandle | None = None
+        self._work = asyncio.Event()  # there is something to ask the server for
+
+    def ports(self) -> tuple[str, ...]:
+        return ("overflow",)
+
+    def needs_server(self) -> bool:
+        return self._options.shared
+
+    def start(self) -> None:
+        if self._options.shared:
+            self.spawn(self._serve())
+
+    def busy(self) -> bool:
+        return bool(self._kept)
+
+    def kept(self) -> int:
+        return len(self._kept)
+
+    def process(self, events: list[Event]) -> None:
+        if self._key is None:
+            self._kept = [("", each) for each in events]
+        else:
+            for event in events:
+                try:
+                    self._kept.append((key_text(self._key(event.value)), event))
+                except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                    self.fail(event, error)
+        if self._options.shared:
+            self._work.set()
+        else:
+            self._go()
+
+    def _go(self) -> None:
+        clock = now()
+        self._timer = None
+        self._pass(lambda key: self._buckets.take(key, self._rate, clock))
+        if self._kept:
+            wait = min(self._buckets.wait(key, self._rate, clock) for key in {key for key, _ in self._kept})
+            self._timer = self.node.after(max(wait, LEAST), self._go)
+
+    def _pass(self, take: Callable[[str], bool]) -> None:
+        """Send on what of the kept events there are tokens for; what is left is kept or overflows."""
+        through: list[Event] = []
+        left: list[tuple[str, Event]] = []
+        empty: set[str] = set()
+        for key, event in self._kept:
+            if key not in empty and take(key):
+                through.append(event)
+            else:
+                empty.add(key)
+                left.append((key, event))
+        self._kept = left
+        if left and self._options.method == "discard":
+            self._kept = []
+            self.node.count("overflow", len(left))
+            over = [event for _, event in left]
+            if self.node.outputs.get("overflow"):
+                self.emit(over, "overflow")
+            else:
+                self.drop(over, RATELIMIT)
+        if through:
+            self.emit(through)
+
+    async def _serve(self) -> None:
+        options = self._options
+        server = Asking(self)
+        buckets = SharedBuckets(server, place(self, RATELIMIT, options.name), self._rate, self.node.around.random)
+        try:
+            while True:
+                if not self._kept:
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+                taken, wait = await buckets.take(Counter(key for key, _ in self._kept))
+                self._pass(lambda key, taken=taken: _one(taken, key))  # type: ignore[misc]
+                self.node.wake()
+                if self._kept:
+                    await asyncio.sleep(max(wait, LEAST))
+        finally:
+            await server.close()
+
+    def forget(self) -> None:
+        self._kept = []
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _one(taken: dict[str, int], key: str) -> bool:
+    left = taken.get(key, 0)
+    if left:
+        taken[key] = left - 1
+    return left > 0

@@ -1,0 +1,120 @@
+"""``retry``: what failed is tried again here, so that neither the source nor the operators above have to do it again.
+
+Rule 1: what is to be tried again waits for its delay, and then for what is below to be well: an outage costs no tries.
+Rule 2: when nothing more comes nothing waits: it is sent at once, and what fails after that goes back to the source.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from typing import Final
+
+from tidelog.flows.event import BATCH, Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.copies import Copies, Copy
+from tidelog.flows.operators.hops import now
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.signals import Restore, Trigger
+from tidelog.flows.tokens import RETRY, Token
+
+_RETRIED: Final = frozenset((RETRY,))
+
+
+class RetryOptions(Struct):
+    """Its options."""
+
+    tries: int = 3  # after the first
+    delay: Duration = Duration(0.1)  # before the second try
+    growth: float = 2.0  # each delay is so many times the one before
+    max_delay: Duration = Duration(10.0)
+    jitter: float = 0.1  # part of a delay that is left to chance
+    most: int = 10_000  # events of which copies are kept
+
+    def __post_init__(self) -> None:
+        for name in ("tries", "most", "growth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is {self.jitter}: it must be from 0 to 1")
+
+
+class Retry(Operator):
+    """The operator."""
+
+    type = "retry"
+    short = "tries"
+    Options = RetryOptions
+
+    def __init__(self, options: RetryOptions | None = None) -> None:
+        self._options = options or RetryOptions()
+        self._waiting: dict[int, tuple[Copy, TimerHandle]] = {}  # by id(): their delay runs
+        self._due: list[Copy] = []  # their delay is over, and a reason stands
+        self._below = Breaker()
+        self._drains = False
+        self._copies = Copies(self, self._options.most, _RETRIED, self._failed)
+
+    def process(self, events: list[Event]) -> None:
+        if not self._drains:
+            take = self._copies.take
+            events = [take(each) for each in events]
+        self.emit(events)
+
+    def kept(self) -> int:
+        return len(self._waiting) + len(self._due)
+
+    def settled(self, tokens: list[Token]) -> None:
+        self._copies.settled(tokens)
+
+    def _failed(self, copy: Copy) -> None:
+        options = self._options
+        if self._drains or copy.tries >= options.tries:
+            self._copies.done()
+            self.node.count("given_up")
+            copy.give_up()
+            return
+        copy.narrowed()
+        copy.tries += 1
+        delay = min(options.delay * options.growth ** min(copy.tries - 1, 100), options.max_delay)
+        delay *= 1 - options.jitter * self.node.around.random.random()
+        self._waiting[id(copy)] = copy, self.node.after(delay, lambda: self._wait_is_over(copy))
+
+    def _wait_is_over(self, copy: Copy) -> None:
+        if self._waiting.pop(id(copy), None) is not None:
+            self._due.append(copy)
+            if not self._below:
+                self._send_due()
+
+    def _send_due(self) -> None:
+        due, self._due = self._due, []
+        for place in range(0, len(due), BATCH):
+            events = []
+            for copy in due[place : place + BATCH]:
+                copy.event.attempt += 1
+                events.append(copy.sent(self.node))
+            self.node.count("again", len(events))
+            self.emit(events)
+
+    def breaker(self, message: Trigger | Restore, port: str) -> bool:
+        if port == "out":
+            if isinstance(message, Trigger):
+                self._below.trigger(message, now())
+            elif self._below.restore(message) and not self._below:
+                self._send_due()
+        return False
+
+    def drain(self) -> None:
+        self._drains = True
+        for copy, timer in self._waiting.values():
+            timer.cancel()
+            self._due.append(copy)
+        self._waiting.clear()
+        self._send_due()
+
+    def stop(self) -> None:
+        for _, timer in self._waiting.values():
+            timer.cancel()
+
+    def forget(self) -> None:
+        self._waiting.clear()
+        self._due = []

@@ -1,0 +1,213 @@
+"""``roundrobin``: events go to several outputs in turn, and only to those that can take them.
+
+Rule 1: an output is out of rotation while a reason of it stands (a TRIGGER came from it), and for a time after it
+        failed several times in a row. After that time, or a reason that ended by time, it gets one event, then more.
+Rule 2: its breaker messages end here. Sources above hear TRIGGER when no output is left, and RESTORE with the first
+        one. They start when the first one can be used.
+Rule 3: an output that has ``most`` events under way gets none until some are settled, so one that hangs holds up so
+        many and no more.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from typing import Final
+
+from tidelog.flows.event import Event
+from tidelog.flows.links import NAME
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.hops import Ramp, Run, Stalled, now, runs, send
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.signals import Restore, Trigger
+from tidelog.flows.tokens import Token
+
+ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
+PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or ``probe_after`` if that is longer
+
+
+class RoundrobinOptions(Struct):
+    """Its options."""
+
+    outputs: list[str]  # names of the ports
+    failures: int = 3  # in a row, after which an output is out of rotation
+    probe_after: Duration = Duration(1.0)  # until it gets an event again; twice as long after each that fails, to 30 s
+    most: int = 1000  # events under way at one output
+
+    def __post_init__(self) -> None:
+        if not self.outputs or len(set(self.outputs)) < len(self.outputs):
+            raise ValueError("outputs are names of ports, at least one, each once, as in [a, b]")
+        for each in self.outputs:
+            if not NAME.fullmatch(each) or each in ("in", "out", "err"):
+                raise ValueError(f"{each!r} can't be an output's name: take letters, digits, - and _; not in, out, err")
+        if self.probe_after <= 0:
+            raise ValueError("probe_after is 0: an output that fails has to rest for a time, as 1s")
+        for name in ("failures", "most"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+class Output:
+    """One of the ports."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self.name = name
+        self.breaker = Breaker()
+        self.ramp = Ramp(most)
+        self.failed = 0  # in a row
+        self.rest: float = 0.0  # s of the last rest after failures
+        self.timer: TimerHandle | None = None  # it rests
+
+    @property
+    def usable(self) -> bool:
+        return not self.breaker and self.timer is None
+
+    @property
+    def why(self) -> str:
+        reasons = [each.reason for each in self.breaker.reasons]
+        if self.timer is not None:
+            reasons.append(f"failed {self.failed} times in a row")
+        return f"{self.name}: {', '.join(reasons)}"
+
+
+class Roundrobin(Operator):
+    """The operator."""
+
+    type = "roundrobin"
+    short = "outputs"
+    guards = True
+    last = True
+    Options = RoundrobinOptions
+
+    def __init__(self, options: RoundrobinOptions) -> None:
+        self._options = options
+        self._outputs = {name: Output(name, options.most) for name in options.outputs}
+        self._order = list(self._outputs.values())
+        self._turn = 0  # the output that is next
+        self._kept: list[Event] = []  # at most a batch: no output had room
+        self._began = False
+        self._open = False  # sources above may send
+        self._stalled = Stalled(self, "most", self._full)
+
+    def ports(self) -> tuple[str, ...]:
+        return tuple(self._options.outputs)
+
+    def required(self) -> tuple[str, ...]:
+        return self.ports()
+
+    def start(self) -> None:
+        self._began = True
+        self._look()
+
+    # -- forward ---------------------------------------------------------------------------------------------
+    def busy(self) -> bool:
+        """Asked whenever the node was woken: also when a channel has room again."""
+        if self._kept:
+            self._route()
+        return bool(self._kept) or not self._open
+
+    def kept(self) -> int:
+        return len(self._kept)
+
+    def process(self, events: list[Event]) -> None:
+        self._kept = events
+        self._route()
+
+    def _route(self) -> None:
+        """Deal out what is kept, one to each in turn."""
+        kept = self._kept
+        order = self._order
+        rooms = [self._room(each, len(kept)) for each in order]
+        dealt: list[list[Event]] = [[] for _ in order]
+        place = 0
+        while place < len(kept) and any(rooms):
+            turn = self._turn
+            self._turn = (turn + 1) % len(order)
+            if rooms[turn]:
+                rooms[turn] -= 1
+                dealt[turn].append(kept[place])
+                place += 1
+        self._kept = kept[place:]
+        if self._kept:
+            self._stalled.watch()
+        clock = now()
+        for output, events in zip(order, dealt, strict=True):
+            if events:
+                output.ramp.sent(send(self.node, events, clock, output.ramp.generation, output.name))
+                self.emit(events, output.name)
+
+    def _room(self, output: Output, wanted: int) -> int:
+        channels = self.node.outputs.get(output.name, ())
+        if not output.usable or any(each.full and each.authoritative for each in channels):
+            return 0
+        return output.ramp.room(wanted)
+
+    def _full(self) -> list[tuple[str, Ramp]]:
+        return [(each.name, each.ramp) for each in self._order if self._kept and each.usable and not each.ramp.room(1)]
+
+    # -- back ------------------------------------------------------------------------------------------------
+    def settled(self, tokens: list[Token]) -> None:
+        super().settled(tokens)
+        for run in runs(tokens):
+            output = self._outputs[run.sent.way]
+            output.ramp.back(run)
+            self._judge(output, run)
+        self._look()
+
+    def _judge(self, output: Output, run: Run) -> None:
+        if run.sent.generation != output.ramp.generation:  # sent before its rest
+            return
+        if run.retry is None:
+            if run.answered:
+                output.failed = 0
+                if not output.ramp.limit:
+                    output.rest = 0.0
+            return
+        output.failed += run.size
+        if output.usable and (output.ramp.limit or output.failed >= self._options.failures):
+            least = self._options.probe_after
+            output.rest = min(output.rest * 2 or least, max(PROBE_MOST, least))
+            output.ramp.begin()
+            output.timer = self.node.after(output.rest, lambda: self._rested(output))
+            self.node.count("out_of_rotation")
+
+    def _rested(self, output: Output) -> None:
+        output.timer = None
+        self._look()
+
+    def breaker(self, message: Trigger | Restore, port: str) -> bool:
+        output = self._outputs.get(port)
+        if output is None:
+            return False
+        if isinstance(message, Trigger):
+            if output.breaker.trigger(message, now() if self._began else 0.0) and self._began:
+                self.node.count("out_of_rotation")
+        elif output.breaker.restore(message) and not output.breaker:
+            output.failed = 0
+            if message.probe:
+                output.ramp.begin()
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Whether there is an output left has changed, perhaps."""
+        if not self._began:
+            return
+        usable = [each for each in self._order if each.usable]
+        if usable and not self._open:
+            self._open = True
+            self.node.started()
+            self.node.restore(ROUNDROBIN, probe=all(each.ramp.limit for each in usable))
+        elif not usable and self._open:
+            self._open = False
+            self.node.trigger(ROUNDROBIN, "; ".join(each.why for each in self._order))
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    def forget(self) -> None:
+        self._kept = []
+
+    def stop(self) -> None:
+        self._stalled.stop()
+        for each in self._order:
+            if each.timer is not None:
+                each.timer.cancel()

@@ -1,0 +1,61 @@
+"""``sample``: some events go on, the others are discarded.
+
+An event that is tried again was chosen before, so it is chosen again: otherwise what failed once could be lost by
+chance.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.options import Struct
+
+
+class SampleOptions(Struct):
+    """Its options: one of the first two."""
+
+    probability: float | None = None  # of each event: 0 to 1
+    every: int | None = None  # the first of so many goes on
+    seed: int | None = None  # of the chances; null: others each time
+
+    def __post_init__(self) -> None:
+        if (self.probability is None) == (self.every is None):
+            raise ValueError("a sample has a probability, or takes one of every so many: give one of them")
+        if self.probability is not None and not 0 <= self.probability <= 1:
+            raise ValueError(f"probability is {self.probability}: it must be 0 to 1")
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"every is {self.every}: it must be at least 1")
+        if self.seed is not None and self.probability is None:
+            raise ValueError("seed is for a probability: every so many leaves nothing to chance")
+
+
+class Sample(Operator):
+    """Chooses events."""
+
+    type = "sample"
+    short = "probability"
+    Options = SampleOptions
+
+    def __init__(self, options: SampleOptions) -> None:
+        self._probability = options.probability
+        self._every = options.every or 1
+        self._chance = random.Random(options.seed)
+        self._seen = 0
+
+    def process(self, events: list[Event]) -> None:
+        good: list[Event] = []
+        others: list[Event] = []
+        for event in events:
+            (good if event.attempt > 1 or self._chosen() else others).append(event)
+        if others:
+            self.drop(others, "sample: not chosen")
+        if good:
+            self.emit(good)
+
+    def _chosen(self) -> bool:
+        if self._probability is not None:
+            return self._chance.random() < self._probability
+        self._seen += 1
+        return self._seen % self._every == 1 % self._every

@@ -1,0 +1,124 @@
+"""``split`` and ``unbatch``: many events of one whose value is a list.
+
+``split`` makes parts: the source hears when all are settled, with the worst of what became of them. ``unbatch`` undoes
+``batch``: each item gets its own event back, with its token, so each is settled by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.flows.event import Event, copied
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.batch import Batched
+from tidelog.flows.operators.jmes import expression
+from tidelog.flows.options import Struct
+from tidelog.flows.tokens import Group
+
+
+class SplitOptions(Struct):
+    """Its options."""
+
+    path: str | None = None  # JMESPath of the list in the value; null: the value is the list
+    max_items: int = 100_000  # a longer list is an error
+
+    def __post_init__(self) -> None:
+        if self.max_items < 1:
+            raise ValueError(f"max_items is {self.max_items}: it must be at least 1")
+
+
+class Split(Operator):
+    """An event for each item of a list."""
+
+    type = "split"
+    short = "path"
+    Options = SplitOptions
+
+    def __init__(self, options: SplitOptions | None = None) -> None:
+        options = options or SplitOptions()
+        self._run = None if options.path is None else expression(options.path, "path")
+        self._most = options.max_items
+
+    def process(self, events: list[Event]) -> None:
+        out: list[Event] = []
+        for event in events:
+            try:
+                items = event.value if self._run is None else self._run(event.value)
+                _look_at(items)
+                if len(items) > self._most:
+                    raise ValueError(f"a list of {len(items)} items: max_items is {self._most}")
+            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                self.fail(event, error)
+                continue
+            if items:
+                out += parts(event, items)
+            else:
+                self.drop([event], "split: an empty list")
+        if out:
+            self.emit(out)
+
+
+class UnbatchOptions(Struct):
+    """None."""
+
+
+class Unbatch(Operator):
+    """What ``batch`` gathered goes on one by one."""
+
+    type = "unbatch"
+    Options = UnbatchOptions
+
+    def __init__(self, options: UnbatchOptions | None = None) -> None:
+        pass
+
+    def process(self, events: list[Event]) -> None:
+        out: list[Event] = []
+        for event in events:
+            items = event.value
+            try:
+                _look_at(items)
+            except TypeError as error:
+                self.fail(event, error)
+                continue
+            token = event.token
+            members = None
+            if isinstance(token, Group) and len(token.members) == len(items):
+                members = token.apart()
+            if members is None:
+                if items:
+                    out += parts(event, items)
+                else:
+                    self.drop([event], "unbatch: an empty list")
+                continue
+            origins = token.origins if isinstance(token, Batched) else [event] * len(items)
+            for value, member, origin in zip(items, members, origins, strict=True):
+                out.append(
+                    Event(
+                        value, dict(origin.meta), origin.id, ingest_ns=origin.ingest_ns, attempt=origin.attempt,
+                        path=origin.path, token=member,
+                    )
+                )  # fmt: skip
+        if out:
+            self.emit(out)
+
+
+def _look_at(items: Any) -> None:
+    if not isinstance(items, (list, tuple)):
+        raise TypeError(f"there is no list to split but {type(items).__name__}")
+
+
+def parts(event: Event, items: Sequence[Any]) -> list[Event]:
+    """Events of one that share its fate. items: one or more."""
+    if len(items) > 1 and event.token is not None:
+        event.token.split(len(items) - 1)
+    seen: set[int] = set()
+    out = []
+    for item in items:
+        if isinstance(item, (list, dict)):  # [@, @] in JMESPath: the same object twice
+            value = copied(item) if id(item) in seen else item
+            seen.add(id(item))
+        else:
+            value = item
+        out.append(event.derive(value))
+    return out

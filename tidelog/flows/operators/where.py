@@ -1,0 +1,43 @@
+"""``where``: events go on if an expression is true of them."""
+
+from __future__ import annotations
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.jmes import expression, is_true
+from tidelog.flows.options import Struct
+
+
+class WhereOptions(Struct):
+    """Its options."""
+
+    expression: str  # JMESPath, of the event's value
+
+
+class Where(Operator):
+    """Of JMESPath, compiled (``jmes``)."""
+
+    type = "where"
+    short = "expression"
+    Options = WhereOptions
+
+    def __init__(self, options: WhereOptions) -> None:
+        self._run = expression(options.expression)
+
+    def process(self, events: list[Event]) -> None:
+        run = self._run
+        good: list[Event] = []
+        others: list[Event] = []
+        for event in events:
+            try:
+                found = run(event.value)
+                if found is True or (found is not False and is_true(found)):
+                    good.append(event)
+                else:
+                    others.append(event)
+            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                self.fail(event, error)
+        if others:
+            self.drop(others, "where: not true")
+        if good:
+            self.emit(good)

@@ -1,0 +1,324 @@
+"""``window``: tumbling windows by count, by the clock, or by the time in the events; one of each kind for each key.
+
+Rule 1: a window holds the tokens of exactly its members, and its result has them: what becomes of it becomes of them.
+Rule 2: windows by the clock end with the clock. Windows by event time end when the watermark has passed their end:
+        the latest time that was seen, less ``lateness``. Nothing was seen for ``idle``: all end.
+Rule 3: an event of a window that has ended is late: it goes to the port ``late``. But one that is tried again belongs
+        to a result that did not arrive, so for such events the window is opened once more, until none has come for
+        AGAIN.
+Rule 4: at most ``max_open`` windows are open. For one more the one that would end first ends now.
+Rule 5: a result that is not known to be the whole window says ``partial: true``: ended by Rule 3 or Rule 4, by a drain,
+        or because the source reads nothing more until some of it is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tidelog.flows.event import Event
+from tidelog.flows.operators.aggregates import Aggregates
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.operators.jmes import expression
+from tidelog.flows.options import Duration, Struct
+from tidelog.flows.tokens import RETRY, Group, Unsettled, Withheld
+
+AGAIN: Final = 1.0  # s without an event until a window that was opened once more ends
+
+_UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class WindowOptions(Struct):
+    """Its options: ``count`` or ``time``."""
+
+    aggregates: dict[str, str | dict[str, str]]  # by name: count, or {kind: JMESPath}
+    count: int | None = None  # events of a window
+    time: Duration | None = None  # length of a window; they begin at multiples of it since 1970, UTC
+    key: str | None = None  # JMESPath: windows of each key are apart; null: there is one
+    at: str | None = None  # JMESPath of the event's time: a number, or a string of ISO 8601; null: the clock
+    unit: Literal["s", "ms", "us", "ns"] = "s"  # of a time that is a number, since 1970
+    lateness: Duration = Duration(0.0)  # how much older than the newest an event may be
+    ahead: Duration | None = None  # how far ahead of the clock an event's time may be: others are errors; null: any
+    idle: Duration | None = None  # without an event after which windows by event time end; null: they wait
+    max_open: int = 10_000  # windows
+    flush_on_drain: bool = True  # false: events of open windows are given back to their source
+
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.time is None):
+            raise ValueError("a window has a count or a time: give one of them")
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count is {self.count}: it must be at least 1")
+        if self.time is not None and self.time < 1e-3:
+            raise ValueError(f"time is {self.time:g} s: it must be at least 1ms")
+        if self.at is not None and self.time is None:
+            raise ValueError("at is for windows by time: give time, not count")
+        if self.at is None and (self.lateness or self.idle is not None or self.ahead is not None):
+            raise ValueError("lateness, ahead and idle are for windows by event time: give at as well")
+        if self.idle is not None and self.idle <= 0:
+            raise ValueError(f"idle is {self.idle:g} s: it must be more than 0")
+        if self.max_open < 1:
+            raise ValueError(f"max_open is {self.max_open}: it must be at least 1")
+
+
+class _Open:
+    """An open window."""
+
+    __slots__ = (
+        "again", "attempt", "count", "end", "ingest_ns", "key", "path", "place", "start", "states", "tokens", "touched",
+    )  # fmt: skip
+
+    def __init__(self, key: Any, place: tuple[Any, int], start: int, end: int, states: list[Any]) -> None:
+        self.key = key
+        self.place = place  # its own among the open ones
+        self.start = start  # ns since 1970; by count: when its first event came
+        self.end = end  # by count: when its last event came
+        self.states = states
+        self.tokens: list[Unsettled] = []
+        self.count = 0
+        self.ingest_ns = 0  # the earliest of its events
+        self.attempt = 1  # the most of its events
+        self.path = ""
+        self.again = False  # Rule 3
+        self.touched = 0.0  # s of the loop's clock: when an event last came, if ``again``
+
+
+class Window(Operator):
+    """Aggregates events."""
+
+    type = "window"
+    gathers = True
+    Options = WindowOptions
+
+    def __init__(self, options: WindowOptions) -> None:
+        self._options = options
+        self._aggregates = Aggregates(options.aggregates)
+        self._key = None if options.key is None else expression(options.key, "key")
+        self._at = None if options.at is None else expression(options.at, "at")
+        self._size = 0 if options.time is None else round(options.time * 1e9)  # ns
+        self._lateness = round(options.lateness * 1e9)
+        self._open: dict[tuple[Any, int], _Open] = {}
+        self._ends: list[tuple[int, int, _Open]] = []  # a heap of what is open, without Rule 3's; some have ended
+        self._numbers = itertools.count()
+        self._again: dict[tuple[Any, int], _Open] = {}  # Rule 3's, of those that are open
+        self._watermark: float = -math.inf  # ns since 1970, by event time: what ends by then has ended
+        self._came = 0.0  # s of the loop's clock: when the last event came
+        self._members = 0
+        self._draining = False
+        self._clock: asyncio.TimerHandle | None = None
+        self._clock_end = 0  # for which end it is set
+        self._idle: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.TimerHandle | None = None
+
+    def ports(self) -> tuple[str, ...]:
+        return ("late",)
+
+    # -- events ----------------------------------------------------------------------------------------------
+    def process(self, events: list[Event]) -> None:
+        now_ns = self.node.around.now_ns()
+        self._came = asyncio.get_running_loop().time()
+        out: list[Event] = []
+        late: list[Event] = []
+        if self._size and self._at is None:
+            self._pass(now_ns, out)
+        for event in events:
+            try:
+                self._add(event, now_ns, out, late)
+            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                self.fail(event, error)
+        self._send(out)
+        if late:
+            self.node.count("late", len(late))
+            self.emit(late, "late")
+        if self._draining:
+            self._end_all()
+        else:
+            self._set_timers()
+
+    def _add(self, event: Event, now_ns: int, out: list[Event], late: list[Event]) -> None:
+        key = None if self._key is None else self._key(event.value)
+        bucket = key if type(key) is str else msgspec.json.encode(key, order="sorted")
+        again = False
+        start = end = now_ns
+        if self._size:
+            time = now_ns if self._at is None else self._time(self._at(event.value), now_ns)
+            start = time // self._size * self._size
+            end = start + self._size
+            if self._at is not None and end <= self._watermark:
+                again = event.attempt > 1
+                if not again:
+                    late.append(event)
+                    return
+        place = (bucket, start if self._size else 0)
+        window = self._open.get(place)
+        known = window is not None
+        if window is None:
+            window = _Open(key, place, start, end, self._aggregates.first())
+        window.states = self._aggregates.folded(window.states, event.value)
+        if not known:
+            self._begin(window, again, out)
+        self._join(window, event)
+        if not self._size:
+            window.end = now_ns
+            if window.count == self._options.count:
+                out.append(self._result(window, partial=False))
+        elif self._at is not None and time - self._lateness > self._watermark:
+            self._pass(time - self._lateness, out)
+
+    def _time(self, found: Any, now_ns: int) -> int:
+        """An event's time, ns since 1970."""
+        if isinstance(found, str):
+            moment = datetime.fromisoformat(found)
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            time = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+        elif isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found):
+            time = round(found * _UNITS[self._options.unit])
+        else:
+            raise TypeError(f"at is {found!r:.100}: a time is a number of {self._options.unit} or a string of ISO 8601")
+        ahead = self._options.ahead
+        if ahead is not None and time > now_ns + ahead * 1e9:
+            raise ValueError(f"at is {found!r:.100}: more than {ahead:g} s ahead of the clock")
+        return time
+
+    def _begin(self, window: _Open, again: bool, out: list[Event]) -> None:
+        if len(self._open) >= self._options.max_open:
+            self.node.count("overflowed")
+            out.append(self._result(self._next_to_end(), partial=True))
+        self._open[window.place] = window
+        window.again = again
+        if again:
+            self._again[window.place] = window
+        elif self._size:
+            heapq.heappush(self._ends, (window.end, next(self._numbers), window))
+
+    def _join(self, window: _Open, event: Event) -> None:
+        if event.token is not None:
+            window.tokens.append(event.token)
+        if not window.count:
+            window.ingest_ns, window.path = event.ingest_ns, event.path
+        window.count += 1
+        window.ingest_ns = min(window.ingest_ns, event.ingest_ns)
+        window.attempt = max(window.attempt, event.attempt)
+        window.touched = self._came
+        self._members += 1
+
+    def _next_to_end(self) -> _Open:
+        while self._ends:
+            window = heapq.heappop(self._ends)[2]
+            if self._open.get(window.place) is window:
+                return window
+        return next(iter(self._open.values()))
+
+    # -- ends ------------------------------------------------------------------------------------------------
+    def _pass(self, time_ns: int, out: list[Event]) -> None:
+        """The clock, or the watermark, has come to a time."""
+        self._watermark = max(self._watermark, time_ns)
+        while self._ends and self._ends[0][0] <= time_ns:
+            window = heapq.heappop(self._ends)[2]
+            if self._open.get(window.place) is window:
+                out.append(self._result(window, partial=False))
+
+    def _result(self, window: _Open, *, partial: bool) -> Event:
+        del self._open[window.place]
+        self._again.pop(window.place, None)
+        self._members -= window.count
+        value = {
+            "key": window.key,
+            "start": window.start / 1e9,
+            "end": window.end / 1e9,
+            "aggregates": self._aggregates.results(window.states),
+            "partial": partial,
+        }
+        return Event(
+            value, {"window": {"count": window.count}}, ingest_ns=window.ingest_ns, attempt=window.attempt,
+            path=window.path, token=Group(window.tokens) if window.tokens else None,
+        )  # fmt: skip
+
+    def _send(self, out: list[Event]) -> None:
+        if out:
+            self.emit(out)
+
+    def release(self) -> None:
+        self._send([self._result(each, partial=True) for each in tuple(self._open.values())])
+        self._ends.clear()
+
+    # -- timers: one for each purpose, which looks what is due and sets itself again ---------------------------
+    def _set_timers(self) -> None:
+        if self._ends and self._at is None:
+            end = self._ends[0][0]
+            if self._clock is None or end < self._clock_end:
+                if self._clock is not None:
+                    self._clock.cancel()
+                self._clock_end = end
+                wait = max(0.0, (end - self.node.around.now_ns()) / 1e9)
+                self._clock = self.node.after(wait, self._look_at_clock)
+        idle = self._options.idle
+        if idle is not None and self._idle is None and len(self._open) > len(self._again):
+            self._idle = self.node.after(max(0.0, self._came + idle - self._now()), self._look_at_idle)
+        if self._again and self._quiet is None:
+            first = min(each.touched for each in self._again.values())
+            self._quiet = self.node.after(max(0.0, first + AGAIN - self._now()), self._look_at_quiet)
+
+    def _look_at_clock(self) -> None:
+        self._clock = None
+        out: list[Event] = []
+        self._pass(self.node.around.now_ns(), out)
+        self._send(out)
+        self._set_timers()
+
+    def _look_at_idle(self) -> None:
+        self._idle = None
+        if self._options.idle is not None and self._now() >= self._came + self._options.idle and self._ends:
+            out: list[Event] = []
+            self._pass(max(end for end, _, _ in self._ends), out)
+            self._send(out)
+        self._set_timers()
+
+    def _look_at_quiet(self) -> None:
+        self._quiet = None
+        now = self._now()
+        due = [each for each in self._again.values() if now >= each.touched + AGAIN]
+        self._send([self._result(each, partial=True) for each in due])
+        self._set_timers()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    def drain(self) -> None:
+        self._draining = True
+        self._end_all()
+
+    def _end_all(self) -> None:
+        if self._options.flush_on_drain:
+            self.release()
+            return
+        for window in tuple(self._open.values()):
+            token = self._result(window, partial=True).token
+            if token is not None:
+                token.settle(RETRY, Withheld(f"{self.node.name}: the flow drained before the window had ended"))
+        self._ends.clear()
+
+    def gathered(self) -> Iterable[Unsettled | None]:
+        for window in self._open.values():
+            yield from window.tokens
+
+    def kept(self) -> int:
+        return self._members
+
+    def forget(self) -> None:
+        self._open.clear()
+        self._ends.clear()
+        self._again.clear()
+
+    def stop(self) -> None:
+        for each in (self._clock, self._idle, self._quiet):
+            if each is not None:
+                each.cancel()

@@ -1,0 +1,311 @@
+"""The HTTP API: Tremor's routes with its bodies, and more. ``openapi.ROUTES`` lists them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from tidelog.flows.connectors.listener import Connection, Listener, ListenOptions, is_local
+from tidelog.flows.errors import FlowError
+from tidelog.flows.options import Duration
+from tidelog.flows.runtime.run import Report
+from tidelog.flows.service import bodies, letters, look, page, tap
+from tidelog.flows.service.bodies import RefusedError, answer
+from tidelog.flows.service.guard import HEADERS, TOKEN, Guard
+from tidelog.flows.service.host import Deployed, Host, NoFlowError
+from tidelog.flows.service.metrics import CONTENT_TYPE, Metrics
+from tidelog.flows.service.openapi import ROUTES, document
+
+DEFAULT: Final = "127.0.0.1:9898"
+HEARTBEAT: Final = 5.0  # s between two looks whether who reads a tap is still there
+UNREAD: Final = 20.0  # s that who has a tap may read nothing
+CONNECTIONS: Final = 500  # open at a time; more get 503 and are closed
+HEADERS_WITHIN: Final = 10.0  # s from a connection to the end of its first request's headers
+
+
+def address(listen: str) -> tuple[str, int]:
+    """HOST:PORT in its parts. FlowError."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise FlowError(f"listen is {listen!r}: it must be HOST:PORT, such as {DEFAULT}")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - who leaves the host out means all
+
+
+class Server:
+    """The API of a host, listening. ``url`` says where."""
+
+    def __init__(self, host: Host, listen: str = DEFAULT, token: str | None = None) -> None:
+        self._place = address(listen)
+        if token is None and not is_local(self._place[0]):
+            raise FlowError(
+                f"listen is {listen!r}: where others can connect a token is needed; name a file that holds one as"
+                f" token_file, or listen on {DEFAULT}"
+            )
+        if token is not None and len(token) < TOKEN:
+            raise FlowError(f"the token has {len(token)} characters: {TOKEN} at least; openssl rand -hex 32 makes one")
+        self._runner = web.AppRunner(application(host, token), access_log=None, shutdown_timeout=2.0)
+        self._server: asyncio.Server | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """FlowError: somebody else has the port."""
+        host, port = self._place
+        await self._runner.setup()
+        handler = self._runner.server
+        assert handler is not None  # noqa: S101 - it was set up
+        limits = Listener(ListenOptions(
+            host=host, port=port, tls=None, max_connections=CONNECTIONS, header_timeout=Duration(HEADERS_WITHIN),
+        ))  # fmt: skip
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(handler, limits), host, port, backlog=128, reuse_address=True
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise FlowError(
+                f"{host}:{port} can't be listened on: {error.strerror or error};"
+                f" name another address with --listen HOST:PORT, or none with --listen none"
+            ) from None
+        found = self._server.sockets[0].getsockname()
+        shown = f"[{found[0]}]" if ":" in found[0] else found[0]
+        self.url = f"http://{shown}:{found[1]}"
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        await self._runner.cleanup()
+
+
+def application(host: Host, token: str | None = None) -> web.Application:
+    app = web.Application(middlewares=[Guard(token).middleware], client_max_size=bodies.BODY)
+    api = Api(host, Guard(token))
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, getattr(api, route.handler))
+    app.router.add_get("/", page.serve)
+    app.on_shutdown.append(api.shut_down)
+    return app
+
+
+class Api:
+    """Handlers, by the names in ``openapi.ROUTES``."""
+
+    def __init__(self, host: Host, guard: Guard) -> None:
+        self._host = host
+        self._guard = guard
+        self._metrics = Metrics(host)
+        self._taps: set[tap.Tapped] = set()
+        self._ended = False
+
+    async def shut_down(self, _: web.Application) -> None:
+        self._ended = True
+        for each in self._taps:
+            each.wake()
+
+    # -- the process -----------------------------------------------------------------------------------------
+    async def version(self, _: web.Request) -> web.Response:
+        return answer(look.version())
+
+    async def status(self, _: web.Request) -> web.Response:
+        found = look.status(self._host)
+        return answer(found, 200 if found["all_running"] else 503)
+
+    async def live(self, _: web.Request) -> web.Response:
+        return answer({"live": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        found = look.culprits(self._host)
+        body: dict[str, Any] = {"ready": not found}
+        if self._guard.known(request):
+            body["culprits"] = found
+        return answer(body, 503 if found else 200)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, _: web.Request) -> web.Response:
+        return answer(document())
+
+    # -- flows -----------------------------------------------------------------------------------------------
+    async def flows(self, _: web.Request) -> web.Response:
+        return answer([look.flow(each, each.name, self._host.problem) for each in self._host.flows.values()])
+
+    async def flow(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        return answer(look.flow(deployed, alias, self._host.problem))
+
+    async def patch_flow(self, request: web.Request) -> web.Response:
+        _, alias = self._found(request)
+        status = bodies.status_of(await bodies.patch_body(request))
+        deployed = await self._host.steer(alias, cast(Any, status))
+        return answer(look.flow(deployed, alias))
+
+    async def post_flow(self, request: web.Request) -> web.Response:
+        return await self._deploy(request, replace=False)
+
+    async def put_flow(self, request: web.Request) -> web.Response:
+        return await self._deploy(request, replace=True)
+
+    async def _deploy(self, request: web.Request, *, replace: bool) -> web.Response:
+        name = request.match_info["flow"]
+        given = await bodies.flow_body(request)
+        known = name in self._host.flows
+        deployed, reports = await self._host.deploy(name, given, replace=replace)
+        kept = deployed.by == "api" and self._host.desired is not None
+        body = {**look.flow(deployed, name), "kept": kept, "drained": told(reports)}
+        return answer(body, 200 if known else 201, {} if known else {"Location": f"/v1/flows/{name}"})
+
+    async def delete_flow(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        timeout = bodies.number(request, "timeout", None, 0.0, 3600.0)
+        shown = look.flow(deployed, alias)
+        reports = await self._host.undeploy(alias, timeout)
+        return answer({**shown, "status": "drained", "drained": told(reports)})
+
+    # -- connectors, pipelines -------------------------------------------------------------------------------
+    async def connectors(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        return answer([look.connector(deployed, alias, name) for name in deployed.spec.connectors])
+
+    async def connector(self, request: web.Request) -> web.Response:
+        deployed, alias, name = self._part(request, "connector")
+        return answer(look.connector(deployed, alias, name))
+
+    async def patch_connector(self, request: web.Request) -> web.Response:
+        _, alias, name = self._part(request, "connector")
+        status = bodies.status_of(await bodies.patch_body(request))
+        deployed = await self._host.steer(alias, cast(Any, status), name)
+        return answer(look.connector(deployed, alias, name))
+
+    async def pipelines(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        self._started(deployed)
+        return answer([look.pipeline(deployed, alias, name) for name in deployed.spec.pipelines])
+
+    async def pipeline(self, request: web.Request) -> web.Response:
+        deployed, alias, name = self._part(request, "pipeline")
+        self._started(deployed)
+        return answer(look.pipeline(deployed, alias, name))
+
+    async def graph(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        self._started(deployed)
+        return answer(look.graph(deployed, alias))
+
+    async def breaker(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        return answer(look.breaker(deployed, alias))
+
+    async def unsettled(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        return answer({"alias": alias, **look.unsettled(deployed.chosen(alias))})
+
+    # -- a tap -----------------------------------------------------------------------------------------------
+    async def tap(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events, one for each event that is shown, until the reader or the flow ends."""
+        deployed, alias = self._found(request)
+        rate = bodies.number(request, "rate", tap.RATE, 0.01, tap.RATE_MOST) or tap.RATE
+        chosen = deployed.chosen(alias)
+        channels = [(each.alias, channel) for each in chosen for channel in each.graph.channels]
+        wanted = request.query.get("channel")
+        if wanted is not None:
+            names = list(dict.fromkeys(channel.name for _, channel in channels))
+            if wanted not in names:
+                raise RefusedError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
+            channels = [each for each in channels if each[1].name == wanted]
+        if len(self._taps) >= tap.TAPS:
+            raise RefusedError(429, f"there are {tap.TAPS} taps already: that many are the most")
+        tapped = tap.Tapped(channels, rate)
+        self._taps.add(tapped)
+        try:
+            response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            tapped.attach()
+            await _written(response, b": tapped\n\n")
+            while not self._ended:
+                found = await tapped.next(HEARTBEAT)
+                data = b"".join(b"data: " + each + b"\n\n" for each in found)
+                await _written(response, data or b": %d events passed\n\n" % tapped.passed)
+                if not found and all(each.status in ("failed", "stopped", "drained") for each in chosen):
+                    await _written(response, b"event: end\ndata: {}\n\n")
+                    break
+        except TimeoutError:  # the tap is for somebody who reads
+            if request.transport is not None:
+                request.transport.abort()
+        except (ConnectionError, asyncio.CancelledError):  # who read has gone
+            pass
+        finally:
+            tapped.detach()
+            self._taps.discard(tapped)
+        return response
+
+    # -- dead letters ----------------------------------------------------------------------------------------
+    async def dead_letters(self, request: web.Request) -> web.Response:
+        server, topic = self._letters(request.query)
+        limit = int(bodies.number(request, "limit", 100.0, 1.0, letters.LIMIT) or 100)
+        return answer(await letters.listed(server, topic, limit))
+
+    async def replay(self, request: web.Request) -> web.Response:
+        body = await bodies.json_body(request)
+        if not isinstance(body, dict):
+            raise RefusedError(422, 'the body must be {"flow": NAME}, or {"topic": NAME}')
+        for name in body:
+            if name not in ("flow", "topic", "ids"):
+                raise RefusedError(422, f"unknown key {name!r}: known are flow, topic, ids")
+        ids = body.get("ids")
+        if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
+            raise RefusedError(422, "ids must be a list of IDs of letters; leave it out for all")
+        server, topic = self._letters(body)
+        return answer(await letters.replayed(server, topic, ids))
+
+    def _letters(self, given: Mapping[str, Any]) -> tuple[str, str]:
+        flow, topic = given.get("flow"), given.get("topic")
+        if (flow is None) == (topic is None):
+            raise RefusedError(422, "name either a flow or a topic")
+        server = self._host.server
+        if flow is not None:
+            if not isinstance(flow, str):
+                raise RefusedError(422, "flow must be a name")
+            deployed = self._host.find(flow)
+            server, topic = deployed.spec.server, letters.topic_in(deployed.spec)
+        if not isinstance(topic, str):
+            raise RefusedError(422, "topic must be a name")
+        if server is None:
+            raise RefusedError(422, "there is no tidelog server, so dead letters are only logged; name one as server")
+        return server, topic
+
+    # -- what a path names -----------------------------------------------------------------------------------
+    def _found(self, request: web.Request) -> tuple[Deployed, str]:
+        alias = request.match_info["flow"]
+        return self._host.find(alias), alias
+
+    def _part(self, request: web.Request, kind: str) -> tuple[Deployed, str, str]:
+        deployed, alias = self._found(request)
+        name = request.match_info[kind]
+        if name not in (deployed.spec.connectors if kind == "connector" else deployed.spec.pipelines):
+            raise NoFlowError(f"the flow {alias!r} has no {kind} {name!r}")
+        return deployed, alias, name
+
+    def _started(self, deployed: Deployed) -> None:
+        if not deployed.instances:
+            raise RefusedError(409, f"the flow {deployed.name!r} is not started yet")
+
+
+async def _written(response: web.StreamResponse, data: bytes) -> None:
+    """TimeoutError: who reads takes nothing."""
+    async with asyncio.timeout(UNREAD):
+        await response.write(data)
+
+
+def told(reports: Mapping[str, Report]) -> list[dict[str, Any]]:
+    """What drains came to, by instance."""
+    return [
+        {
+            "alias": alias, "settled": each.settled, "abandoned": each.abandoned, "complete": each.complete,
+            "seconds": round(each.seconds, 3),
+        }
+        for alias, each in reports.items()
+    ]  # fmt: skip

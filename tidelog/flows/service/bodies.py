@@ -1,0 +1,112 @@
+"""Requests' bodies, and answers with errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from tidelog.flows.errors import FlowFileError
+from tidelog.flows.files import text
+from tidelog.flows.options import Problems
+
+BODY: Final = 256 << 10  # bytes
+_JSON: Final = ("application/json",)
+_FORM: Final = "application/x-www-form-urlencoded"  # what curl -d says where nothing is said
+_YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, code: int, error: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(error)
+        self.code = code
+        self.problems = tuple(problems)
+
+    def answer(self) -> web.Response:
+        body: dict[str, Any] = {"code": self.code, "error": str(self)}
+        if self.problems:
+            body["problems"] = self.problems
+        headers = {"WWW-Authenticate": "Bearer"} if self.code == 401 else {}
+        return answer(body, self.code, headers)
+
+
+def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body, enc_hook=repr), status=status, content_type="application/json", headers=headers
+    )
+
+
+def wrong(error: FlowFileError) -> RefusedError:
+    """A flow that is wrong."""
+    return RefusedError(422, "the flow is wrong: " + "; ".join(error.problems), error.problems)
+
+
+async def patch_body(request: web.Request) -> Any:
+    """JSON. curl's -d without a content type will do: browsers don't send a PATCH anywhere without asking."""
+    return await _json(request, (*_JSON, _FORM, "text/plain", "application/merge-patch+json"))
+
+
+async def json_body(request: web.Request) -> Any:
+    """JSON that says it is: a page elsewhere can't send that without asking."""
+    return await _json(request, _JSON)
+
+
+async def flow_body(request: web.Request) -> dict[str, Any]:
+    """A flow, in JSON or YAML."""
+    if request.content_type in _YAML:
+        problems = Problems()
+        try:
+            value = text.read((await request.read()).decode(), problems).value
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise RefusedError(400, f"the body is no YAML: {error}") from None
+        if problems:
+            raise RefusedError(400, "; ".join(f"{path}: {what}" for path, what in problems.found))
+    else:
+        value = await _json(request, (*_JSON, *_YAML))
+    if not isinstance(value, dict):
+        raise RefusedError(422, "a flow is an object with connectors, pipelines and connect")
+    return value
+
+
+async def _json(request: web.Request, types: Sequence[str]) -> Any:
+    if "Content-Type" in request.headers and request.content_type not in types:
+        raise RefusedError(415, f"the body's type is {request.content_type}: send Content-Type: {types[0]}")
+    if "Content-Type" not in request.headers and _FORM not in types:
+        raise RefusedError(415, f"the body has no type: send Content-Type: {types[0]}")
+    body = await request.read()
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedError(400, f"the body is no JSON: {error}") from None
+
+
+def status_of(body: Any) -> str:
+    """``{"status": "paused"}``."""
+    if not isinstance(body, dict) or "status" not in body:
+        raise RefusedError(422, 'the body must be {"status": "paused"} or {"status": "running"}')
+    unknown = [name for name in body if name != "status"]
+    if unknown:
+        raise RefusedError(422, f"only the status can be changed, not {', '.join(map(repr, unknown))}")
+    status = body["status"]
+    if status not in ("paused", "running"):
+        raise RefusedError(422, f"status is {status!r}: it can be set to 'paused' or 'running'")
+    return str(status)
+
+
+def number(request: web.Request, name: str, default: float | None, least: float, most: float) -> float | None:
+    """A number of the query."""
+    given = request.query.get(name)
+    if given is None:
+        return default
+    try:
+        value = float(given)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise RefusedError(422, f"{name} is {given!r}: it must be a number from {least:g} to {most:g}")
+    return value

@@ -1,0 +1,141 @@
+"""What people asked for, kept on the tidelog server: what is paused, and flows that came over HTTP.
+
+One JSON document under ``flows:NAME``, NAME being the process's: ``{"wanted": {alias: {"status": ..., "connectors":
+{...}}}, "deployed": {name: flow}}``. Each change is a compare-and-set, so processes of one name that share it lose
+nothing.
+
+Rule 1: what was asked for is in force first, and then kept; who asked hears of success when both is done.
+Rule 2: a flow's name stands for all its instances: what was wanted of single ones is forgotten when it is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tidelog.client import strings
+from tidelog.client.calls import Call
+from tidelog.client.servers import Servers
+from tidelog.client.wire import ReplyError
+from tidelog.flows.connectors.server import access
+from tidelog.flows.errors import FlowError
+
+T = TypeVar("T")
+
+ANSWER_MS: Final = 5000  # that the server has for each answer
+SIZE: Final = 4 << 20  # bytes of the document
+TRIES: Final = 20  # of one change, while others change it as well
+
+
+class Wanted(msgspec.Struct):
+    """Of one alias. None: nobody said."""
+
+    status: str | None = None
+    connectors: dict[str, str] = {}
+
+
+class Kept(msgspec.Struct):
+    """The document."""
+
+    wanted: dict[str, Wanted] = {}
+    deployed: dict[str, dict[str, Any]] = {}
+
+    def status(self, name: str, alias: str) -> str | None:
+        """What is wanted of an instance: what was said of it, else of its flow."""
+        own, whole = self.wanted.get(alias, Wanted()), self.wanted.get(name, Wanted())
+        return own.status or whole.status
+
+    def connectors(self, name: str, alias: str) -> dict[str, str]:
+        own, whole = self.wanted.get(alias, Wanted()), self.wanted.get(name, Wanted())
+        return {**whole.connectors, **own.connectors}
+
+    def set(self, name: str, alias: str, status: str, connector: str | None = None) -> None:
+        if alias == name:
+            for each, wanted in self.wanted.items():
+                if each.startswith(f"{name}."):
+                    if connector is None:
+                        wanted.status = None
+                    else:
+                        wanted.connectors.pop(connector, None)
+        wanted = self.wanted.setdefault(alias, Wanted())
+        if connector is None:
+            wanted.status = status
+        else:
+            wanted.connectors[connector] = status
+
+    def forget(self, name: str) -> None:
+        self.deployed.pop(name, None)
+        for alias in [each for each in self.wanted if each == name or each.startswith(f"{name}.")]:
+            del self.wanted[alias]
+
+
+class KeptError(FlowError):
+    """The document can't be read or changed now."""
+
+
+class Desired:
+    """>>> await Desired(url, "shop").change(lambda kept: kept.set("orders", "orders", "paused"))"""
+
+    def __init__(self, server: str, name: str) -> None:
+        self.key = f"flows:{name}"
+        where = access(server)
+        where = replace(where, connect_ms=min(where.connect_ms, ANSWER_MS), read_ms=min(where.read_ms, ANSWER_MS))
+        self._servers = Servers(where, f"tidelog-flows:{name}")
+        self._one = asyncio.Lock()
+
+    async def read(self) -> Kept:
+        """KeptError: no answer, or not a document of this kind."""
+        async with self._one:
+            try:
+                return self._decoded(await self._asked(strings.get(self.key)))
+            except (ReplyError, OSError) as error:
+                raise KeptError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
+
+    async def change(self, edit: Callable[[Kept], None]) -> None:
+        """edit is called again where somebody else was faster. KeptError."""
+        async with self._one:
+            try:
+                for _ in range(TRIES):
+                    if await self._changed(edit):
+                        return
+            except (ReplyError, OSError) as error:
+                raise KeptError(f"it is in force, but the tidelog server did not keep it: {_text(error)}") from None
+        raise KeptError("it is in force, but was not kept: others change the same document all the time")
+
+    async def _changed(self, edit: Callable[[Kept], None]) -> bool:
+        before = await self._asked(strings.get(self.key))
+        kept = self._decoded(before)
+        edit(kept)
+        after = msgspec.json.encode(kept)
+        if len(after) > SIZE:
+            raise KeptError(f"what is to be kept would be {len(after):,} bytes: {SIZE:,} are the most")
+        if before is None:
+            return await self._asked(strings.set_absent(self.key, after)) is None
+        return after == before or await self._asked(strings.set_equal(self.key, after, before)) == before
+
+    async def _asked(self, call: Call[T]) -> T:
+        """In a thread: who leads may have to be found."""
+        (found,) = await asyncio.to_thread(self._servers.ask, call)
+        if isinstance(found, ReplyError):
+            raise found
+        reply: T = found
+        return reply
+
+    def _decoded(self, raw: bytes | None) -> Kept:
+        if raw is None:
+            return Kept()
+        try:
+            return msgspec.json.decode(raw, type=Kept)
+        except msgspec.DecodeError as error:
+            raise KeptError(f"the key {self.key!r} holds something else than what flows keep there: {error}") from None
+
+    def close(self) -> None:
+        self._servers.close()
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,114 @@
+"""Who may ask, and what a browser's page may not.
+
+Rule 1: with a token, each request to ``/v1`` and ``/metrics`` needs it, ``/v1/live`` and ``/v1/ready`` excepted.
+        Without one the API listens on this machine only.
+Rule 2: without a token, ``Host`` must be a name of this machine: a name of somebody else's that leads here (DNS
+        rebinding) is refused.
+Rule 3: what a page of another origin sends is refused, whatever it is: browsers say ``Origin`` and ``Sec-Fetch-Site``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tidelog.flows.connectors.listener import Connection, is_local, named_host
+from tidelog.flows.errors import FlowError, FlowFileError
+from tidelog.flows.service.bodies import RefusedError, wrong
+from tidelog.flows.service.desired import KeptError
+from tidelog.flows.service.host import BusyError, NoFlowError
+
+log = logging.getLogger("tidelog.flows")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+OPEN: Final = frozenset(("/", "/v1/live", "/v1/ready"))  # to those without the token; /v1/ready names nothing then
+TOKEN: Final = 16  # characters of a token, at least
+HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """>>> Guard(token).middleware"""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token.encode() if token else None
+
+    def known(self, request: web.Request) -> bool:
+        """Whether the request has the token, or none is needed."""
+        if self._token is None:
+            return True
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
+
+    def check(self, request: web.Request) -> None:
+        """RefusedError: it may not ask."""
+        if self._token is None:
+            host = named_host(request.headers.get("Host", ""))
+            if not is_local(host):
+                raise RefusedError(403, f"Host is {host!r}: without a token only localhost is answered")
+        origin = request.headers.get("Origin")
+        if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
+            raise RefusedError(403, f"pages of {origin!r} may not ask here")
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise RefusedError(403, "pages of other sites may not ask here")
+        if request.path not in OPEN and not self.known(request):
+            raise RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+
+    @property
+    def middleware(self) -> Middleware:
+        """Checks, and turns errors into answers."""
+
+        @web.middleware
+        async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if isinstance(request.protocol, Connection):
+                request.protocol.begun = True
+            try:
+                self.check(request)
+                answer = await handler(request)
+            except Exception as error:  # noqa: BLE001 - each is an answer
+                answer = _refused(request, error).answer()
+            if not answer.prepared:
+                for name, value in HEADERS.items():
+                    answer.headers.setdefault(name, value)
+            return answer
+
+        return middleware
+
+
+def _refused(request: web.Request, error: Exception) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        known = ", ".join(sorted(error.allowed_methods))
+        return RefusedError(405, f"{request.path} has no {request.method}: it has {known}")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return RefusedError(413, "the body is too long")
+    if isinstance(error, web.HTTPNotFound):
+        return RefusedError(404, f"there is nothing at {request.path}; see /openapi.json")
+    if isinstance(error, web.HTTPException):
+        return RefusedError(error.status, error.reason)
+    if isinstance(error, FlowFileError):
+        return wrong(error)
+    for kind, code in ((NoFlowError, 404), (BusyError, 409), (KeptError, 503), (FlowError, 422)):
+        if isinstance(error, kind):
+            return RefusedError(code, str(error))
+    if isinstance(error, (ConnectionError, asyncio.TimeoutError)):
+        return RefusedError(503, str(error) or type(error).__name__)
+    log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
+    return RefusedError(500, f"a bug: {type(error).__name__}; the log says more")
+
+
+def _authority(origin: str) -> str:
+    """host:port of an origin, in the form of ``Host``."""
+    return origin.partition("://")[2].lower()

@@ -1,0 +1,344 @@
+"""Flows of one process, by name: deployed, replaced, paused, drained.
+
+A flow of three instances has the aliases ``orders.1`` to ``orders.3``; its name, ``orders``, stands for all of them.
+
+Rule 1: one thing at a time happens to a flow; others go on meanwhile.
+Rule 2: what fails in one flow does not touch another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from tidelog.flows.connectors.letters import Letters
+from tidelog.flows.errors import FlowError, FlowFileError
+from tidelog.flows.files import no_server, read_flow
+from tidelog.flows.options import Problems
+from tidelog.flows.runtime.run import Report, Running
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.service.desired import Desired, Kept, KeptError
+from tidelog.flows.spec import FlowSpec
+
+log = logging.getLogger("tidelog.flows")
+
+AGAIN: Final = 2.0  # s between two questions to a server that does not say what was paused
+FLOWS: Final = 200  # in one process, that came over HTTP
+INSTANCES: Final = 64  # of one of these
+ENDED: Final = frozenset(("failed", "stopped", "drained"))
+
+ORDER: Final = ("failed", "initializing", "draining", "paused", "stopped", "drained", "running")  # the worst first
+
+By: TypeAlias = Literal["file", "python", "api"]
+
+
+class NoFlowError(FlowError):
+    """There is no flow, instance or connector of this name."""
+
+
+class BusyError(FlowError):
+    """Not now: there is such a flow already, or it has ended."""
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """What is said of several together."""
+    return min(statuses, key=ORDER.index, default="initializing")
+
+
+class Deployed:
+    """A flow and its instances."""
+
+    def __init__(self, spec: FlowSpec, by: By, given: dict[str, Any] | None = None) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self.by = by
+        self.given = given  # as it was written; None: made in Python
+        self.instances: list[Running] = []
+        self.reports: dict[str, Report] = {}  # of instances that were drained
+        self.lock = asyncio.Lock()
+        self.replacing = False  # another takes its place as soon as it is drained
+        self.watchers: list[asyncio.Task[None]] = []
+        self.letters: list[Letters] = []  # that instances write
+
+    @property
+    def aliases(self) -> list[str]:
+        count = self.spec.instances
+        return [self.name] if count == 1 else [f"{self.name}.{number}" for number in range(1, count + 1)]
+
+    @property
+    def status(self) -> str:
+        return worst(each.status for each in self.instances)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.instances) and not self.replacing and all(each.status in ENDED for each in self.instances)
+
+    def end(self) -> None:
+        """Its instances have ended, or are about to: nothing is watched and no letter written any more."""
+        for task in self.watchers:
+            task.cancel()
+        for letters in self.letters:
+            letters.close()
+
+    def chosen(self, alias: str) -> list[Running]:
+        return [each for each in self.instances if alias in (self.name, each.alias)]
+
+
+class Host:
+    """>>> host = Host(server); await host.start([Deployed(flow.spec(), "python")]); await host.finished()"""
+
+    def __init__(self, server: str | None = None, name: str = "default", *, local: bool = False) -> None:
+        """FlowError: the server's URL is none."""
+        if server is not None and (wrong := no_server(server)):
+            raise FlowError(wrong)
+        self.server = server
+        self.name = name
+        self.local = local  # flows that come over HTTP may name Python functions and files of this machine
+        self.flows: dict[str, Deployed] = {}
+        self.shared: dict[str, Any] = {}  # what instances of connectors share
+        self.problem = ""  # why what people asked for is not known yet
+        self.draining = False
+        self.desired = None if server is None else Desired(server, name)
+        self._changed = asyncio.Event()
+
+    # -- begin -----------------------------------------------------------------------------------------------
+    async def start(self, flows: Sequence[Deployed]) -> None:
+        """Begin flows, and those that were deployed over HTTP before. Waits until the server says what was paused."""
+        for each in flows:
+            self.flows[each.name] = each
+        kept = await self._kept()
+        for name, given in kept.deployed.items():
+            if name in self.flows:
+                log.warning("%s: comes from a file now; what came over HTTP before is not used", name)
+                continue
+            try:
+                self.flows[name] = Deployed(self.read(name, given), "api", given)
+            except FlowFileError as error:
+                log.error("%s: came over HTTP before, and can't be used any more: %s", name, error)
+        for each in list(self.flows.values()):
+            async with each.lock:
+                if each.name in self.flows and not each.instances and not self.draining:
+                    await self._begin(each, kept)
+
+    async def _kept(self) -> Kept:
+        if self.desired is None:
+            return Kept()
+        while True:
+            try:
+                kept = await self.desired.read()
+            except KeptError as error:
+                if self.problem != str(error):
+                    log.warning("nothing is started yet: %s", error)
+                self.problem = str(error)
+                await asyncio.sleep(AGAIN)
+            else:
+                self.problem = ""
+                return kept
+
+    async def _begin(self, deployed: Deployed, kept: Kept) -> None:
+        spec = deployed.spec
+        made = []
+        for alias in deployed.aliases:
+            wanted = kept.status(spec.name, alias)
+            paused = spec.paused if wanted is None else wanted == "paused"
+            around = Surroundings(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
+            if spec.server is not None:
+                letters = Letters(alias, spec.server)
+                around.letters = letters
+                deployed.letters.append(letters)
+            running = Running(dataclasses.replace(spec, paused=paused), around)
+            made.append(running)
+            for connector, status in kept.connectors(spec.name, alias).items():
+                if connector in running.graph.connectors:
+                    await (running.pause if status == "paused" else running.resume)(connector)
+        deployed.instances = made
+        deployed.reports = {}
+        deployed.watchers = [asyncio.create_task(self._watch(each), name=f"{each.alias}/watch") for each in made]
+        for each in made:
+            await each.start()
+        log.info("%s: started, %s", spec.name, ", ".join(f"{each.alias} is {each.status}" for each in made))
+
+    async def _watch(self, running: Running) -> None:
+        """Give back what an instance holds when all its sources have ended."""
+        await running.finished()
+        if running.status not in (*ENDED, "draining"):
+            log.info("%s: finished", running.alias)
+            await running.stop("drained")
+        self._changed.set()
+
+    # -- deploy, replace, undeploy ---------------------------------------------------------------------------
+    def read(self, name: str, given: Any) -> FlowSpec:
+        """A flow that came over HTTP. FlowFileError: what is wrong with it."""
+        problems = Problems()
+        spec = read_flow(name, given, name, self.server, problems, outside=self.local)
+        if spec is not None and spec.instances > INSTANCES:
+            problems.add(f"{name}.instances", f"{spec.instances}: {INSTANCES} instances are the most over HTTP")
+        if problems or spec is None:
+            raise FlowFileError([f"{path}: {text}" for path, text in problems.found])
+        return spec
+
+    async def deploy(
+        self, name: str, given: dict[str, Any], *, replace: bool = False
+    ) -> tuple[Deployed, dict[str, Report]]:
+        """A flow over HTTP. replace: instead of the one of this name, which is drained first.
+
+        FlowFileError: it is wrong. BusyError: there is one, and it should not be replaced; there are too many.
+        """
+        spec = self.read(name, given)
+        if self.problem or self.draining:
+            raise BusyError(self.problem or "this process is about to stop")
+        old = self.flows.get(name)
+        if old is None:
+            if sum(each.by == "api" for each in self.flows.values()) >= FLOWS:
+                raise BusyError(f"{FLOWS} flows came over HTTP already: that many are the most")
+            new = self.flows[name] = Deployed(spec, "api", given)
+            async with new.lock:
+                await self._put(new, Kept())
+            return new, {}
+        if not replace:
+            raise BusyError(f"there is a flow {name!r} already: PUT replaces it")
+        async with old.lock:
+            if self.flows.get(name) is not old:
+                raise BusyError(f"the flow {name!r} was replaced or undeployed meanwhile")
+            kept = await self._standing(old)
+            reports = await self._cleared(old)
+            new = Deployed(spec, old.by, given)
+            async with new.lock:
+                self.flows[name] = new
+                await self._put(new, kept)
+        return new, reports
+
+    async def _cleared(self, old: Deployed) -> dict[str, Report]:
+        """Drain a flow whose place another takes. BusyError: the process was told to stop meanwhile."""
+        old.replacing = True
+        try:
+            reports = await self._drained(old, None)
+        finally:
+            old.replacing = False
+        if self.draining:
+            self._changed.set()
+            raise BusyError(f"this process is about to stop: {old.name!r} was drained, and nothing takes its place")
+        return reports
+
+    async def _standing(self, old: Deployed) -> Kept:
+        """What holds for a flow's instances now, for those that take their place."""
+        kept = Kept()
+        for each in old.instances:
+            paused = each.status == "paused"
+            kept.set(old.name, each.alias, "paused" if paused else "running")
+        if old.instances and all(each.status == "paused" for each in old.instances):
+            kept.set(old.name, old.name, "paused")
+        if self.desired is not None:
+            found = await self.desired.read()
+            for alias, wanted in found.wanted.items():
+                for connector, status in wanted.connectors.items():
+                    kept.set(old.name, alias, status, connector)
+        return kept
+
+    async def _put(self, new: Deployed, kept: Kept) -> None:
+        try:
+            await self._begin(new, kept)
+        except Exception:
+            self.flows.pop(new.name, None)
+            raise
+        given = new.given
+        if self.desired is not None and new.by == "api" and given is not None:
+            await self.desired.change(lambda kept: kept.deployed.update({new.name: given}))
+
+    async def undeploy(self, name: str, seconds: float | None = None) -> dict[str, Report]:
+        """Drain a flow and forget it. NoFlowError."""
+        deployed = self.find(name)
+        if name != deployed.name:
+            raise BusyError(f"{name!r} is an instance of {deployed.name!r}: only the whole flow can be undeployed")
+        async with deployed.lock:
+            if self.flows.get(name) is not deployed:
+                raise NoFlowError(f"there is no flow {name!r} any more")
+            reports = await self._drained(deployed, seconds)
+            del self.flows[name]
+            self._changed.set()
+            if self.desired is not None:
+                await self.desired.change(lambda kept: kept.forget(name))
+        return reports
+
+    async def _drained(self, deployed: Deployed, seconds: float | None) -> dict[str, Report]:
+        instances = deployed.instances
+        reports = await asyncio.gather(*(each.drain(seconds) for each in instances))
+        deployed.end()
+        deployed.reports = {each.alias: report for each, report in zip(instances, reports, strict=True)}
+        return deployed.reports
+
+    # -- pause, resume ---------------------------------------------------------------------------------------
+    def find(self, alias: str) -> Deployed:
+        """The flow of a name or of an instance's alias. NoFlowError."""
+        for each in self.flows.values():
+            if alias == each.name or alias in each.aliases:
+                return each
+        raise NoFlowError(f"there is no flow {alias!r}")
+
+    async def steer(self, alias: str, status: Literal["paused", "running"], connector: str | None = None) -> Deployed:
+        """Pause or resume a flow, an instance, or a connector of it. In force, and kept, when this returns.
+
+        NoFlowError; BusyError: it has ended; KeptError: it is in force, but not kept.
+        """
+        deployed = self.find(alias)
+        if connector is not None and connector not in deployed.spec.connectors:
+            raise NoFlowError(f"the flow {alias!r} has no connector {connector!r}")
+        self._alive(deployed, alias)  # not after a drain that it would have to wait for
+        async with deployed.lock:
+            if self.flows.get(deployed.name) is not deployed:
+                raise BusyError(f"the flow {alias!r} was replaced or undeployed meanwhile")
+            for each in self._alive(deployed, alias):
+                await (each.pause if status == "paused" else each.resume)(connector)
+            if self.desired is not None:
+                await self.desired.change(lambda kept: kept.set(deployed.name, alias, status, connector))
+        return deployed
+
+    def _alive(self, deployed: Deployed, alias: str) -> list[Running]:
+        """Instances that can be paused. BusyError: there is none."""
+        chosen = deployed.chosen(alias)
+        if not chosen:
+            raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is about to be'}")
+        alive = [each for each in chosen if each.status not in (*ENDED, "draining")]
+        if not alive:
+            raise BusyError(f"the flow {alias!r} is {chosen[0].status}: it can't be paused or resumed any more")
+        return alive
+
+    # -- the end ---------------------------------------------------------------------------------------------
+    async def finished(self) -> None:
+        """Wait until all flows have ended. One that failed has."""
+        while self.problem or not all(each.ended for each in self.flows.values()):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def drain(self, seconds: float | None = None) -> dict[str, Report]:
+        """Drain all flows, at the same time. What became of each instance."""
+        self.draining = True
+        found: dict[str, Report] = {}
+
+        async def one(deployed: Deployed) -> None:
+            async with deployed.lock:  # whatever happens to it now has an end
+                if deployed.instances and not deployed.ended:
+                    found.update(await self._drained(deployed, seconds))
+
+        await asyncio.gather(*(one(each) for each in list(self.flows.values())))
+        self._changed.set()
+        return found
+
+    async def stop(self) -> None:
+        """At once. What is under way stays unsettled. Any number of times."""
+        self.draining = True
+        await asyncio.gather(*(each.stop() for deployed in self.flows.values() for each in deployed.instances))
+        for deployed in self.flows.values():  # not before: an instance that runs would open its letters again
+            deployed.end()
+        if self.desired is not None:
+            self.desired.close()
+        self._changed.set()
+
+    @property
+    def failed(self) -> list[str]:
+        """Why flows have failed, one line each."""
+        every = [each for deployed in self.flows.values() for each in deployed.instances]
+        return [f"{each.alias}: {each.error}" for each in every if each.status == "failed"]

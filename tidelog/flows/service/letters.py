@@ -1,0 +1,98 @@
+"""Dead letters of a flow: listed, replayed.
+
+They are in a topic for dead letters, as those of workers: ``tidelog dlq`` shows and replays the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
+
+import redis
+
+from tidelog.client import Client
+from tidelog.client.alone import run_alone
+from tidelog.client.entries import Entry, StreamId
+from tidelog.client.steps import run
+from tidelog.flows.connectors.letters import topic_of
+from tidelog.flows.errors import FlowError
+from tidelog.flows.service.tap import shown
+from tidelog.flows.spec import FlowSpec
+from tidelog.topics import TopicError, deadletters
+
+LIMIT: Final = 1000  # letters in one list
+
+T = TypeVar("T")
+
+
+def topic_in(spec: FlowSpec) -> str:
+    """Where the dead letters of a flow are."""
+    for each in spec.connectors.values():
+        if each.type == "dead_letters" and (topic := getattr(each.options, "topic", None)):
+            return str(topic)
+    return topic_of(spec.name)
+
+
+class LettersError(ConnectionError):
+    """The server does not answer, or has no such letters."""
+
+
+async def listed(server: str, topic: str, limit: int) -> dict[str, Any]:
+    """Open letters of a topic, oldest first: at most ``limit``, and how many there are. LettersError."""
+
+    def ask(client: Client) -> dict[str, Any]:
+        entries, _ = run(client, deadletters.page(topic, None, limit))
+        count = run(client, deadletters.count(topic))
+        return {"topic": topic, "open": count, "letters": [_told(each) for each in entries]}
+
+    return await _asked(server, ask)
+
+
+async def replayed(server: str, topic: str, ids: Collection[str] | None) -> dict[str, Any]:
+    """Send open letters to where they came from. ids: only these. FlowError: an ID is none. LettersError."""
+    try:
+        chosen = None if ids is None else {StreamId.parse(each) for each in ids}
+    except ValueError as error:
+        raise FlowError(str(error)) from None
+
+    def wanted(letter: deadletters.Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of Wanted
+        return chosen is None or id in chosen
+
+    def ask(client: Client) -> dict[str, Any]:
+        done = run_alone(client, deadletters.replay(topic, wanted))
+        return {"topic": topic, "replayed": done.letters, "refused": list(done.refused)}
+
+    return await _asked(server, ask)
+
+
+async def _asked(server: str, ask: Callable[[Client], T]) -> T:
+    """In a thread: operations that need a connection of their own are made for the client of threads."""
+
+    def work() -> T:
+        with Client(server) as client:
+            return ask(client)
+
+    try:
+        return await asyncio.to_thread(work)
+    except (redis.RedisError, TopicError, OSError) as error:
+        raise LettersError(f"dead letters: {error}") from None
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    try:
+        letter = deadletters.read(entry)
+    except deadletters.NotALetterError as error:
+        return {"id": str(entry.id), "error": str(error)}
+    fields = {
+        name.decode("utf-8", "replace"): shown(value)[0]
+        for name, value in zip(letter.flat[::2], letter.flat[1::2], strict=True)
+    }
+    of = letter.topic if letter.partition < 0 else f"{letter.topic}:{letter.partition}"
+    return {
+        "id": str(letter.id), "of": of, "event": str(letter.event_id),
+        "source": letter.processor, "error": letter.error, "message": letter.message, "attempts": letter.attempts,
+        "time": letter.time, "fields": fields,
+    }  # fmt: skip
+
+

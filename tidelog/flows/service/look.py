@@ -1,0 +1,253 @@
+"""What is told of flows, as plain values: bodies of the HTTP API.
+
+A name may mean several instances. What is told of all of them together: the status is the worst, counters are sums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import tidelog
+from tidelog.flows.files import picture
+from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.signals import PAUSED
+from tidelog.flows.service import letters
+from tidelog.flows.service.host import Deployed, Host, worst
+from tidelog.flows.spec import FlowSpec, Link
+
+_SECRET: Final = re.compile(
+    r"pass|token|secret|auth|bearer|credential|headers|cookie|signature|api_?key|private", re.IGNORECASE
+)
+_USERINFO: Final = re.compile(r"(?<=://)[^/?#\s]+@")
+_QUERY: Final = re.compile(rf"([?&][^=&#\s]*(?:{_SECRET.pattern})[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
+
+
+def version() -> dict[str, Any]:
+    return {"version": tidelog.__version__, "debug": False}
+
+
+def status(host: Host) -> dict[str, Any]:
+    """``all_running``: each flow is running, and what people asked for is known."""
+    counts: dict[str, int] = {}
+    for each in host.flows.values():
+        counts[each.status] = counts.get(each.status, 0) + 1
+    well = set(counts) <= {"running"} and not host.problem
+    return {"all_running": well, "num_flows": len(host.flows), "flows": counts}
+
+
+def flow(deployed: Deployed, alias: str, problem: str = "") -> dict[str, Any]:
+    """alias: the flow's name, or that of one instance. problem: why nothing is started."""
+    chosen = deployed.chosen(alias)
+    spec = deployed.spec
+    under_way = unsettled(chosen)
+    return {
+        "alias": alias,
+        "status": worst(each.status for each in chosen),
+        "connectors": list(spec.connectors),
+        "pipelines": list(spec.pipelines),
+        "instances": [{"alias": each.alias, "status": each.status} for each in chosen],
+        "unsettled": under_way["count"],
+        "from": deployed.by,
+        "error": next((each.error for each in chosen if each.error), "") if chosen or not problem
+        else f"not started yet: {problem}",
+        "dead_letters": None if spec.server is None else letters.topic_in(spec),
+    }  # fmt: skip
+
+
+def connector(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
+    """One connector, in Tremor's form, with more."""
+    chosen = deployed.chosen(alias)
+    spec = deployed.spec.connectors[name]
+    statuses = [_connector_status(each, name) for each in chosen]
+    graphs = [each.graph for each in chosen]
+    connections = [each.connections[name] for each in graphs if name in each.connections]
+    sources = [each.sources[name] for each in graphs if name in each.sources]
+    sinks = [each.sinks[name] for each in graphs if name in each.sinks]
+    return {
+        "alias": name,
+        "status": worst(statuses),
+        "connectivity": "connected" if connections and all(each.connected for each in connections) else "disconnected",
+        "pipelines": _neighbours(deployed.spec, name),
+        "type": spec.type,
+        "source": bool(sources),
+        "sink": bool(sinks),
+        "authoritative": spec.options.authoritative,
+        "error": next((each.error for each in connections if each.error and not each.connected), "")
+        or next((each.error_text for each in sinks if each.error_text), ""),
+        "connects": sum(each.connects for each in connections),
+        "counts": {"source": _summed(sources), "sink": _summed(sinks)},
+        "described": [dict(each.graph.connectors[name].context.described) for each in chosen if each.graph.connectors],
+        "options": without_secrets(_plain(spec.given)),
+        "instances": [
+            {"alias": each.alias, "status": found} for each, found in zip(chosen, statuses, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _connector_status(running: Running, name: str) -> str:
+    connection = running.graph.connections.get(name)
+    source, sink = running.graph.sources.get(name), running.graph.sinks.get(name)
+    if connection is not None and connection.failed:
+        return "failed"
+    if running.status in ("failed", "draining", "drained", "stopped"):
+        return running.status
+    own = (f"{PAUSED}:api", f"{PAUSED}:{name}")  # a sink further down that is paused does not make this one paused
+    held = source is not None and any(each.reason in own for each in source.breaker.reasons)
+    if held or (sink is not None and sink.paused):
+        return PAUSED
+    return "running" if connection is not None and connection.connected else "initializing"
+
+
+def _neighbours(spec: FlowSpec, name: str) -> dict[str, list[dict[str, str]]]:
+    """What is connected to a connector, by its port: a pipeline or a connector, and the port there."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for link in spec.links:
+        if link.source == name:
+            found.setdefault(link.port, []).append({"alias": link.target, "port": "in"})
+        if link.target == name:
+            found.setdefault("in", []).append({"alias": link.source, "port": _port(link)})
+    return found
+
+
+def _port(link: Link) -> str:
+    return link.port if link.place is None else f"{link.place}.{link.port}"
+
+
+def breaker(deployed: Deployed, alias: str) -> dict[str, Any]:
+    """Why nothing moves: for each instance and each of its sources, the reasons that stand. None: it may send."""
+    instances: list[dict[str, Any]] = []
+    moves = True
+    now = asyncio.get_running_loop().time()
+    for each in deployed.chosen(alias):
+        sources = [
+            {
+                "source": name,
+                "open": not reasons,
+                "reasons": [
+                    {"reason": one.reason, "since_s": round(max(0.0, now - one.since), 3) if one.since else None,
+                     "detail": one.detail}
+                    for one in reasons
+                ],
+            }
+            for name, reasons in each.reasons().items()
+        ]  # fmt: skip
+        moves = moves and all(one["open"] for one in sources)
+        instances.append({"alias": each.alias, "status": each.status, "error": each.error, "sources": sources})
+    return {"alias": alias, "moves": moves, "instances": instances}
+
+
+def unsettled(chosen: Sequence[Running]) -> dict[str, Any]:
+    """Events under way: how many, the age of the oldest in seconds, and where they are."""
+    count, oldest, where = 0, None, dict[str, int]()
+    for each in chosen:
+        one = each.unsettled()
+        count += one.count
+        if one.oldest is not None:
+            oldest = max(oldest or 0.0, round(one.oldest, 3))
+        for name, events in one.where.items():
+            where[name] = where.get(name, 0) + events
+    return {"count": count, "oldest_s": oldest, "where": where}
+
+
+def pipeline(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
+    """A pipeline: its operators in order, what it is connected to, its graph as Mermaid."""
+    chosen = deployed.chosen(alias)
+    operators = []
+    for place, each in enumerate(deployed.spec.pipelines[name].operators):
+        nodes = [one.graph.operators[name][place] for one in chosen]
+        operators.append({
+            "name": f"{name}.{place}", "type": each.type, "ports": ["out", "err", *each.ports],
+            "options": without_secrets(_plain(each.given)), "counts": _summed(nodes),
+            "kept": sum(node.operator.kept() for node in nodes), "waiting": sum(_waiting(node) for node in nodes),
+        })  # fmt: skip
+    whole = graph(deployed, alias)
+    own = {each["name"] for each in whole["entities"] if each.get("pipeline") == name}
+    channels = [each for each in whole["channels"] if each["from"] in own or each["to"] in own]
+    ends = own | {each[end] for each in channels for end in ("from", "to")}
+    part = {**whole, "entities": [each for each in whole["entities"] if each["name"] in ends], "channels": channels}
+    return {"alias": name, "operators": operators, "channels": channels, "mermaid": picture.mermaid(part)}
+
+
+def graph(deployed: Deployed, alias: str) -> dict[str, Any]:
+    """All entities and channels, with counters, for pages that draw them."""
+    chosen = deployed.chosen(alias)
+    found = picture.of_graph(deployed.spec, chosen[0].graph)
+    for place, each in enumerate(found["channels"]):
+        same = [one.graph.channels[place] for one in chosen]
+        each["name"] = same[0].name
+        each["events"] = sum(one.passed for one in same)
+        each["waiting"] = sum(one.events for one in same)
+        each["batches"] = sum(len(one.items) for one in same)
+        each["capacity"] = sum(one.capacity for one in same)
+        each["dropped"] = sum(one.dropped for one in same)
+    for entity in found["entities"]:
+        wanted = (entity["name"], entity["kind"])
+        nodes = [node for one in chosen for node in one.graph.nodes if (node.name, node.kind) == wanted]
+        entity["counts"] = _summed(nodes)
+        entity["waiting"] = sum(_waiting(node) for node in nodes)
+    return {**found, "alias": alias}
+
+
+def culprits(host: Host) -> list[str]:
+    """What is not ready, one line each: a flow that has failed, a sink that was not connected yet."""
+    found = [host.problem] if host.problem else []
+    for deployed in host.flows.values():
+        if not deployed.instances:
+            found.append(f"{deployed.name}: not started yet")
+        for each in deployed.instances:
+            if each.status == "failed":
+                found.append(f"{each.alias}: failed: {each.error}")
+            elif each.status == "initializing":
+                found += [f"{each.alias}: {one}" for one in _starting(each)]
+    return found
+
+
+def _starting(running: Running) -> list[str]:
+    found = []
+    for name, sink in running.graph.sinks.items():
+        connection = sink.connection
+        if not connection.connects:
+            why = connection.error or "no answer yet"
+            found.append(f"{name} ({running.spec.connectors[name].type}) is not connected: {why}")
+    return found or ["initializing"]
+
+
+def _summed(nodes: Iterable[Node]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in nodes:
+        for name, count in node.counts.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def _waiting(node: Node) -> int:
+    return sum(each.events for each in node.inputs) + node.held
+
+
+def _plain(given: Any) -> Any:
+    """Options as they were given; Python functions by their names."""
+    if callable(given):
+        return f"{getattr(given, '__module__', '?')}:{getattr(given, '__qualname__', repr(given))}"
+    if isinstance(given, dict):
+        return {name: _plain(each) for name, each in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [_plain(each) for each in given]
+    if isinstance(given, str):
+        return str(given)  # a mark of where it is from does not count here
+    return given if isinstance(given, (int, float, bool, type(None))) else repr(given)
+
+
+def without_secrets(given: Any, name: str = "") -> Any:
+    """Options without passwords and tokens: those of URLs, and whatever has such a name, with all that is in it."""
+    secret = bool(_SECRET.search(name))
+    if isinstance(given, dict):
+        return {key: without_secrets(each, name if secret else str(key)) for key, each in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [without_secrets(each, name) for each in given]
+    if secret and given not in (None, False, True):
+        return "***"
+    return _QUERY.sub(r"\1***", _USERINFO.sub("***@", given)) if isinstance(given, str) else given

@@ -1,0 +1,98 @@
+"""``/metrics`` for Prometheus: what flows count anyway, read when it is scraped.
+
+    tidelog_flow_status{flow,instance,status}                 1 for the status that it has
+    tidelog_flow_events_total{flow,instance,entity,kind,event}    event: in, out, ok, retry, reject, discard, dead, ...
+    tidelog_flow_waiting_events{flow,instance,channel}        in a channel
+    tidelog_flow_channel_events_total{flow,instance,channel}  that went through
+    tidelog_flow_channel_dropped_total{flow,instance,channel} dropped before a sink that does not count
+    tidelog_flow_unsettled_events{flow,instance}              under way
+    tidelog_flow_oldest_unsettled_seconds{flow,instance}
+    tidelog_flow_breaker{flow,instance,source,reason}         1 for each reason that stands
+    tidelog_flow_connected{flow,instance,connector}           1 or 0
+
+Rule 1: labels are names that flows declare, and what entities count: their number is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.service.host import ORDER, Host
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BASE: Final = ["flow", "instance"]
+
+
+class Metrics:
+    """Of one host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Any]:
+        """Nothing: names don't depend on what was collected."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        status = _gauge("status", "1 for the status that the instance has.", "status")
+        events = _counter("events", "What entities count.", "entity", "kind", "event")
+        waiting = _gauge("waiting_events", "Events in a channel.", "channel")
+        passed = _counter("channel_events", "Events that went through a channel.", "channel")
+        dropped = _counter("channel_dropped", "Events dropped before a sink that does not count.", "channel")
+        unsettled = _gauge("unsettled_events", "Events under way.")
+        oldest = _gauge("oldest_unsettled_seconds", "Age of the oldest event under way.")
+        breaker = _gauge("breaker", "1 for each reason that stands.", "source", "reason")
+        connected = _gauge("connected", "1 while the connector is connected.", "connector")
+        for deployed in self._host.flows.values():
+            for running in deployed.instances:
+                base = [deployed.name, running.alias]
+                for each in ORDER:
+                    status.add_metric([*base, each], float(running.status == each))
+                _events(events, base, running)
+                _channels(waiting, passed, dropped, base, running)
+                found = running.unsettled()
+                unsettled.add_metric(base, found.count)
+                oldest.add_metric(base, found.oldest or 0.0)
+                for source, reasons in running.reasons().items():
+                    for one in reasons:
+                        breaker.add_metric([*base, source, one.reason], 1.0)
+                for name, connection in running.graph.connections.items():
+                    connected.add_metric([*base, name], float(connection.connected))
+        yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, connected)
+
+
+def _events(family: CounterMetricFamily, base: list[str], running: Running) -> None:
+    for node in running.graph.nodes:
+        for name, count in node.counts.items():
+            family.add_metric([*base, node.name, node.kind, name], count)
+
+
+def _channels(
+    waiting: GaugeMetricFamily, passed: CounterMetricFamily, dropped: CounterMetricFamily, base: list[str],
+    running: Running,
+) -> None:  # fmt: skip
+    for channel in running.graph.channels:
+        labels = [*base, channel.name]
+        waiting.add_metric(labels, channel.events)
+        passed.add_metric(labels, channel.passed)
+        if not channel.authoritative:
+            dropped.add_metric(labels, channel.dropped)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tidelog_flow_{name}", text, labels=[*_BASE, *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"tidelog_flow_{name}", text, labels=[*_BASE, *labels])

@@ -1,0 +1,165 @@
+"""The HTTP API's routes in one table, and what follows from it: ``/openapi.json``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+import tidelog
+
+STATUS: Final = {
+    "type": "object", "required": ["status"], "additionalProperties": False,
+    "properties": {"status": {"enum": ["paused", "running"]}},
+}  # fmt: skip
+FLOW: Final = {"type": "object", "required": ["connect"], "description": "A flow, with the keys of flow files."}
+REPLAY: Final = {
+    "type": "object", "additionalProperties": False,
+    "properties": {
+        "flow": {"type": "string", "description": "whose dead letters"},
+        "topic": {"type": "string", "description": "or the topic that they are in"},
+        "ids": {"type": "array", "items": {"type": "string"}, "description": "only these; without: all"},
+    },
+}  # fmt: skip
+
+
+class Route(NamedTuple):
+    """One route. ``handler``: a method of ``Api``."""
+
+    method: str
+    path: str
+    handler: str
+    summary: str
+    codes: tuple[int, ...] = (200,)
+    query: tuple[str, ...] = ()
+    body: dict[str, Any] | None = None
+
+
+ROUTES: Final = (
+    Route("GET", "/v1/version", "version", "The version of tidelog."),
+    Route("GET", "/v1/status", "status", "How many flows have which status; 503 unless all are running.", (200, 503)),
+    Route("GET", "/v1/live", "live", "200 as long as the process answers. Needs no token."),
+    Route(
+        "GET", "/v1/ready", "ready",
+        "503 while a flow has failed or a sink was never connected; says which.",
+        (200, 503),
+    ),
+    Route("GET", "/v1/flows", "flows", "All flows."),
+    Route("GET", "/v1/flows/{flow}", "flow", "A flow: its status, its connectors.", (200, 404)),
+    Route(
+        "PATCH", "/v1/flows/{flow}", "patch_flow",
+        "Pause or resume a flow or an instance.",
+        (200, 400, 404, 409, 415, 422, 503), (), STATUS,
+    ),
+    Route("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FLOW),
+    Route(
+        "PUT", "/v1/flows/{flow}", "put_flow",
+        "Deploy a flow in place of the one of this name, which is drained first.",
+        (200, 201, 400, 409, 415, 422, 503), (), FLOW,
+    ),
+    Route(
+        "DELETE", "/v1/flows/{flow}", "delete_flow",
+        "Drain a flow and forget it; says what was settled and what abandoned.",
+        (200, 404, 409, 503), ("timeout",),
+    ),
+    Route("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors.", (200, 404)),
+    Route(
+        "GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
+        "A connector: status, connectivity, what it is connected to.",
+        (200, 404),
+    ),
+    Route(
+        "PATCH", "/v1/flows/{flow}/connectors/{connector}", "patch_connector",
+        "Pause or resume a connector.",
+        (200, 400, 404, 409, 415, 422, 503), (), STATUS,
+    ),
+    Route("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines.", (200, 404)),
+    Route(
+        "GET", "/v1/flows/{flow}/pipelines/{pipeline}", "pipeline",
+        "A pipeline: operators, counters, its graph.",
+        (200, 404),
+    ),
+    Route("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters.", (200, 404)),
+    Route(
+        "GET", "/v1/flows/{flow}/breaker", "breaker",
+        "Why nothing moves: the reasons that stand at each source.",
+        (200, 404),
+    ),
+    Route(
+        "GET", "/v1/flows/{flow}/unsettled", "unsettled",
+        "Events under way: how many, the oldest, where.",
+        (200, 404),
+    ),
+    Route(
+        "GET", "/v1/flows/{flow}/tap", "tap",
+        "Events that pass, as server-sent events.",
+        (200, 404, 422, 429), ("rate", "channel"),
+    ),
+    Route(
+        "GET", "/v1/dead_letters", "dead_letters",
+        "Open dead letters of a flow or a topic.",
+        (200, 404, 422, 503), ("flow", "topic", "limit"),
+    ),
+    Route(
+        "POST", "/v1/dead_letters/replay", "replay",
+        "Send dead letters to where they came from, once more.",
+        (200, 400, 404, 415, 422, 503), (), REPLAY,
+    ),
+    Route("GET", "/metrics", "metrics", "For Prometheus."),
+    Route("GET", "/openapi.json", "openapi", "This document."),
+)  # fmt: skip
+
+_TEXTS: Final = {
+    200: "as asked", 201: "deployed", 400: "the body can't be read", 404: "there is no such thing",
+    409: "not now: it exists already, or has ended", 415: "the body has another type", 422: "the body is wrong",
+    429: "too many taps", 503: "not all is well, or the tidelog server does not answer",
+}  # fmt: skip
+_ERROR: Final = {
+    "type": "object", "required": ["code", "error"],
+    "properties": {
+        "code": {"type": "integer"}, "error": {"type": "string"},
+        "problems": {"type": "array", "items": {"type": "string"}},
+    },
+}  # fmt: skip
+
+
+def document() -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in ROUTES:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tidelog flows", "version": tidelog.__version__},
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query]
+    made: dict[str, Any] = {
+        "operationId": route.handler,
+        "summary": route.summary,
+        "parameters": parameters,
+        "responses": {str(code): _answer(code) for code in route.codes},
+    }
+    if route.body is not None:
+        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body}}}
+    return made
+
+
+def _answer(code: int) -> dict[str, Any]:
+    if code < 400:
+        return {"description": _TEXTS[code]}
+    return {
+        "description": _TEXTS[code],
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }

@@ -1,0 +1,145 @@
+"""Flows as a process: read, started, served over HTTP, told by signals to stop.
+
+The first SIGTERM or SIGINT drains all flows and says what was settled and what was abandoned. A second one stops at
+once. Without either the process ends when all flows have ended, unless it is to stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from tidelog.flows.errors import FlowError
+from tidelog.flows.runtime.run import Report
+from tidelog.flows.service import api
+from tidelog.flows.service.host import Deployed, Host
+
+log = logging.getLogger("tidelog.flows")
+
+
+@dataclass
+class Options:
+    """What a process is told besides its flows."""
+
+    server: str | None = None  # URL of the tidelog server
+    name: str = "default"  # of the process, for what the server keeps of it
+    listen: str | None = api.DEFAULT  # None: no HTTP API
+    token: str | None = None
+    local: bool = False  # flows over HTTP may name Python functions and files of this machine
+    stay: bool = False  # also when all flows have ended
+
+
+def token_in(path: str) -> str:
+    """The token that a file holds. FlowError."""
+    try:
+        found = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlowError(f"the token can't be read from {path}: {error}") from None
+    if not found:
+        raise FlowError(f"{path} holds no token: it is empty")
+    return found
+
+
+def run(flows: Sequence[Deployed], options: Options, say: Callable[[str], None] | None = None) -> int:
+    """Run until the end; returns the exit status: 0, or 1 where a flow failed or events were abandoned.
+
+    say: gets lines for people; standard error by default. FlowError: it can't start.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Process(flows, options, say or _say).main())
+
+
+class Process:
+    """>>> await Process(flows, Options()).main()"""
+
+    def __init__(self, flows: Sequence[Deployed], options: Options, say: Callable[[str], None]) -> None:
+        self._flows = flows
+        self._options = options
+        self._say = say
+        self._told = 0  # signals
+        self._signal = asyncio.Event()
+        self.host = Host(options.server, options.name, local=options.local)
+
+    async def main(self) -> int:
+        options = self._options
+        server = None if options.listen is None else api.Server(self.host, options.listen, options.token)
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, self._stop)
+        try:
+            if server is not None:
+                await server.start()
+                self._say(f"listening on {server.url}")
+            return await self._run()
+        finally:
+            await self.host.stop()
+            if server is not None:
+                await server.stop()
+            for each in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(each)
+
+    def _stop(self) -> None:
+        self._told += 1
+        self._signal.set()
+
+    async def _run(self) -> int:
+        work = asyncio.create_task(self._work())
+        if await self._until(work):
+            return self._status(True)
+        self._signal.clear()
+        work.cancel()
+        self._say("draining; a second signal stops at once")
+        draining = asyncio.create_task(self.host.drain())
+        if not await self._until(draining):
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+            self._say("stopped at once: what was under way is not settled")
+            return 1
+        reports = draining.result()
+        for alias, report in reports.items():
+            self._say(shown(alias, report))
+        return self._status(all(each.complete for each in reports.values()))
+
+    async def _until(self, work: asyncio.Task[object]) -> bool:
+        """Wait for work, or a signal. Whether the work is done; its error is raised."""
+        told = asyncio.create_task(self._signal.wait())
+        try:
+            await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+        if work.done():
+            work.result()
+            return True
+        return False
+
+    async def _work(self) -> object:
+        await self.host.start(self._flows)
+        if self._options.stay:
+            await asyncio.Event().wait()
+        await self.host.finished()
+        return None
+
+    def _status(self, complete: bool) -> int:
+        for each in self.host.failed:
+            self._say(f"failed: {each}")
+        if not complete or self.host.failed:
+            return 1
+        return int(self.host.shared.get("exit_code", 0))  # what a connector of type exit was told
+
+
+def shown(alias: str, report: Report) -> str:
+    """A line about a drain."""
+    abandoned = ", ".join(f"{count:,} of {source}" for source, count in report.abandoned.items() if count)
+    text = f"{alias}: {report.settled:,} events settled while draining, {report.seconds:.1f} s"
+    return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - for people
