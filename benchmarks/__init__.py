@@ -9,6 +9,7 @@ programs of their own.
     entries         what is written: three kinds of entries, and the commands that append them
     facts           on what the figures were taken: the machine, the servers, where they come from
     fanout          many clients blocked on one stream
+    flows/          ``python -m benchmarks.flows``: events a second through a flow
     groups          messages read for a group and acknowledged; their memory
     load            redis-benchmark, and requests over a raw socket whose replies are counted
     long            ``scripts/bench --long``

@@ -31,17 +31,16 @@ class Size(NamedTuple):
     idle: int  # jobs
     idle_seconds: float
     states: tuple[int, ...]  # keys in the state
-    with_peers: int  # up to so many
     batches: tuple[int, ...]  # keys in a batch
 
 
 FULL: Final = Size(
     Load(500_000, 50_000, 50_000), Load(2_000_000, 5_000, 250_000), Load(5_000_000, 1_000_000, 500_000), 60, 1_000_000,
-    200, 60, (100_000, 1_000_000, 10_000_000), 1_000_000, (500, 5_000, 50_000),
+    200, 60, (100_000, 1_000_000, 10_000_000), (500, 5_000, 50_000),
 )  # fmt: skip
 TINY: Final = Size(
     Load(8_000, 1_000, 1_000), Load(20_000, 500, 2_500), Load(40_000, 10_000, 5_000), 5, 20_000, 5, 5, (1_000, 10_000),
-    1_000, (100, 1_000),
+    (100, 1_000),
 )  # fmt: skip
 
 
@@ -52,6 +51,7 @@ class Asked(NamedTuple):
     runs: int
     ways: tuple[str, ...]
     plot: Path | None
+    beside: int  # keys in the state up to which Spark's own ways are measured too
 
 
 def keyed(asked: Asked) -> None:
@@ -117,14 +117,15 @@ def idling(asked: Asked) -> None:
 def scales(asked: Asked) -> None:
     """Rows a second by keys in the state and by keys in a batch; the plot."""
     size, ways = asked.size, tuple(way for way in asked.ways if way != "group")
-    panels = {
-        "keys in the state": scaling.by_state(size.states, size.keyed.batch, ways, size.with_peers),
+    measured = {
+        "keys in the state": scaling.by_state(size.states, size.keyed.batch, ways, asked.beside),
         "keys in a batch": scaling.by_keys(size.batches, size.few.batch, ways),
     }
-    for title, lines in panels.items():
-        for way, points in lines.items():
-            for number, rate in points:
-                shown.row(f"{number:,} {title}: {way}", f"{rate:,.0f} rows/s", "", None, None)
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {title: {} for title in measured}
+    for title, figures in measured.items():
+        for way, number, rate in figures:
+            shown.row(f"{number:,} {title}: {way}", f"{rate:,.0f} rows/s", "", None, None)
+            panels[title].setdefault(way, []).append((number, rate))
     if asked.plot is not None:
         shown.plot(panels, asked.plot)
 
@@ -142,12 +143,15 @@ WHAT: Final[dict[str, Callable[[Asked], None]]] = {
 @click.option("--way", "ways", type=click.Choice(ALL), multiple=True, default=("pandas", "rows", "built-in"),
               show_default=True, help="Spark's own ways to count beside which is measured.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Of scaling: .svg, .png, .pdf.")
-def main(what: tuple[str, ...], tiny: bool, runs: int, ways: tuple[str, ...], plot: Path | None) -> None:
+@click.option("--beside", default=100_000, show_default=True, metavar="KEYS",
+              help="Of scaling: keys in the state up to which Spark's own ways are measured too. They fill theirs"
+                   " slowly: a million takes many minutes.")  # fmt: skip
+def main(what: tuple[str, ...], tiny: bool, runs: int, ways: tuple[str, ...], plot: Path | None, beside: int) -> None:
     """Figures of jobs: each by its name, all by default. All of them together take more than an hour."""
     click.echo(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {engines.described()}\n")
     shown.head()
     for name in what or WHAT:
-        WHAT[name](Asked(TINY if tiny else FULL, runs, ways, plot))
+        WHAT[name](Asked(TINY if tiny else FULL, runs, ways, plot, beside))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ published, and so visible. So no clock but the server's is read, and nobody poll
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -66,20 +68,29 @@ def _measured(server: Server, client: Client, seconds: float) -> Late:
 
 @contextmanager
 def following(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process from its READY on; it is ended at the end. RuntimeError if it ends before."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    try:
-        if not any(line.strip() == "READY" for line in process.stdout):
-            raise RuntimeError(f"it ended before it was ready: {' '.join(command)}")
-        yield process
-    finally:
-        process.terminate()
+    """A process from its READY on; it is ended at the end, with all that it has started, and its temporary files are
+    removed. RuntimeError if it ends before.
+    """
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            env=os.environ | {"TMPDIR": folder, "SPARK_LOCAL_DIRS": folder},
+        )  # fmt: skip
+        assert process.stdout is not None
         try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            if not any(line.strip() == "READY" for line in process.stdout):
+                raise RuntimeError(f"it ended before it was ready: {' '.join(command)}")
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                pass
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a JVM would go on writing
             process.wait()
+            process.stdout.close()
 
 
 def _send(server: Server, seconds: float) -> dict[str, int]:

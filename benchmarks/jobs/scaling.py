@@ -6,7 +6,7 @@ The state is filled first, each key once; then BATCHES batches are measured whos
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,33 +19,29 @@ from tidelog.testing import Server, running_server
 
 BATCHES: Final = 8
 FILL: Final = 500_000  # rows of a batch that fills the state
-Points = dict[str, list[tuple[int, float]]]  # by way: a number of keys, rows a second
+Figures = Iterator[tuple[str, int, float]]  # as they are measured: the way, a number of keys, rows a second
 
 
-def by_state(sizes: Sequence[int], batch: int, ways: Sequence[str], most: int) -> Points:
-    """With so many keys in the state. most: keys up to which Spark's own ways are measured too."""
-    found: Points = {}
+def by_state(sizes: Sequence[int], batch: int, ways: Sequence[str], most: int) -> Figures:
+    """With so many keys in the state. most: keys up to which Spark's own ways are measured too: to fill their state
+    takes them long.
+    """
     for size in sizes:
         with running_server() as server, server.client() as client:
             load = Load(BATCHES * batch, size, batch)
             with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
                 _filled(server, client, load, Path(folder), ways if size <= most else ())
                 loads.fill(server, load, first=size)
-                found.setdefault(rates.OURS, []).append((size, _ours(server, client, load, Path(folder))))
+                yield rates.OURS, size, _ours(server, client, load, Path(folder))
                 for way in ways if size <= most else ():
-                    rate = rates.peer(server, way, load, f"--checkpoint={folder}/checkpoint-{way}")
-                    found.setdefault(WAYS[way], []).append((size, rate))
-    return found
+                    yield WAYS[way], size, rates.peer(server, way, load, f"--checkpoint={folder}/checkpoint-{way}")
 
 
-def by_keys(keys: Sequence[int], batch: int, ways: Sequence[str]) -> Points:
+def by_keys(keys: Sequence[int], batch: int, ways: Sequence[str]) -> Figures:
     """With so many keys in a batch, and in the state."""
-    found: Points = {}
     for number in keys:
         rated = rates.keyed(Load(BATCHES * batch, number, batch), ways, 1)
-        for way, rate in rated.items():
-            found.setdefault(way, []).append((number, rate))
-    return found
+        yield from ((way, number, rate) for way, rate in rated.items())
 
 
 def _filled(server: Server, client: Client, load: Load, folder: Path, ways: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
     programs        what is installed for each, and how its program is run
     handled         what the programs share: the count, the clock, the line they print
     on_faststream   FastStream: a subscriber of a Redis stream, 100 messages a read
+    on_faststream_publishing  the same, appending what a function makes of an event to another stream
     on_taskiq       taskiq-redis: its stream broker, 100 messages a read, 100 tasks at a time
     on_arq          arq: 100 jobs at a time
     on_streaq       streaq: 100 tasks at a time

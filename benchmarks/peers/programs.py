@@ -18,10 +18,11 @@ class Library(NamedTuple):
     name: str
     requirement: str  # for pip
     events: int
+    file: str = ""  # of its program; "": its name
 
     @property
     def program(self) -> Path:
-        return HERE / f"on_{self.name}.py"
+        return HERE / f"on_{self.file or self.name}.py"
 
 
 LIBRARIES: Final = (

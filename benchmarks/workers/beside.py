@@ -38,13 +38,13 @@ def measure(runs: int) -> Iterator[Beside]:
         python = programs.installed(library, FOLDER)
         rates = []
         for _ in range(runs):
-            with _redis(binary) as url:
+            with served(binary) as url:
                 rates.append(programs.rate(library, python, url))
         yield Beside(library.name, programs.version(library, python), statistics.median(rates))
 
 
 @contextlib.contextmanager
-def _redis(binary: str) -> Iterator[str]:
+def served(binary: str) -> Iterator[str]:
     """The URL of an empty redis-server: what it writes is not on disk when it answers, as its default is."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,7 @@ import click
 import msgspec
 import uvloop
 
-from tidelog.cli.worker import collect_less
+from tidelog.cli.collector import collect_less
 from tidelog.topics import Topic
 from tidelog.workers import App, Event, Take, Worker
 

@@ -52,13 +52,13 @@ def measure(mode: str, load: Load, profile: Path | None = None) -> Rate:
     """One worker, on a new server."""
     with running_server() as server:
         fill(server, load).close_sync()
-        before = _cpu(server)
+        before = cpu(server)
         command = [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else [])]
         command += ["-m", "benchmarks.workers.modes", server.url, mode, f"--events={load.events}"]
         command += [f"--partitions={load.partitions}", f"--take={load.take}"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
-        used = _cpu(server) - before
+        used = cpu(server) - before
     return Rate(
         found["events"] / found["seconds"], found["cpu"] / load.events, used / load.events, found["acknowledged"],
         found["repeated"],
@@ -79,7 +79,7 @@ def middle(rates: Sequence[Rate]) -> Rate:
     return sorted(rates)[len(rates) // 2]
 
 
-def _cpu(server: Server) -> float:
+def cpu(server: Server) -> float:
     """CPU seconds that the server has used."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,99 @@
+"""Events a second from one source through two operators to one sink, all in this process.
+
+The operators do as little as can be: what is measured is the runtime. The collector of circles works as in
+``tidelog flow run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+
+import uvloop
+
+from tidelog.cli.collector import collect_less
+from tidelog.flows import Event, Flow, op
+from tidelog.flows.operators.base import Operator
+from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.spec import FlowSpec
+
+T = TypeVar("T")
+
+VALUE: Final = {"id": 7, "item": "tea", "price": 2.5, "city": "Catania", "paid": 1}
+
+
+class Same(Operator):
+    """An operator that somebody wrote: it takes the batch."""
+
+    def process(self, events: list[Event]) -> None:
+        for event in events:
+            event.value = _same(event.value)
+        self.emit(events)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpec:
+    """null -> two operators -> null: two functions; two classes; ``where`` and ``select``."""
+    made = Flow("benchmark", settle=settle)
+    made.connector("in", "null", count=events, value=VALUE)
+    made.connector("out", "null")
+    operators: dict[str, tuple[Any, ...]] = {
+        "functions": (_same, _same),
+        "classes": (Same, Same),
+        "jmespath": (op("where", "price > `2` && paid == `1`"), op("select", "{id: id, place: city, item: item}")),
+    }
+    made.pipeline("p", *operators[way])
+    made.connect("in -> p -> out")
+    return made.spec()
+
+
+class Rate(NamedTuple):
+    """Events a second of the clock, and of the time that the process had a core."""
+
+    clock: float
+    core: float
+
+
+@contextlib.contextmanager
+def paced() -> Iterator[None]:
+    """The collector of circles as in tidelog's own programs."""
+    before = gc.get_threshold()
+    collect_less()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def rate(events: int, way: str = "functions", *, settle: bool = True) -> Rate:
+    """Of one run."""
+    declared = flow(events, way, settle=settle)
+
+    async def whole() -> Rate:
+        running = Running(declared, Surroundings("benchmark", queue=declared.queue))
+        begun, used = time.perf_counter(), time.process_time()
+        await running.start()
+        await running.finished()
+        found = Rate(events / (time.perf_counter() - begun), events / (time.process_time() - used))
+        counts = running.graph.sources["in"].counts
+        assert counts["out"] == events, counts
+        assert not settle or counts["ok"] == events, counts
+        await running.stop()
+        return found
+
+    return alone(whole)
+
+
+def alone(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What an async function returns, run as ``tidelog flow run`` runs flows."""
+    with paced(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work())
