@@ -26,6 +26,7 @@ GROUPS = {
     "generic": "Keys",
     "string": "Strings",
     "transactions": "Transactions",
+    "scripting": "Scripts",
     "pubsub": "Publish and subscribe",
     "connection": "Connection",
     "server": "Server",

@@ -6,7 +6,8 @@ A comment in a block may say what is printed::
     # then TEXT                 the line after it
     # shows TEXT                a line with TEXT in it, once what was started has come up
 
-Any other comment is a remark: the command must only succeed.
+Any other comment is a remark: the command must only succeed. A block of YAML is a file, named in its first line, in the
+folder where commands run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.replication.cluster import PATIENCE, wait_until
 from tests.replication.sentinels import sentinels
 from tests.tidelog.spark.conftest import spark
 from tests.tidelog.spark.sparkkit import require_spark
-from tidelog.testing import Server, running_server
+from tidelog.testing import Server, free_port, running_server
 
 __all__ = ["spark"]
 
@@ -57,7 +58,8 @@ def blocks() -> list[Block]:
 BLOCKS = blocks()
 SPARK = [block for block in BLOCKS if "pyspark" in block.text]
 ENGINES = [block for block in BLOCKS if "tidelog jobs engine" in block.text]
-OTHERS = [block for block in BLOCKS if block not in SPARK + ENGINES]
+FILES = [block for block in BLOCKS if block.language == "yaml"]
+OTHERS = [block for block in BLOCKS if block not in SPARK + ENGINES + FILES]
 CONF = "--conf 'spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' --conf spark.driver.memory=700m"
 
 
@@ -99,6 +101,7 @@ def environment(server: Server, replica: Server, tmp_path_factory: pytest.TempPa
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "TIDELOG_URL": server.url,
+        "TIDELOG_FLOWS": f"http://127.0.0.1:{free_port()}",
     }
 
 
@@ -141,7 +144,12 @@ def run_block(
     assert block.language == "sh"
     if "redis-cli" in block.text and not shutil.which("redis-cli"):
         pytest.skip("redis-cli is not installed (Debian: apt-get install redis-tools)")
-    for line in block.text.splitlines():
+    if "curl " in block.text and not shutil.which("curl"):
+        pytest.skip("curl is not installed (Debian: apt-get install curl)")
+    for file in FILES:
+        (tmp_path / file.text.split()[1]).write_text(file.text.replace("6379", str(server.port)))
+    listening = environment["TIDELOG_FLOWS"].removeprefix("http://")
+    for line in block.text.replace("localhost:9898", listening).splitlines():
         if line.startswith(NOT_HERE):
             continue
         if line.startswith("tidelog-server "):  # fixtures start the servers; here its arguments are tested
@@ -151,6 +159,10 @@ def run_block(
             continue
         if line.startswith("tidelog worker "):
             request.getfixturevalue("in_background")(line.removesuffix(" &"), tmp_path)
+            continue
+        if line.startswith("tidelog flow run "):
+            in_background = request.getfixturevalue("in_background")
+            in_background(f"{line.removesuffix(' &')} --listen {listening}", tmp_path)
             continue
         if line.startswith("tidelog jobs engine "):
             request.getfixturevalue("in_background")(f"{line.removesuffix(' &')} --path {ROOT} {CONF}", tmp_path)
@@ -220,7 +232,8 @@ def test_an_id_such_as_another_is_an_id() -> None:
 def test_every_block_was_found_and_says_its_language() -> None:
     text = (ROOT / "README.md").read_text()
     assert text.count("```") == 2 * len(BLOCKS)
-    assert {block.language for block in BLOCKS} == {"sh", "python"}
+    assert {block.language for block in BLOCKS} == {"sh", "python", "yaml"}
+    assert all(block.text.startswith("# ") for block in FILES)
 
 
 def test_the_scripts_it_names_are_there() -> None:
