@@ -81,7 +81,7 @@ exit $(cat .venv/status)
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """As much of a checkout as scripts/venv.sh looks at, with a pip that only says what it is told to do."""
-    for name in ("scripts/venv.sh", "pyproject.toml", "setup.py", "tidelog/spark/_rows.c"):
+    for name in ("scripts/venv.sh", "scripts/pytest.sh", "pyproject.toml", "setup.py", "tidelog/spark/_rows.c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
@@ -141,7 +141,20 @@ def test_an_installation_that_fails_shows_everything(checkout: Path) -> None:
 
 
 # -- scripts/test -------------------------------------------------------------------------------------------------
-REDIS = ("cli", "server", "sentinel")
+PROGRAMS = ("redis-cli", "redis-server", "redis-sentinel", "chromium")  # or scripts/test would install them
+
+
+def scripts_test(checkout: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run scripts/test where .venv/bin/python is this shell script."""
+    shutil.copy(ROOT / "scripts" / "test", checkout / "scripts")
+    programs = checkout / "programs"
+    programs.mkdir()
+    for program in (checkout / ".venv/bin/python", *(programs / name for name in PROGRAMS)):
+        program.write_text(f"#!/bin/sh\n{python}\n")
+        program.chmod(0o755)
+    env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable}
+    command = [str(checkout / "scripts" / "test"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +168,34 @@ REDIS = ("cli", "server", "sentinel")
     ],
 )
 def test_arguments_go_to_pytest(checkout: Path, arguments: list[str], passed: str) -> None:
-    shutil.copy(ROOT / "scripts" / "test", checkout / "scripts")
-    programs = checkout / "programs"  # or scripts/test would install them
-    programs.mkdir()
-    for program in (checkout / ".venv/bin/python", *(programs / f"redis-{which}" for which in REDIS)):
-        program.write_text('#!/bin/sh\necho "$*"\n')
-        program.chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable}
-    done = subprocess.run(
-        [checkout / "scripts" / "test", *arguments], capture_output=True, text=True, check=False, env=env
-    )
+    done = scripts_test(checkout, 'echo "$*"', *arguments)
     assert done.stdout == f"-m pytest {passed}\n", done.stderr
+
+
+FAILING = """
+case "$*" in
+*last-failed*) echo alone; exit {alone} ;;
+esac
+mkdir -p .pytest_cache/v/cache
+printf '{{\\n{failed}\\n}}\\n' >.pytest_cache/v/cache/lastfailed
+exit 1
+"""
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_what_failed_is_run_once_more_alone(checkout: Path, alone: int) -> None:
+    failed = ',\\n'.join(f'  "tests/test_x.py::test_{number}": true' for number in range(5))
+    done = scripts_test(checkout, FAILING.format(alone=alone, failed=failed))
+    assert (done.stdout, done.returncode) == ("alone\n", alone)
+    assert '    "tests/test_x.py::test_0"\n    "tests/test_x.py::test_1"\n' in done.stderr
+
+
+def test_many_failures_are_no_chance(checkout: Path) -> None:
+    failed = ',\\n'.join(f'  "tests/test_x.py::test_{number}": true' for number in range(6))
+    done = scripts_test(checkout, FAILING.format(alone=0, failed=failed))
+    assert (done.stdout, done.returncode) == ("", 1)
+
+
+def test_arguments_say_what_is_run_and_it_is_run_once(checkout: Path) -> None:
+    done = scripts_test(checkout, FAILING.format(alone=0, failed='  "tests/test_x.py::test_0": true'), "tests/test_x.py")
+    assert (done.stdout, done.returncode) == ("", 1)

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import psutil
-
 from benchmarks.jobs import engines, idlejobs
 from tidelog import Client
 from tidelog.jobs import keys
@@ -60,6 +58,8 @@ def _calls(client: Client) -> dict[str, int]:
 
 def _cpu(pid: int) -> dict[int, float]:
     """CPU seconds of a process and of each below it. Python workers that Spark ends meanwhile are left out."""
+    import psutil  # of the extra demo; the other figures need none
+
     root = psutil.Process(pid)
     found: dict[int, float] = {}
     for process in (root, *root.children(recursive=True)):
