@@ -197,5 +197,6 @@ def test_many_failures_are_no_chance(checkout: Path) -> None:
 
 
 def test_arguments_say_what_is_run_and_it_is_run_once(checkout: Path) -> None:
-    done = scripts_test(checkout, FAILING.format(alone=0, failed='  "tests/test_x.py::test_0": true'), "tests/test_x.py")
+    failing = FAILING.format(alone=0, failed='  "tests/test_x.py::test_0": true')
+    done = scripts_test(checkout, failing, "tests/test_x.py")
     assert (done.stdout, done.returncode) == ("", 1)
