@@ -151,17 +151,14 @@ class HttpServer(Source, Sink):
         flow = self.context.flow.partition(".")[0]
         self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: self.context.taking)
         self._listener = await join(self.context.around.shared, self._options.listening(), self._route)
-        scheme = "http" if self._options.tls is None else "https"
-        path = self._options.path.removesuffix("*")
-        self.context.described["url"] = f"{scheme}://{self._options.host}:{self._listener.port}{path}"
+        self.context.described["url"] = self._listener.url("http", self._route)
 
     async def close(self) -> None:
         listener, route = self._listener, self._route
         self._listener = self._route = None
         if listener is None or route is None:
             return
-        if route in listener.routes and len(listener.routes) > 1:
-            listener.routes.remove(route)
+        listener.make_way(route)
         for each in tuple(self._mine.values()):
             each.answer(self._unavailable("the flow has ended"))
         try:

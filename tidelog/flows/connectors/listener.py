@@ -149,6 +149,16 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._http: web.Server | None = None
 
+    def url(self, scheme: str, route: Route) -> str:
+        """Where a connector is reached. scheme: ``http`` or ``ws``; with TLS it gets its s."""
+        secure = "" if self.options.tls is None else "s"
+        return f"{scheme}{secure}://{self.options.host}:{self.port}{route.path.removesuffix('*')}"
+
+    def make_way(self, route: Route) -> None:
+        """Requests go to others from now on, if there are others: the connector is closing."""
+        if len(self.routes) > 1 and route in self.routes:
+            self.routes.remove(route)
+
     async def start(self) -> None:
         """Open the address, once. OSError: it can't be, or a file of ``tls`` can't be read."""
         async with self._lock:

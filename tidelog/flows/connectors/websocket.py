@@ -274,17 +274,14 @@ class WebsocketServer(Source, Sink):
         flow = self.context.flow.partition(".")[0]
         self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: True)
         self._listener = await join(self.context.around.shared, self._options.listening(), self._route)
-        scheme = "ws" if self._options.tls is None else "wss"
-        path = self._options.path.removesuffix("*")
-        self.context.described["url"] = f"{scheme}://{self._options.host}:{self._listener.port}{path}"
+        self.context.described["url"] = self._listener.url("ws", self._route)
 
     async def close(self) -> None:
         listener, route = self._listener, self._route
         self._listener = self._route = None
         if listener is None or route is None:
             return
-        if len(listener.routes) > 1 and route in listener.routes:
-            listener.routes.remove(route)
+        listener.make_way(route)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSING):
                 closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self._mine.values()))

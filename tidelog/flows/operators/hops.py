@@ -54,14 +54,13 @@ def parts(token: Unsettled | None) -> Sequence[Unsettled] | None:
 class Sent:
     """A batch that left."""
 
-    __slots__ = ("generation", "left", "overdue", "since", "way")
+    __slots__ = ("generation", "left", "since", "way")
 
     def __init__(self, since: float, generation: int, way: str) -> None:
         self.since = since  # s of the loop's clock
         self.generation = generation  # of the Ramp: which pause it was sent after
         self.way = way  # the port
         self.left = 0  # tokens that have not come back
-        self.overdue = False  # it was said of it that it is late
 
 
 class Run(NamedTuple):
@@ -228,7 +227,6 @@ class Overdue:
                 if wait > 1e-6:
                     self._timer = self._operator.node.after(wait, self._look)
                     return
-                first.overdue = True
                 waiting.popleft()
                 self._late(first)
             else:

@@ -68,7 +68,6 @@ class SourceNode(Node):
         self.options = options
         self.breaker = Breaker()
         self.unsettled = 0  # events that were sent, or wait to be sent again, and that the source has not been told of
-        self.settling = 0  # of these: settled, and ``Source.settled`` has not returned
         self.ended = False  # there will never be an event again
         self.finished = asyncio.Event()  # DRAIN was sent
         self._token = WatchedToken if around.debug else Token
@@ -372,7 +371,6 @@ class SourceNode(Node):
         else:
             self._settled += [each for each in tokens if each.status == OK]
             self._unhappy(others)
-        self.settling = len(self._settled) + len(self._letters)
         rest = self._ramp.settled(self._now())
         if rest:
             self.after(rest, self._poke)
@@ -444,7 +442,6 @@ class SourceNode(Node):
             else:
                 wait = AGAIN
                 self.unsettled -= len(tokens)
-                self.settling = len(self._settled) + len(self._letters)
                 self._poke()
                 self.around.changed()
 
