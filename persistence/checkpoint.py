@@ -13,8 +13,10 @@ from persistence.content import COUNTED, Content
 from persistence.layout import (
     CRC,
     GROUP,
+    MARKS_KEY,
     NODE_KEY,
     PIECE,
+    PRODUCER,
     STAGE,
     STAGE_KEY,
     STREAM,
@@ -24,12 +26,21 @@ from persistence.layout import (
     short,
     signed,
 )  # fmt: skip
-from persistence.pieces import DATABASES, FENCES, GROUPS, META, NODES, STAGES, STREAMS, STRINGS
+from persistence.pieces import FENCES, GROUPS, MARKS, META, NODES, PRODUCERS, STAGES, STREAMS, STRINGS
 from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.groups.pendingdump import assemble
 from storage.ids import MASK64
+from storage.nodes.packed import new_decompressor
+from storage.nodes.thinned import thinned
 from storage.records import pack_sizes
+
+
+def is_plain(capture: Capture) -> bool:
+    """Whether earlier versions know all that the capture would write: the store need not have its late databases."""
+    return not any(
+        stream.meta[:1] == b"\2" or stream.marks or stream.producers for stream in capture.streams
+    ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 
 class Checkpoint:
@@ -39,18 +50,20 @@ class Checkpoint:
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: Content,
         compressor: zstandard.ZstdCompressor,
     ) -> None:  # fmt: skip
-        """``databases``: in the order of ``pieces``. ``content``: what the store holds now; it is changed."""
+        """``databases``: in the order of ``pieces``; the late ones may be missing if there is nothing for them.
+        ``content``: what the store holds now; it is changed."""
         self._path = path
         self._txn = txn
         self._databases = databases
         self._content = content
         self._compressor = compressor
+        self._decompressor = new_decompressor()
 
     def write(self, capture: Capture, offset: int) -> None:
         """Write a capture, taken at log offset ``offset``. Raises lmdb.Error, CorruptError."""
         txn, databases = self._txn, self._databases
         if capture.flushed:
-            for number in range(NODES, len(DATABASES)):
+            for number in range(NODES, len(databases)):
                 txn.drop(databases[number], delete=False)
             self._content = Content()
         for sid in capture.dead_streams:
@@ -58,6 +71,8 @@ class Checkpoint:
             self._remove(STREAMS, prefix)
             self._remove_all(NODES, prefix)
             self._remove_all(GROUPS, prefix)
+            self._remove_all(MARKS, prefix)
+            self._remove_all(PRODUCERS, prefix)
         for sid, name in capture.dead_groups:
             self._remove(GROUPS, U64.pack(sid) + short(name))
         for stream in capture.streams:
@@ -101,19 +116,63 @@ class Checkpoint:
             if crc32(memoryview(old)[CRC.size :], crc32(prefix)) != CRC.unpack_from(old)[0]:
                 raise CorruptError(f"{self._path}: the entry {prefix!r} is damaged: {REMEDY}")
             _, count, total, _ = STREAM.unpack_from(old, CRC.size)
+        sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
         for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
-            blob = node if isinstance(node, bytes) else node.seal(self._compressor)
+            _, alive = sparse.pop(first_ord, (0, ()))
+            less = thinned(node, alive, self._compressor) if alive else None
+            if less is not None:
+                blob = less
+            else:
+                blob = node if isinstance(node, bytes) else node.seal(self._compressor)
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             if txn.put(key, blob, db=nodes, overwrite=False):
                 count += 1
                 total += crc32(key)
             else:  # it was the tail at an earlier checkpoint
                 txn.put(key, blob, db=nodes)
+        for first_ord, first_id in stream.dead_nodes:
+            key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
+            if txn.delete(key, db=nodes):
+                count -= 1
+                total -= crc32(key)
+        for first_ord, (first_id, alive) in sparse.items():
+            self._thin(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), alive)
         for key in _evicted(txn.cursor(db=nodes), prefix, stream):
             count -= 1
             total -= crc32(key)
+        self._write_additions(stream)
         head = STREAM.pack(expire, count, total & MASK64, len(name))
         self._put(STREAMS, prefix, signed(prefix, head, name, stream.meta))
+
+    def _thin(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
+        """Rewrite a node that the store has without the bytes of its dead entries, where that pays.
+
+        A damaged one stays as it is: who reads it is told, and the checkpoint of everything else goes on.
+        """
+        txn, nodes = self._txn, self._databases[NODES]
+        blob = txn.get(key, db=nodes)
+        if blob is not None:
+            try:
+                less = thinned(bytes(blob), alive, self._compressor, self._decompressor)
+            except CorruptError:
+                return
+            if less is not None:
+                txn.put(key, less, db=nodes)
+
+    def _write_additions(self, stream: StreamCapture) -> None:
+        """What a stream has besides its nodes: marks and producers."""
+        for chunk, container in stream.marks:
+            key = MARKS_KEY.pack(stream.sid, chunk)
+            if container:
+                self._put(MARKS, key, signed(key, container))
+            else:
+                self._remove(MARKS, key)
+        for name, dump in stream.producers:
+            key = U64.pack(stream.sid) + short(name)
+            if dump:
+                self._put(PRODUCERS, key, signed(key, PRODUCER.pack(len(name)), name, dump))
+            else:
+                self._remove(PRODUCERS, key)
 
     # -- entries that are counted ----------------------------------------------------------------------------
     def _put(self, db: int, key: bytes, value: bytes | bytearray) -> None:
@@ -126,6 +185,8 @@ class Checkpoint:
 
     def _remove(self, db: int, key: bytes) -> None:
         """Delete an entry, if it is there."""
+        if db >= len(self._databases):
+            return
         txn, database = self._txn, self._databases[db]
         old = txn.get(key, db=database)
         if old is not None:
@@ -134,6 +195,8 @@ class Checkpoint:
 
     def _remove_all(self, db: int, prefix: bytes) -> None:
         """Delete all entries whose keys begin with ``prefix``."""
+        if db >= len(self._databases):
+            return
         counted = db in COUNTED
         cursor = self._txn.cursor(db=self._databases[db])
         cursor.set_range(prefix)

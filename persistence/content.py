@@ -2,6 +2,7 @@
 
     db "meta"  b"content"  ->  crc | log offset u64 | transaction u64
                                | entries u64 | sum u64     of each of streams, groups, strings, stages, fences
+                               | and, if there are any, of marks and producers
 
 The sum is that of the entries' own crc's (mod 2**64), which cover key and value. So an entry that is lost, or comes
 back from an earlier time, is noticed at the start, which reads all of them anyway. The nodes of a stream are counted by
@@ -17,11 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
-from persistence.pieces import FENCES, GROUPS, STAGES, STREAMS, STRINGS
+from persistence.pieces import FENCES, GROUPS, MARKS, PRODUCERS, STAGES, STREAMS, STRINGS
 from storage.ids import MASK64
 
-COUNTED = (STREAMS, GROUPS, STRINGS, STAGES, FENCES)
+COUNTED = (STREAMS, GROUPS, STRINGS, STAGES, FENCES, MARKS, PRODUCERS)
+EARLIER = COUNTED[:5]  # what every version counts
 CONTENT = Struct(">12Q")
+LONGER = Struct(">16Q")
 
 
 @dataclass(slots=True)
@@ -45,15 +48,16 @@ class Content:
 
     def pack(self, offset: int, transaction: int) -> bytes:
         """The value of b"content" without its crc."""
-        return CONTENT.pack(
-            offset, transaction, *(part for db in COUNTED for part in (self.entries[db], self.sums[db]))
-        )
+        more = any(self.entries[db] or self.sums[db] for db in COUNTED[len(EARLIER) :])
+        layout, counted = (LONGER, COUNTED) if more else (CONTENT, EARLIER)
+        return layout.pack(offset, transaction, *(part for db in counted for part in (self.entries[db], self.sums[db])))
 
     @classmethod
     def unpack(cls, raw: bytes) -> tuple[Content, int, int]:
         """The content that pack() wrote, its log offset and its transaction. Raises struct.error."""
-        offset, transaction, *parts = CONTENT.unpack(raw)
-        pairs = zip(COUNTED, parts[::2], parts[1::2], strict=True)
+        layout, counted = (CONTENT, EARLIER) if len(raw) <= CONTENT.size else (LONGER, COUNTED)
+        offset, transaction, *parts = layout.unpack(raw)
+        pairs = zip(counted, parts[::2], parts[1::2], strict=True)
         content = cls()
         for db, entries, total in pairs:
             content.set(db, entries, total)

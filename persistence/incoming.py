@@ -10,7 +10,8 @@ Rule 2: install() removes the old parts, then ``whole``, then moves one part aft
 can be run again. While there is ``whole`` no part may be missing; afterwards each is in one of the two places, or lost,
 which the start notices: no old part can take its place. (Earlier versions had no ``whole``, and replaced part by part.)
 Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each node must open
-and go on where the one before ends, each stream must have the nodes that it claims, and there must be as many entries
+and begin where the one before ends or, where entries were deleted one by one, after that; each stream must have the
+nodes and the marks that it claims, and enough marks for what lies between its nodes; and there must be as many entries
 as the leader says. Before ``incoming`` is renamed it is opened and read as a start would read it: what can't be opened
 replaces nothing."""
 
@@ -30,14 +31,14 @@ from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
 from persistence.journal import Journal
-from persistence.layout import CRC, NODE_KEY, STREAM, U64, signed
+from persistence.layout import CRC, GROUP, MARKS_KEY, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import open_env, reported
-from persistence.pieces import DATABASES, META, NODES, STREAMS, Entry, entries
+from persistence.pieces import DATABASES, GROUPS, LATE, MARKS, META, NODES, PRODUCERS, STREAMS, Entry, entries
 from persistence.private import FILE, FOLDER
 from persistence.store import MAP_SIZE, Store
 from persistence.wal import create as create_wal
 from resp.errors import REMEDY, CorruptError
-from storage import streammeta
+from storage import marks, streammeta
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
@@ -51,7 +52,8 @@ CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
 WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
 LARGEST_NODE = 1 << 31  # bytes of wire: many times what one command can append, to bound what a false size reserves
 LONGEST_KEY = 511  # bytes: of what LMDB takes
-SMALLEST_ENTRY = 8  # bytes of wire
+SMALLEST_ENTRY = 8  # bytes of wire that an entry has, or had before it was deleted
+RATIO = 1 << 17, 4  # so many bytes at most come out of so many that zstd has compressed: a block of one byte, repeated
 
 
 class Incoming:
@@ -72,8 +74,10 @@ class Incoming:
         self._last = (-1, b"")  # database and key of the entry before
         self._offset: int | None = None  # the log offset that the store states
         # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys, the ordinal at
-        # which the last of them ends.
-        self._nodes: dict[int, tuple[int, int, int]] = {}
+        # which the first begins, the one at which the last ends, and how many lie between them.
+        self._nodes: dict[int, tuple[int, int, int, int, int]] = {}
+        self._marks: dict[int, int] = {}  # sid -> marks that are still to come
+        self._late = False  # there is something that earlier versions don't know: see ``layout``
         self._content = Content()
         self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
@@ -85,7 +89,7 @@ class Incoming:
             self._data = store / "data.mdb"
             self._env, _ = open_env(store, MAP_SIZE, len(DATABASES), sync=False)
             with reported(self._data):
-                self._databases = [self._env.open_db(name) for name in DATABASES]
+                self._databases = [self._env.open_db(name) for name in DATABASES if name not in LATE]
         except BaseException:
             self.abandon()
             raise
@@ -116,10 +120,7 @@ class Incoming:
                 sound = crc == crc32(memoryview(value)[CRC.size :], crc32(key))
                 if db in COUNTED:
                     self._content.add(db, crc)
-                if db == META and key == b"offset":
-                    (self._offset,) = U64.unpack_from(value, CRC.size)
-                elif db == STREAMS:
-                    sound = sound and self._check_stream(key, value)
+                sound = sound and self._check_kind(db, key, value)
         except (struct.error, ValueError) as error:
             raise _wrong(f"the entry {key!r} has the wrong size") from error
         except CorruptError as error:
@@ -127,22 +128,55 @@ class Incoming:
         if not sound:
             raise _wrong(f"the entry {key!r} is damaged")
 
+    def _check_kind(self, db: int, key: bytes, value: bytes) -> bool:
+        """What is particular to the databases; not for nodes."""
+        if db == META and key == b"offset":
+            (self._offset,) = U64.unpack_from(value, CRC.size)
+        elif db == STREAMS:
+            return self._check_stream(key, value)
+        elif db == GROUPS:
+            self._late = self._late or _group_meta(value)[:1] == b"\2"
+        elif db == MARKS:
+            return self._check_marks(key, value)
+        elif db == PRODUCERS:
+            self._late = True
+        return True
+
     def _check_node(self, key: bytes, blob: bytes) -> bool:
         sid, first, first_id = NODE_KEY.unpack(key)
-        _, _, _, claimed, size, _, _ = HEADER.unpack_from(blob)
-        if size > LARGEST_NODE or claimed > size // SMALLEST_ENTRY:
+        _, _, how, claimed, size, _, _ = HEADER.unpack_from(blob)
+        columns = (claimed << (how >> 1 & 3)) + (claimed << (how >> 3 & 3)) + (claimed << (how >> 5 & 3))
+        most = (len(blob) // RATIO[1] + 1) * RATIO[0]
+        if size > LARGEST_NODE or claimed > LARGEST_NODE // SMALLEST_ENTRY or columns + size > most:
             raise CorruptError("a node that promises more than a node can hold")
         node = open_packed(blob, self._decompressor)
-        count, total, end = self._nodes.get(sid, (0, 0, first))
-        self._nodes[sid] = count + 1, total + crc32(key), first + len(node)
-        return first == end and node.first_id == int.from_bytes(first_id, "big")
+        count, total, start, end, holes = self._nodes.get(sid, (0, 0, first, first, 0))
+        self._nodes[sid] = count + 1, total + crc32(key), start, first + len(node), holes + first - end
+        return first >= end and node.first_id == int.from_bytes(first_id, "big")
 
     def _check_stream(self, key: bytes, value: bytes) -> bool:
         (sid,) = U64.unpack(key)
         _, claimed, claimed_total, length = STREAM.unpack_from(value, CRC.size)
-        next_ord = streammeta.unpack(sid, value[CRC.size + STREAM.size + length :])[2]
-        count, total, end = self._nodes.pop(sid, (0, 0, next_ord))
-        return (claimed, claimed_total, next_ord) == (count, total & MASK64, end)
+        raw = value[CRC.size + STREAM.size + length :]
+        meta = streammeta.unpack(sid, raw)
+        everything = meta.next_ord
+        count, total, start, end, holes = self._nodes.pop(sid, (0, 0, everything, everything, 0))
+        holes += everything - end
+        if meta.marks:
+            self._marks[sid] = meta.marks
+            marked = meta.marks + max(0, meta.first_ord - start)  # what was evicted needs no marks
+            sound = everything >= end and holes + max(0, start - meta.first_ord) <= marked
+        else:
+            sound = everything == end and not holes
+        self._late = self._late or raw[:1] == b"\2"
+        return sound and (claimed, claimed_total) == (count, total & MASK64)
+
+    def _check_marks(self, key: bytes, value: bytes) -> bool:
+        sid, _ = MARKS_KEY.unpack(key)
+        left = self._marks.get(sid, 0) - marks.check(value[CRC.size :])
+        self._marks[sid] = left
+        self._late = True
+        return left >= 0
 
     def _write(self) -> None:
         collected, self._collected, self._collected_bytes = self._collected, [], 0
@@ -150,6 +184,8 @@ class Incoming:
             return
         assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
         with reported(self._data), self._env.begin(write=True) as txn:
+            if self._late and len(self._databases) < len(DATABASES):
+                self._databases += [self._env.open_db(name, txn=txn) for name in LATE]
             put, databases = txn.put, self._databases
             for db, key, value in collected:
                 put(key, value, db=databases[db], append=True)
@@ -172,8 +208,7 @@ class Incoming:
             raise _wrong("its log offset is missing")
         if (self._offset or 0) != offset:
             raise _wrong(f"as of log offset {self._offset or 0} instead of {offset}")
-        if self._nodes:
-            raise _wrong(f"nodes of stream {min(self._nodes)}, which isn't there")
+        self._check_complete()
         assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
         with reported(self._data):
             if self.entries:
@@ -202,6 +237,14 @@ class Incoming:
             except OSError:
                 self.abandon()
                 raise
+
+    def _check_complete(self) -> None:
+        """Raises CorruptError if a stream lacks something, or is not there."""
+        if self._nodes:
+            raise _wrong(f"nodes of stream {min(self._nodes)}, which isn't there")
+        if any(self._marks.values()):
+            sid = min(sid for sid, left in self._marks.items() if left)
+            raise _wrong(f"the list of deleted entries of stream {sid} is incomplete")
 
     def _read_back(self) -> None:
         """Read the copy as the start that finds it will. Raises CorruptError, OSError."""
@@ -294,6 +337,13 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     elif path.exists():
         path.unlink()
+
+
+def _group_meta(value: bytes) -> bytes:
+    """The metadata of a group, from its entry."""
+    name_len, meta_len = GROUP.unpack_from(value, CRC.size)
+    at = CRC.size + GROUP.size + name_len
+    return value[at : at + meta_len]
 
 
 def _wrong(what: str) -> CorruptError:

@@ -10,16 +10,21 @@
                   sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
     db "fences"   short(name)          ->  crc | epoch u64 | name
                                        or  crc | epoch u64 with its highest bit set | check length u8 | check | name
+    db "marks"      sid u64 | chunk u64    ->  crc | container: see storage.marks
+    db "producers"  sid u64 | short(name)  ->  crc | name length u32 | name | dump
 
 All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
 that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs and sids are below 2**63. crc
 is the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node
 keys and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys
-only. A stage's pieces are numbered from 1. The first stores had no stages and no fences; every other database is there
-from the beginning.
+only. A stage's pieces are numbered from 1. The first stores had no stages and no fences. Marks and producers are made
+when they, or a stream's metadata of version 2, are first written: earlier versions read a store without them, and
+refuse one that has them by name. Every other database is there from the beginning.
 
-A node ends where the next one begins, so nodes that end at or before the stream's first_ord are known to be evicted
-without being read. A stream's last node may be its tail, stored uncompressed; a later checkpoint overwrites it."""
+A node ends at or before the beginning of the next one, so nodes that end at or before the stream's first_ord are known
+to be evicted without being read. What lies between two nodes is marked: a node without a living entry is not stored. In
+a node with few living entries the others may have lost their bytes (storage.nodes.thinned). A stream's last node may be
+its tail, stored uncompressed; a later checkpoint overwrites it."""
 
 from __future__ import annotations
 
@@ -30,12 +35,14 @@ from zlib import crc32
 U64 = Struct(">Q")
 CRC = Struct(">I")
 NODE_KEY = Struct(">QQ16s")
+MARKS_KEY = Struct(">QQ")
 STREAM = Struct(">QQQI")
 STRING = Struct(">QI")
 STAGE_KEY = Struct(">QI")
 STAGE = Struct(">QQI")
 PIECE = Struct(">II")
 GROUP = Struct(">II")
+PRODUCER = Struct(">I")
 HAS_CHECK = 1 << 63  # in a fence's epoch, which is below it
 META_KEYS = (b"content", b"next_sid", b"offset")
 

@@ -4,7 +4,7 @@
     +-------+----------------+------------------+------------+--------------+
     | db u8 | key length u16 | value length u32 | key        | value        |      numbers are big-endian
     +-------+----------------+------------------+------------+--------------+
-    db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences
+    db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences, 7 marks, 8 producers
     key and value are those in the store (see ``layout``); only b"content" of db 0 is left out (see ``content``)
 
 The entries of all pieces ascend by db, then key. So they can be appended to LMDB's pages as they arrive, none can
@@ -24,16 +24,21 @@ from persistence.lmdbfile import reported
 from resp.errors import CorruptError
 
 ENTRY = Struct(">BHI")
-META, NODES, STREAMS, GROUPS, STRINGS, STAGES, FENCES = range(7)
-DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences")
+META, NODES, STREAMS, GROUPS, STRINGS, STAGES, FENCES, MARKS, PRODUCERS = range(9)
+DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences", b"marks", b"producers")
+LATE = DATABASES[MARKS:]  # made when first needed: see ``layout``
 
 NOT_SENT = META, b"content"
 
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
+class UnknownDatabaseError(CorruptError):
+    """What came is sound, but of a newer version: to try again changes nothing."""
+
+
 def entries(piece: bytes) -> Iterator[Entry]:
-    """The entries of a piece. Raises CorruptError if it ends inside an entry or one names an unknown database."""
+    """The entries of a piece. Raises CorruptError if it ends inside an entry, and UnknownDatabaseError."""
     at, end = 0, len(piece)
     while at < end:
         if at + ENTRY.size > end:
@@ -42,8 +47,12 @@ def entries(piece: bytes) -> Iterator[Entry]:
         key = at + ENTRY.size
         value = key + key_len
         at = value + value_len
-        if at > end or db >= len(DATABASES):
+        if at > end:
             raise CorruptError("a piece of a copy that makes no sense")
+        if db >= len(DATABASES):
+            raise UnknownDatabaseError(
+                f"a copy with a database {db}, which this tidelog does not know: the leader is of a newer version"
+            )
         yield db, piece[key:value], piece[value:at]
 
 
@@ -51,7 +60,9 @@ class StoreCopy:
     """The store at one moment. Any thread may read pieces, one at a time; close() waits for the piece being made."""
 
     def __init__(self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int) -> None:
+        """``databases``: those that the transaction knows, in order."""
         self.offset = offset  # log offset of that moment
+        self.plain = len(databases) < len(DATABASES)  # earlier versions can read it, too
         self.entries = 0  # that will be sent
         self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
         self._path = path

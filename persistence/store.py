@@ -8,6 +8,7 @@ Rule 2: reads use a view, which stays as it was until it is renewed, so a checkp
 from __future__ import annotations
 
 import struct
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +16,16 @@ from zlib import crc32
 
 import lmdb
 
-from persistence.checkpoint import Checkpoint
+from persistence.checkpoint import Checkpoint, is_plain
 from persistence.content import COUNTED, Content
 from persistence.layout import (
     CRC,
     GROUP,
+    MARKS_KEY,
     META_KEYS,
     NODE_KEY,
     PIECE,
+    PRODUCER,
     STAGE,
     STAGE_KEY,
     STREAM,
@@ -33,7 +36,18 @@ from persistence.layout import (
     unpack_fence,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
-from persistence.pieces import DATABASES, FENCES, GROUPS, STAGES, STREAMS, STRINGS, StoreCopy
+from persistence.pieces import (
+    DATABASES,
+    FENCES,
+    GROUPS,
+    LATE,
+    MARKS,
+    PRODUCERS,
+    STAGES,
+    STREAMS,
+    STRINGS,
+    StoreCopy,
+)
 from persistence.private import FOLDER
 from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture
@@ -46,7 +60,7 @@ from storage.replay import DAMAGE
 from storage.stages.stages import Stage
 from storage.stream import Stream
 
-NEWER = (b"stages", b"fences")  # databases that the first stores lack
+NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
 MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written
 
 
@@ -87,6 +101,9 @@ class Pinned:
         assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return Pinned(self._store, self._view)
 
+    def is_current(self) -> bool:
+        return self._view is self._store.view
+
     def release(self) -> None:
         view, self._view = self._view, None
         if view is not None:
@@ -102,6 +119,8 @@ class Store:
         directory.mkdir(FOLDER, exist_ok=True)
         self._compressor = new_compressor()  # for write() only
         self._copies: list[StoreCopy] = []  # those that may not be closed yet
+        # Held while databases are made, and while a copy begins: its transaction knows those of its list.
+        self._making = threading.Lock()
         self.path = directory / "data.mdb"
         # The keys of all nodes; None once a checkpoint may have changed them.
         self._keys: bytes | None
@@ -110,14 +129,40 @@ class Store:
         )
         try:
             with reported(self.path):
-                self._databases = [self.env.open_db(name) for name in DATABASES]
+                self._databases = [self.env.open_db(name) for name in DATABASES if name not in LATE]
+                with self.env.begin() as txn:
+                    names = set(map(bytes, txn.cursor().iternext(keys=True, values=False)))
+                if names.intersection(LATE):
+                    if not names.issuperset(LATE):
+                        raise CorruptError(f"{self.path}: one of its databases is missing: {REMEDY}")
+                    self._databases += [self.env.open_db(name) for name in LATE]
                 self.meta, self.nodes = self._databases[:2]
                 with self.env.begin(db=self.meta) as txn:
                     self.offset = self._read_meta(txn)
-            self._view = View(self)
+            self.view = View(self)
         except BaseException:
             self.env.close()
             raise
+
+    def _make_late(self) -> None:
+        """Make the late databases, empty, if they aren't there; in a transaction of its own. Raises lmdb.Error.
+
+        So no reader can see entries in them that it does not know.
+        """
+        with self._making:
+            if len(self._databases) < len(DATABASES):
+                with self.env.begin(write=True) as txn:
+                    content = self._content(txn)
+                    made = [self.env.open_db(name, txn=txn) for name in LATE]
+                    if content is not None:  # it holds for the last transaction only, which is now this one
+                        packed = content.pack(self._number(txn, b"offset") or 0, txn.id())
+                        txn.put(b"content", signed(b"content", packed), db=self.meta)
+                self._databases = [*self._databases, *made]
+
+    @property
+    def plain(self) -> bool:
+        """Whether earlier versions can read it. Any thread."""
+        return len(self._databases) < len(DATABASES)
 
     def _read_meta(self, txn: lmdb.Transaction) -> int:
         """The log offset of the store. Raises CorruptError if the database "meta" can't be that of a store."""
@@ -156,7 +201,7 @@ class Store:
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """A node's blob, unchecked. Raises CorruptError if it is missing, OSError."""
-        return self.load_from(self._view, sid, first_ord, first_id)
+        return self.load_from(self.view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
         try:
@@ -168,18 +213,21 @@ class Store:
         return blob
 
     def pin(self) -> NodeStore:
-        return Pinned(self, self._view)
+        return Pinned(self, self.view)
+
+    def is_current(self) -> bool:
+        return True
 
     def release(self) -> None:
         """Does nothing: the store itself is never pinned."""
 
     def unpinned(self, view: View) -> None:
-        if not view.pins and view is not self._view:
+        if not view.pins and view is not self.view:
             view.end()
 
     def renew_view(self) -> None:
         """Let new reads see the latest checkpoint; pinned views keep theirs. Raises OSError; then the view stays."""
-        old, self._view = self._view, View(self)
+        old, self.view = self.view, View(self)
         if not old.pins:
             old.end()
 
@@ -189,10 +237,11 @@ class Store:
         Any thread. Raises OSError, CorruptError.
         """
         with reported(self.path):
-            txn = self.env.begin()
+            with self._making:
+                txn, databases = self.env.begin(), self._databases
             try:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
-                copy = StoreCopy(self.path, txn, self._databases, self._number(txn, b"offset") or 0)
+                copy = StoreCopy(self.path, txn, databases, self._number(txn, b"offset") or 0)
             except BaseException:
                 txn.abort()
                 raise
@@ -202,7 +251,7 @@ class Store:
     def close(self) -> None:
         for copy in self._copies:  # LMDB must not unmap the file while a thread reads
             copy.close()
-        self._view.end()
+        self.view.end()
         self.env.close()
 
     # -- start-up --------------------------------------------------------------------------------------------
@@ -248,6 +297,8 @@ class Store:
 
         Raises CorruptError.
         """
+        if db >= len(self._databases):
+            return
         count = total = 0
         unpack, size = CRC.unpack_from, CRC.size
         for raw_key, raw_value in txn.cursor(db=self._databases[db]):
@@ -275,6 +326,7 @@ class Store:
             made[sid] = ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
             claimed[sid] = count, total
         nodes = self._restore_nodes(txn, made, claimed)
+        self._restore_additions(txn, made, found)
         for stream in made.values():
             stream.all_nodes_added()
         for key, value in self._entries(txn, GROUPS, found):
@@ -288,6 +340,25 @@ class Store:
                 raise CorruptError(f"the group {name!r} is in another one's place")
             ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
         return len(made), nodes
+
+    def _restore_additions(self, txn: lmdb.Transaction, made: dict[int, Stream], found: Content) -> None:
+        """What streams have besides nodes and groups: marks and producers."""
+        for key, value in self._entries(txn, MARKS, found):
+            sid, chunk = MARKS_KEY.unpack(key)
+            stream = made.get(sid)
+            if stream is None:
+                raise CorruptError(f"{self.path}: marks of a stream that isn't there: {REMEDY}")
+            stream.restore_marks(chunk, value[CRC.size :])
+        for key, value in self._entries(txn, PRODUCERS, found):
+            stream = made.get(U64.unpack_from(key)[0])
+            if stream is None:
+                raise CorruptError(f"{self.path}: a producer of a stream that isn't there: {REMEDY}")
+            (length,) = PRODUCER.unpack_from(value, CRC.size)
+            at = CRC.size + PRODUCER.size + length
+            name = value[at - length : at]
+            if len(name) != length or short(name) != key[U64.size :]:
+                raise CorruptError(f"the producer {name!r} is in another one's place")
+            stream.restore_producer(name, value[at:])
 
     def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
         for place, value in self._entries(txn, STRINGS, found):
@@ -370,6 +441,9 @@ class Store:
         Raises OSError, CorruptError.
         """
         self._keys = None
+        if not is_plain(capture):
+            with reported(self.path):
+                self._make_late()
         with reported(self.path), self.env.begin(write=True, buffers=True) as txn:
             content = self._content(txn) or self._counted(txn)
             Checkpoint(self.path, txn, self._databases, content, self._compressor).write(capture, offset)

@@ -9,7 +9,8 @@ the replica does not take them, the feed goes back to catching up from the journ
 on disk and not in memory.
 Rule 3: nothing is sent that is not in this server's log, so a replica never has more than its leader.
 Rule 4: the journal must be kept from log offset ``needs`` on.
-Rule 5: a replica has at most what it was sent. One that claims more, or what is no log offset, is sent away. As in
+Rule 5: a replica of an earlier version is sent what it can read (``formats``), and nothing from there on.
+Rule 6: a replica has at most what it was sent. One that claims more, or what is no log offset, is sent away. As in
 Redis, an acknowledgement below an earlier one changes nothing.
 """
 
@@ -24,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 from commands.parse import positive
 from persistence.log import GoneError, Log
 from persistence.pieces import StoreCopy
-from replication import frames
+from replication import formats, frames
 from replication.frames import encode, head
 from resp.decode import RequestDecoder
 from resp.errors import CommandError, CorruptError
@@ -34,6 +35,10 @@ PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to 
 LONGEST_REQUEST = 1 << 16  # bytes
 
 T = TypeVar("T")
+
+
+class BeyondError(Exception):
+    """The replica can't read what it lacks."""
 
 
 class FeedOwner(Protocol):
@@ -49,6 +54,8 @@ class FeedOwner(Protocol):
         """``needs`` of a feed has changed."""
     def lost(self, feed: Feed, why: str) -> None:
         """The link is gone; called once."""
+    def outgrown(self) -> None:
+        """The log has what replicas of earlier versions can't read."""
     def sent_bytes(self, count: int) -> None: ...
     def works(self, work: asyncio.Future[Any]) -> None:
         """A thread does this for a feed: the log must not be closed before it has ended."""
@@ -58,13 +65,18 @@ class Feed(asyncio.Protocol):
     """Takes over the connection after PSYNC. Times are ms of a clock that is never set."""
 
     def __init__(
-        self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False
-    ) -> None:
-        """``copy_only``: the other end takes a full copy and the log after it, but is no replica."""
+        self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
+        reads: int = formats.FORMAT,
+    ) -> None:  # fmt: skip
+        """``copy_only``: the other end takes a full copy and the log after it, but is no replica.
+        ``reads``: the format that it can read.
+        """
         self.owner = owner
         self.copy_only = copy_only
         self.host = host  # where clients reach the replica: as announced, or where the connection came from
         self.port = port
+        self._reads = reads
+        self._earlier = reads < formats.FORMAT
         self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
         self.acknowledged = max(offset, 0)  # log offset up to which the replica has everything
@@ -138,6 +150,9 @@ class Feed(asyncio.Protocol):
     # -- to the replica --------------------------------------------------------------------------------------
     def live_batch(self, offset: int, batch: bytes) -> None:
         """Send a batch that was just logged at ``offset``; for live feeds only."""
+        if self._earlier and formats.needed(batch) > self._reads:
+            self._send_away()
+            return
         self._write(head(frames.BATCH, offset, batch))
         self._write(batch)
         self.position = self.needs = offset + len(batch)
@@ -165,6 +180,8 @@ class Feed(asyncio.Protocol):
                 self._write(b"+CONTINUE %b\r\n" % self.owner.replid.encode())
                 self.state = "online"
             await self._catch_up()
+        except BeyondError:
+            self._send_away()
         except GoneError:
             self.cut("the journal no longer holds what it lacks (repl-backlog-size)")
         except (OSError, CorruptError) as error:
@@ -189,6 +206,8 @@ class Feed(asyncio.Protocol):
         try:
             pieces = (await self._in_thread(opened)).pieces(PIECE)
             assert copy is not None  # noqa: S101 - opened() has run
+            if self._earlier and not copy.plain:
+                raise BeyondError
             self.needs = offset = copy.offset
             owner.moved_on()
             self._write(b"+FULLRESYNC %b %d\r\n" % (owner.replid.encode(), offset))
@@ -223,6 +242,8 @@ class Feed(asyncio.Protocol):
                 break
             out: list[bytes] = []
             for offset, batch in batches:
+                if self._earlier and formats.needed(batch) > self._reads:
+                    raise BeyondError
                 out += (head(frames.BATCH, offset, batch), batch)
                 self.position = offset + len(batch)
             self._write(b"".join(out))
@@ -238,6 +259,11 @@ class Feed(asyncio.Protocol):
         if not self._over:
             self._transport.write(data)
             self.owner.sent_bytes(len(data))
+
+    def _send_away(self) -> None:
+        """The next thing to send is one that the replica can't read (Rule 5)."""
+        self.owner.outgrown()
+        self.cut("it is of an earlier version, which can't read what is written now")
 
     # -- end -------------------------------------------------------------------------------------------------
     def cut(self, why: str) -> None:

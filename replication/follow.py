@@ -4,8 +4,8 @@ when the link is lost.
 Rule 1: batches are applied whole and in order; a batch that does not begin where this log ends ends the link.
 Rule 2: a full copy goes to a directory of its own; the old data stays in use until the copy is complete and checked.
 Rule 3: whatever goes wrong ends the link with a reason. The next attempt follows after a wait that doubles up to a
-bound, until a link has lasted for a while. The wait is partly random, so that the replicas of a leader that went down
-don't all come back at once.
+bound, until a link has lasted for a while; where only an upgrade of this server helps, it is long. The wait is partly
+random, so that the replicas of a leader that went down don't all come back at once.
 Rule 4: what the leader sends is believed only after it was checked: replies by ``handshake``, frames by ``frames``, a
 copy by ``persistence.incoming``, a batch by the owner.
 """
@@ -20,13 +20,15 @@ from typing import Protocol
 
 from persistence.history import History
 from persistence.incoming import Incoming
+from persistence.pieces import UnknownDatabaseError
 from replication import frames
-from replication.frames import Frame, LinkError
+from replication.frames import Frame, LinkError, NewerError
 from replication.handshake import Answer, Introduction, request
 from replication.link import Link
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
+NEWER_WAIT = 60.0  # seconds until the next attempt after the leader sent what only a newer version can read
 LASTED = 1.0  # seconds after which a link was a good one: the next attempt follows soon
 PROGRESS_EVERY = 2.0  # seconds between two notes about the progress of a copy
 
@@ -135,7 +137,7 @@ class Follower:
     async def _run(self) -> None:
         wait, warned = FIRST_WAIT, ""
         while True:
-            lasted = False
+            lasted = newer = False
             try:
                 try:
                     await self._follow()
@@ -149,12 +151,12 @@ class Follower:
                     text = "no answer in time (repl-timeout)"
                 if lasted or text != warned:  # not the same line every five seconds
                     self.owner.warn(f"Link to the leader {self.host}:{self.port}: {text}")
-                warned = text
+                warned, newer = text, isinstance(error, NewerError)
                 if not self._over:
                     self.owner.link_failed(error)
             if lasted:
                 wait = FIRST_WAIT
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            await asyncio.sleep((NEWER_WAIT if newer else wait) * random.uniform(0.5, 1.0))
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _down(self) -> None:
@@ -272,10 +274,12 @@ class Follower:
             history = owner.history_of(answer.replid)
             work = loop.run_in_executor(None, incoming.finish, answer.offset, sent, history)
             await asyncio.shield(work)
-        except BaseException:
+        except BaseException as error:
             if work is not None:
                 await asyncio.gather(work, return_exceptions=True)
             incoming.abandon()
+            if isinstance(error, UnknownDatabaseError):
+                raise NewerError(f"{error}: upgrade this server; it keeps the data that it has") from error
             raise
         finally:
             self._incoming = None

@@ -54,6 +54,10 @@ class LinkError(Exception):
     """The link can't go on: the other end is not a tidelog server, broke the protocol, or refused."""
 
 
+class NewerError(LinkError):
+    """What the leader sends is of a newer version. It won't change until this server is upgraded."""
+
+
 class Frame(NamedTuple):
     """One frame: ``kind`` is one of the constants above, ``offset`` a log offset."""
 

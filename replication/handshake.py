@@ -3,7 +3,8 @@
     replica                                   leader
     PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
     AUTH [user] password                      +OK          if masterauth is set
-    REPLCONF tidelog 1                        +OK          a redis-server answers with an error: it can't be followed
+    REPLCONF tidelog 1 capa format-2          +OK          a redis-server answers with an error: it can't be followed;
+                                                           earlier leaders ignore any capa, see ``formats``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
@@ -24,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
 
 VERSION = 1  # of the link: requests and frames
@@ -141,7 +143,7 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)
-    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION)
+    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, "capa", b"%b%d" % (CAPA, FORMAT))
     yield "REPLCONF listening-port", request("REPLCONF", "listening-port", who.port)
     if who.announce_ip:
         yield "REPLCONF ip-address", request("REPLCONF", "ip-address", who.announce_ip)

@@ -26,6 +26,14 @@ class StreamCapture:
     # sealed off the event loop
     nodes: Sequence[tuple[int, int, bytes | Draft]]
     tail: tuple[int, int, bytes] | None  # the same for the tail; its blob is uncompressed
+    # entries deleted one by one: chunks of marks (see ``marks``) that changed, empty ones have none any more
+    marks: list[tuple[int, bytes]] = field(default_factory=list)
+    # nodes that the store may have and that have no living entry any more: first ordinal, first ID
+    dead_nodes: list[tuple[int, int]] = field(default_factory=list)
+    # nodes of which at most half is alive, to be rewritten: first ordinal, first ID, the runs of living entries in it
+    sparse: list[tuple[int, int, list[tuple[int, int]]]] = field(default_factory=list)
+    # producers whose IDs changed (see ``producers``), each with its name and its dump; an empty one is forgotten
+    producers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

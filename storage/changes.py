@@ -149,7 +149,7 @@ class Changes:
         while taken and limit > 0:
             one = taken.pop()
             limit -= 1
-            if one.nodes:
+            if one.nodes or one.marks:
                 key = self._key_now(capture, one.sid)
                 stream = self._find(key, one.sid)
                 if stream is not None and stream.captured(one):
@@ -173,6 +173,7 @@ class Changes:
             key = self._key_now(capture, taken.sid)
             stream = self._find(key, taken.sid)
             if stream is not None:
+                stream.uncaptured(taken)
                 self.stream(key, stream)
         for sid, name, _, _ in capture.groups:
             stream = self._find(self._key_now(capture, sid), sid)

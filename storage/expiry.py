@@ -30,30 +30,48 @@ def run(ks: Keyspace, now: int) -> int:
         if item is None:
             break
         seen += 1
-        kind, key, name = item
-        if kind == timers.KEY_EXPIRY:
-            at = ks.expire_at(key)
-            if at and at <= now:
-                ks.expire_key(key)
-            elif at:
-                ks.timers.arm(kind, key, b"", at)
-            continue
-        if kind == timers.STAGE_EXPIRY:
-            stage = publish.live(ks, key, now)
-            if stage is not None:
-                ks.arm_stage(key, stage)
-            continue
-        stream = ks.keys.get(key)
-        group = stream.groups.get(name) if isinstance(stream, Stream) else None
-        if not isinstance(stream, Stream) or group is None:
-            continue
-        if kind == timers.PENDING_DROP:
-            seen += drop_overdue(ks, key, stream, group, now)
-        elif not group.deadline or group.waiters:
-            continue  # no TTL, or a blocked reader keeps it alive: armed again when that reader leaves
-        elif group.deadline <= now:
-            ks.expired_groups += 1
-            effects.end_group(ks, key, stream, name)
-        else:
-            ks.timers.arm(kind, key, name, group.deadline)
+        seen += _end(ks, item, now)
     return seen
+
+
+def _end(ks: Keyspace, item: timers.Item, now: int) -> int:
+    """Look at the subject of a timer; returns the work done besides, in messages."""
+    kind, key, name = item
+    if kind == timers.KEY_EXPIRY:
+        at = ks.expire_at(key)
+        if at and at <= now:
+            ks.expire_key(key)
+        elif at:
+            ks.timers.arm(kind, key, b"", at)
+        return 0
+    if kind == timers.STAGE_EXPIRY:
+        stage = publish.live(ks, key, now)
+        if stage is not None:
+            ks.arm_stage(key, stage)
+        return 0
+    stream = ks.keys.get(key)
+    if not isinstance(stream, Stream):
+        return 0
+    if kind == timers.PRODUCED:
+        _forget_produced(ks, key, stream, now)
+        return 0
+    group = stream.groups.get(name)
+    if group is None:
+        return 0
+    if kind == timers.PENDING_DROP:
+        return drop_overdue(ks, key, stream, group, now)
+    if not group.deadline or group.waiters:
+        return 0  # no TTL, or a blocked reader keeps it alive: armed again when that reader leaves
+    if group.deadline <= now:
+        ks.expired_groups += 1
+        effects.end_group(ks, key, stream, name, b"tgroup-expired")
+    else:
+        ks.timers.arm(kind, key, name, group.deadline)
+    return 0
+
+
+def _forget_produced(ks: Keyspace, key: bytes, stream: Stream, now: int) -> None:
+    if stream.producers is not None and stream.producers.by_name:
+        ks.forget_produced(key, stream, now)
+        if stream.producers.by_name:  # not again at each ID's end: what is over does no harm
+            ks.timers.arm(timers.PRODUCED, key, b"", now + stream.idmp()[0])

@@ -13,6 +13,11 @@ MASK64: Final = (1 << 64) - 1
 MAX_ID: Final = (1 << 128) - 1
 
 
+def raw_id(id: int) -> bytes:  # noqa: A002
+    """The ID as 16 bytes, big-endian."""
+    return id.to_bytes(16, "big")
+
+
 def format_id(id: int) -> bytes:  # noqa: A002
     return b"%d.%d" % (id >> 64, id & MASK64)
 

@@ -14,20 +14,20 @@ Rule 5: a mutator first calls before(key): a checkpoint may have to take the val
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
-from hashlib import sha256
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from resp import errors
 from resp.errors import CommandError
-from storage import records, timers
+from storage import events, records, timers
 from storage.capture import Capture
 from storage.changes import Changes
+from storage.digest import digest
 from storage.groups.group import Group
-from storage.ids import MASK64, MAX_ID
+from storage.ids import MASK64
 from storage.keyindex import KeyIndex
 from storage.nodes.pool import NodePool
-from storage.records import append_head
+from storage.records import append_head, set_head
 from storage.stages.stages import Stage, Stages
 from storage.stream import Stream
 from storage.timers import NEVER, Timers
@@ -58,6 +58,9 @@ class Keyspace:
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
+        self.events: list[tuple[bytes, bytes]] = []  # event (or CHANGED, FLUSHED) and key: what clients are to be told
+        self.event_classes = 0  # of keyspace events that fire; kept by the server
+        self.tracked = False  # somebody caches what it reads (CLIENT TRACKING); kept by the server
         self.follower = False  # of a replica: nothing may be logged but what its leader logged
         self.frozen = False  # writes are held back: nothing may end by time, as nothing else may change
         self.no_touch = False  # the client asked by CLIENT NO-TOUCH that its reads don't count as use
@@ -91,11 +94,15 @@ class Keyspace:
             value.used = now
         return value
 
-    def peek(self, key: bytes, now: int) -> Value | None:
-        """live() for commands that ask about a key, not for its value: a hit or a miss, but no use."""
+    def peek(self, key: bytes, now: int, quiet: bool = False) -> Value | None:
+        """live() for commands that ask about a key, not for its value: a hit or a miss, but no use. ``quiet``: a miss
+        fires no event."""
         value = self.live(key, now)
         if value is None:
-            self.misses += 1
+            if quiet:
+                self.misses += 1
+            else:
+                self.missed(key)
         else:
             self.hits += 1
         return value
@@ -104,12 +111,18 @@ class Keyspace:
         """live() for commands that return the value: a hit or a miss, and use."""
         value = self.live(key, now)
         if value is None:
-            self.misses += 1
+            self.missed(key)
             return None
         self.hits += 1
         if not self.no_touch:
             value.used = now
         return value
+
+    def missed(self, key: bytes) -> None:
+        """A read has found no such key."""
+        self.misses += 1
+        if self.event_classes:
+            self.notify(events.MISS, b"keymiss", key)
 
     def stream(self, key: bytes, now: int) -> Stream | None:
         """get(); raises WRONGTYPE if the key holds something else."""
@@ -147,10 +160,18 @@ class Keyspace:
     def _logged(self, key: bytes, record: bytes) -> None:
         self.log.append(record)
         self.changes.count += 1
-        if self.watchers:
+        if self.watchers or self.tracked:
             self.touch_watchers(key)
 
+    def notify(self, kind: int, event: bytes, key: bytes) -> None:
+        """Fire a keyspace event: see ``events``. ``kind``: its class, such as events.STREAM."""
+        if self.event_classes & kind:
+            self.events.append((event, key))
+
     def touch_watchers(self, key: bytes) -> None:
+        """The key has changed."""
+        if self.tracked:
+            self.events.append((events.CHANGED, key))
         for watcher in self.watchers.get(key, ()):
             watcher.dirty_cas = True
 
@@ -183,6 +204,8 @@ class Keyspace:
         self.keys[key] = stream
         self.index.add(key)
         self._stream_keys += len(key)
+        if self.event_classes:
+            self.notify(events.NEW, b"new", key)
         return stream
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
@@ -214,40 +237,112 @@ class Keyspace:
         """The stream was given entries, after before(); the record is the caller's."""
         self.changes.stream(key, stream)
         self.signal(key)
-        if self.watchers:
+        if self.watchers or self.tracked:
             self.touch_watchers(key)
+
+    def evict_before(self, key: bytes, stream: Stream, ordinal: int) -> int:
+        """evict(), for an ordinal above first_ord."""
+        return self.evict(key, stream, ordinal, stream.id_before(ordinal))
 
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
         """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many."""
         self.before(key)
         gone = stream.evict_before(ordinal, evicted_to)
         if gone:
-            self.changes.stream(key, stream)
-            self._logged(key, records.evict(key, ordinal, evicted_to))
+            changes = self.changes
+            if not stream.dirty:
+                changes.stream(key, stream)
+            changes.count += 1
+            self.log.append(records.evict(key, ordinal, evicted_to))
+            if self.watchers or self.tracked:
+                self.touch_watchers(key)
         return gone
 
+    def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
+        """Delete living entries one by one: at least one, ordinals ascending. ``highest``: the ID of the last."""
+        self.before(key)
+        stream.delete(ordinals, highest)
+        self.changes.stream(key, stream)
+        self._logged(key, records.deleted(key, highest, ordinals))
+
+    def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
+        """XSETID. ``last_id`` is not below the ID of a living entry, nor below ``max_deleted``."""
+        self.before(key)
+        stream.set_last_id(last_id, entries_added, max_deleted)
+        self.changes.stream(key, stream)
+        self._logged(key, records.set_last_id(key, last_id, entries_added, max_deleted))
+
+    # -- producers (see there) -------------------------------------------------------------------------------
+    def add_produced(
+        self, key: bytes, stream: Stream, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
+    ) -> None:
+        """The entry that was just appended came under the producer's own ID ``name``."""
+        self.before(key)
+        stream.add_produced(producer, name, entry_id, now, keep_ms, most)
+        self.changes.stream(key, stream)
+        self._logged(key, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
+        self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
+
+    def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
+        """How long, and how many, IDs of producers are remembered from now on; those from before are forgotten."""
+        self.before(key)
+        stream.set_idmp(keep_ms, most)
+        self.changes.stream(key, stream)
+        self._logged(key, records.idmp(key, keep_ms, most))
+
+    def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
+        """IDs of producers whose time is over at ``now`` are forgotten."""
+        self.before(key)
+        stream.forget_produced(now)
+        self.changes.stream(key, stream)
+        self._logged(key, records.produced(key, now))
+
     # -- strings ---------------------------------------------------------------------------------------------
-    def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> None:
-        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER."""
+    def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
+        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER. Returns what is there now."""
         self.before(key)
         if keep_ttl:
             expire_at = self.expires.get(key, NEVER)
-        old = self.keys.get(key)
-        if isinstance(old, Stream):
-            self._forget_value(key)
-            old = None
-        elif old is None:
-            self.index.add(key)
-        if old is None:
-            self.string_bytes += len(key) + len(value)
-            self.keys[key] = String(value)
+        string = self.keys.get(key)
+        if isinstance(string, String):
+            self.string_bytes += len(value) - len(string.value)
+            string.value = value
         else:
-            self.string_bytes += len(value) - len(old.value)
-            old.value = value
-        self._set_deadline(key, expire_at)
-        self.changes.strings.add(key)
-        self._logged(key, records.set_string(key, value, expire_at))
-        self.signal(key)
+            string = self._new_string(key, value, string is None)
+        if expire_at or self.expires:
+            self._set_deadline(key, expire_at)
+        self._string_logged(key, value, expire_at)
+        return string
+
+    def _new_string(self, key: bytes, value: bytes, new: bool) -> String:
+        """A string where there was none. ``new``: there was no stream either."""
+        if new:
+            self.index.add(key)
+            if self.event_classes:
+                self.notify(events.NEW, b"new", key)
+        else:
+            self._forget_value(key)
+        self.string_bytes += len(key) + len(value)
+        string = String(value)
+        self.keys[key] = string
+        return string
+
+    def replace_string(self, key: bytes, string: String, value: bytes) -> None:
+        """set_string() for the string at ``key`` that the caller has looked up. Its expiry stays."""
+        self.before(key)
+        self.string_bytes += len(value) - len(string.value)
+        string.value = value
+        self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
+
+    def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
+        changes = self.changes
+        changes.strings.add(key)
+        changes.count += 1
+        self.log += (set_head(key, len(value), expire_at), key, value)
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+        if self.waiting:
+            self.signal(key)
 
     def patch_string(self, key: bytes, string: String, offset: int, part: bytes) -> None:
         """Replace the bytes of the string at ``key`` from ``offset`` on, which is at most its length; it may grow.
@@ -284,6 +379,8 @@ class Keyspace:
     def expire_key(self, key: bytes) -> None:
         self.expired_keys += 1
         self.remove(key)
+        if self.event_classes:
+            self.notify(events.EXPIRED, b"expired", key)
 
     def rename(self, key: bytes, new: bytes) -> None:
         """Move the value at ``key``, which must exist, to ``new``, another key, with its expiry and groups. A value at
@@ -306,12 +403,16 @@ class Keyspace:
             for group in value.groups.values():
                 self._disarm_group(key, group)
                 self.arm_group(new, group)
+            self.timers.cancel(timers.PRODUCED, key)
+            self._arm_produced(new, value)
         else:
             self.string_bytes += len(new) - len(key)
             self.changes.strings.update((key, new))
         self._logged(key, records.rename(key, new))
-        if self.watchers:
+        if self.watchers or self.tracked:
             self.touch_watchers(new)
+        if self.event_classes:
+            self.notify(events.NEW, b"new", new)
         self.signal(key)
         self.signal(new)
 
@@ -355,6 +456,7 @@ class Keyspace:
         if isinstance(value, Stream):
             for group in value.groups.values():
                 self._forget_group(key, group)
+            self.timers.cancel(timers.PRODUCED, key)
             value.gone()
             self._stream_keys -= len(key)
             self.changes.stream_gone(key, value.sid)
@@ -380,6 +482,8 @@ class Keyspace:
         self.string_bytes = self._stream_keys = self._group_bytes = 0
         self.pool.bytes = self.pool.unstored = 0
         self._recount.clear()
+        if self.tracked:
+            self.events.append((events.FLUSHED, b""))
         self.log.append(records.flush())
         self.changes.count += max(1, len(gone))
         for key in list(self.waiting):
@@ -420,6 +524,12 @@ class Keyspace:
         leaves = group.pending.next_drop()
         if leaves is not None:
             self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
+
+    def _arm_produced(self, key: bytes, stream: Stream) -> None:
+        """Let the IDs of the stream's producers be forgotten one day."""
+        producers = stream.producers
+        if producers is not None and producers.by_name:
+            self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
 
     def arm_stage(self, name: bytes, stage: Stage) -> None:
         """Arm the stage's timer."""
@@ -472,6 +582,7 @@ class Keyspace:
                 for group in value.groups.values():
                     group.resume(now)
                     self.arm_group(key, group)
+                self._arm_produced(key, value)
         for name, stage in self.stages.by_name.items():
             stage.resume(now)
             self.arm_stage(name, stage)
@@ -500,17 +611,8 @@ class Keyspace:
         )  # fmt: skip
 
     def digest(self) -> str:
-        """SHA-256 of the whole content, equal for equal states. Groups' deadlines are left out, as reads move them."""
-        total = sha256()
-        for key in sorted(self.keys):
-            value = self.keys[key]
-            total.update(b"%d:%b@%d" % (len(key), key, self.expires.get(key, NEVER)))
-            if isinstance(value, String):
-                total.update(b"S%d:%b" % (len(value.value), value.value))
-            else:
-                _digest_stream(value, total.update)
-        self.stages.digest(total.update)
-        return total.hexdigest()
+        """SHA-256 of the whole content, equal for equal states."""
+        return digest(self.keys, self.expires, self.stages)
 
 
 def _text(value: Value | None) -> bytes | None:
@@ -519,16 +621,3 @@ def _text(value: Value | None) -> bytes | None:
     if isinstance(value, String):
         return value.value
     raise errors.wrong_type()
-
-
-def _digest_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
-    update(b"T%d %d %d %d;" % (stream.last_id, stream.next_ord, stream.first_ord, stream.evicted_to))
-    pieces, close = stream.pieces(stream.first_ord, stream.next_ord)
-    for piece in pieces:
-        update(piece)
-    close()
-    for name in sorted(stream.groups):
-        group = stream.groups[name]
-        update(b"G%d:%b %d %d" % (len(name), name, group.offset, group.ttl))
-        for row in group.pending.rows(0, MAX_ID, len(group.pending)):
-            update(repr(tuple(row)).encode())

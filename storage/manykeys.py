@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage import records
+from storage import events, records
 from storage.keyspace import Keyspace
 from storage.stream import Stream
 from storage.values import String, Value
@@ -32,6 +32,10 @@ def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
         hidden = set(over)
         found = [None if key in hidden else value for key, value in zip(keys, found, strict=True)]
     missing = found.count(None)
+    if missing and ks.event_classes:
+        for key, value in zip(keys, found, strict=True):
+            if value is None:
+                ks.notify(events.MISS, b"keymiss", key)
     ks.misses += missing
     ks.hits += len(found) - missing
     return found
@@ -80,7 +84,7 @@ def set_strings(ks: Keyspace, keys: list[bytes], values: list[bytes], now: int) 
 def _plain(ks: Keyspace, keys: list[bytes]) -> dict[bytes, String] | None:
     """The strings that some of the keys hold. None if the keys must be changed one by one: because one holds a
     stream, has an expiry or occurs twice, or because somebody has to be told of a change."""
-    if len(keys) < FEW or ks.changes.held or ks.waiting or ks.watchers:
+    if len(keys) < FEW or ks.changes.held or ks.waiting or ks.watchers or ks.tracked or ks.event_classes:
         return None
     if ks.expires and not ks.expires.keys().isdisjoint(keys):
         return None

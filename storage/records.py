@@ -33,6 +33,18 @@ A record is
     CHECKED       clen u32 | check | the body of PUBLISH                    a publish whose epoch has a check
     PATCH         klen u32 | offset u64 | key | part          a string's bytes from offset on, at most its length
     RENAME        klen u32 | key | new key                    with expiry and groups; what was at the new key is gone
+    DELETED       klen u32 | highest 16 | key | ordinals u64 each            deleted one by one; the ID of the last
+    SETID         klen u32 | last 16 | added u64 | max-deleted 16 | key
+    XGROUP        klen u32 | glen u32 | offset 16 | entries read u64 | flags u8 | key | group   made or moved
+    CONSUMER      klen u32 | glen u32 | number u32 | now u64 | key | group | name               a new consumer
+    OWN           klen u32 | glen u32 | number u32 | flags u8 | offset 16 | entries read u64 | last u64 | now u64
+                  | count u64 | new u32 | again u32 | gone u32 | key | group | IDs 16 each: new, again, gone
+    FORGET        klen u32 | glen u32 | number u32 | key | group            a consumer is gone, and all that it owned
+    IDEMPOTENT    klen u32 | plen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | key | producer | its ID
+    IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
+    PRODUCED      klen u32 | now u64 | key                  what producers added under their IDs is forgotten if too old
+
+Numbers are those of consumers; in OWN 0 is nobody. Entries read are 2**64 - 1 if they are not known.
 
 RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
 from seq.
@@ -49,6 +61,7 @@ from sys import byteorder
 from typing import Final
 
 from resp.errors import CorruptError
+from storage.ids import MASK64
 
 APPEND: Final = 1
 RUN: Final = 2
@@ -69,12 +82,25 @@ UNSTAGE: Final = 16
 CHECKED: Final = 17
 PATCH: Final = 18
 RENAME: Final = 19
+DELETED: Final = 20
+SETID: Final = 21
+XGROUP: Final = 24
+CONSUMER: Final = 25
+OWN: Final = 26
+FORGET: Final = 27
+IDEMPOTENT: Final = 22
+IDMP: Final = 23
+PRODUCED: Final = 28
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
 RUN_HEAD: Final = Struct(">BIIQQI")
 EVICT_HEAD: Final = Struct(">BIIQ16s")
-KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE; PATCH, with the offset as its time
+KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE, PRODUCED; PATCH, with the offset as its time
+DELETED_HEAD: Final = Struct(">BII16s")
+SETID_HEAD: Final = Struct(">BII16sQ16s")
+IDEMPOTENT_HEAD: Final = Struct(">BIIIQQQQI")
+IDMP_HEAD: Final = Struct(">BIIQI")
 RENAME_HEAD: Final = Struct(">BII")
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
@@ -83,6 +109,10 @@ DUE_HEAD: Final = Struct(">BIIIQ")
 DROP_HEAD: Final = Struct(">BIIII16sBQQ")
 STAGE_HEAD: Final = Struct(">BIIIQQI")
 PUBLISH_BODY: Final = Struct(">IQII")
+XGROUP_HEAD: Final = Struct(">BIII16sQB")
+CONSUMER_HEAD: Final = Struct(">BIIIIQ")
+OWN_HEAD: Final = Struct(">BIIIIB16sQQQQIII")
+FORGET_HEAD: Final = Struct(">BIIII")
 LENGTH: Final = Struct(">I")
 FIRST: Final = Struct(">IQQ")
 
@@ -90,10 +120,23 @@ HAS_RETRY: Final = 1  # DELIVER flags: the reader gave RETRY
 HAS_MAX: Final = 2  # ... and MAXDELIVERIES
 HAS_DEADLETTER: Final = 4  # ... and DEADLETTER
 
+LONE: Final = 1  # XGROUP flags: the stream is made with the group, and lives without groups and entries
+
+HAS_COUNT: Final = 1  # OWN flags: ``count`` is how often the messages were delivered
+INCREMENT: Final = 2  # ... pending ones were delivered once more
+DECREMENT: Final = 4  # ... or once less
+QUIET: Final = 8  # with any of these: the consumer does not count as active by that
+
+UNKNOWN: Final = (1 << 64) - 1  # entries read
+
 REASONS: Final = ("expired", "maxdeliveries")
 
 _APPEND_BODY: Final = APPEND_HEAD.size - 5
 _pack_append: Final = APPEND_HEAD.pack
+_KEY_TIME_BODY: Final = KEY_TIME_HEAD.size - 5
+_pack_key_time: Final = KEY_TIME_HEAD.pack
+_EVICT_BODY: Final = EVICT_HEAD.size - 5
+_pack_evict: Final = EVICT_HEAD.pack
 
 
 def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
@@ -109,18 +152,22 @@ def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[
 
 
 def evict(key: bytes, ordinal: int, evicted_to: int) -> bytes:
-    return (
-        EVICT_HEAD.pack(EVICT, EVICT_HEAD.size - 5 + len(key), len(key), ordinal, evicted_to.to_bytes(16, "big")) + key
-    )
+    klen = len(key)
+    return _pack_evict(EVICT, _EVICT_BODY + klen, klen, ordinal, evicted_to.to_bytes(16, "big")) + key
 
 
 def delete(key: bytes) -> bytes:
     return HEAD.pack(DELETE, len(key)) + key
 
 
+def set_head(key: bytes, value_len: int, expire: int) -> bytes:
+    """A SET record up to key and value, which follow it."""
+    klen = len(key)
+    return _pack_key_time(SET, _KEY_TIME_BODY + klen + value_len, klen, expire)
+
+
 def set_string(key: bytes, value: bytes, expire: int) -> bytes:
-    size = KEY_TIME_HEAD.size - 5 + len(key) + len(value)
-    return b"".join((KEY_TIME_HEAD.pack(SET, size, len(key), expire), key, value))
+    return b"".join((set_head(key, len(value), expire), key, value))
 
 
 def set_strings(keys: list[bytes], values: list[bytes]) -> list[bytes]:
@@ -153,6 +200,39 @@ def patch(key: bytes, offset: int, part: bytes) -> bytes:
 
 def rename(key: bytes, new: bytes) -> bytes:
     return RENAME_HEAD.pack(RENAME, RENAME_HEAD.size - 5 + len(key) + len(new), len(key)) + key + new
+
+
+def deleted(key: bytes, highest: int, ordinals: list[int]) -> bytes:
+    column = array("Q", ordinals)
+    if byteorder == "little":
+        column.byteswap()
+    size = DELETED_HEAD.size - 5 + len(key) + 8 * len(ordinals)
+    head = DELETED_HEAD.pack(DELETED, size, len(key), highest.to_bytes(16, "big"))
+    return b"".join((head, key, column.tobytes()))
+
+
+def set_last_id(key: bytes, last_id: int, added: int, max_deleted: int) -> bytes:
+    size = SETID_HEAD.size - 5 + len(key)
+    raws = last_id.to_bytes(16, "big"), max_deleted.to_bytes(16, "big")
+    return SETID_HEAD.pack(SETID, size, len(key), raws[0], added, raws[1]) + key
+
+
+def idempotent(
+    key: bytes, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
+) -> bytes:  # fmt: skip
+    size = IDEMPOTENT_HEAD.size - 5 + len(key) + len(producer) + len(name)
+    head = IDEMPOTENT_HEAD.pack(
+        IDEMPOTENT, size, len(key), len(producer), entry_id >> 64, entry_id & MASK64, now, keep_ms, most
+    )
+    return b"".join((head, key, producer, name))
+
+
+def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
+    return IDMP_HEAD.pack(IDMP, IDMP_HEAD.size - 5 + len(key), len(key), keep_ms, most) + key
+
+
+def produced(key: bytes, now: int) -> bytes:
+    return KEY_TIME_HEAD.pack(PRODUCED, KEY_TIME_HEAD.size - 5 + len(key), len(key), now) + key
 
 
 def flush() -> bytes:
@@ -208,6 +288,38 @@ def drop(
 
 def destroy(key: bytes, name: bytes) -> bytes:
     return IDS_HEAD.pack(DESTROY, IDS_HEAD.size - 5 + len(key) + len(name), len(key), len(name)) + key + name
+
+
+def xgroup(key: bytes, name: bytes, offset: int, entries_read: int, flags: int) -> bytes:
+    """``entries_read``: -1 if not known."""
+    size = XGROUP_HEAD.size - 5 + len(key) + len(name)
+    head = XGROUP_HEAD.pack(
+        XGROUP, size, len(key), len(name), offset.to_bytes(16, "big"), entries_read & UNKNOWN, flags
+    )
+    return head + key + name
+
+
+def consumer(key: bytes, group: bytes, number: int, now: int, name: bytes) -> bytes:
+    body = b"".join((key, group, name))
+    return CONSUMER_HEAD.pack(CONSUMER, CONSUMER_HEAD.size - 5 + len(body), len(key), len(group), number, now) + body
+
+
+def own(
+    key: bytes, group: bytes, number: int, flags: int, offset: int, entries_read: int, last: int, now: int, count: int,
+    new: list[bytes], again: list[bytes], gone: list[bytes],
+) -> bytes:  # fmt: skip
+    """``entries_read``: -1 if not known."""
+    body = b"".join((key, group, *new, *again, *gone))
+    head = OWN_HEAD.pack(
+        OWN, OWN_HEAD.size - 5 + len(body), len(key), len(group), number, flags, offset.to_bytes(16, "big"),
+        entries_read & UNKNOWN, last, now, count, len(new), len(again), len(gone),
+    )  # fmt: skip
+    return head + body
+
+
+def forget(key: bytes, group: bytes, number: int) -> bytes:
+    size = FORGET_HEAD.size - 5 + len(key) + len(group)
+    return FORGET_HEAD.pack(FORGET, size, len(key), len(group), number) + key + group
 
 
 def stage(
@@ -278,6 +390,14 @@ def pack_sizes(sizes: array[int]) -> bytes:
         sizes = sizes[:]
         sizes.byteswap()
     return sizes.tobytes()
+
+
+def unpack_ordinals(raw: bytes) -> list[int]:
+    """Raises ValueError if they don't add up."""
+    ordinals = array("Q", raw)
+    if byteorder == "little":
+        ordinals.byteswap()
+    return ordinals.tolist()
 
 
 def unpack_sizes(raw: bytes) -> array[int]:

@@ -18,11 +18,13 @@ from storage.groups import effects
 from storage.groups.group import Group
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
+from storage.producers import LONGEST_MS, MOST_IDS
 from storage.records import split_ids
 from storage.stages import publish
 from storage.stream import Stream
 from storage.values import String
 
+_OWN_FLAGS: Final = (0, records.HAS_COUNT, records.INCREMENT, records.DECREMENT)
 # what mutators raise when they are given what no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
@@ -127,6 +129,57 @@ def _apply_rename(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     if key not in ks.keys or key == new:
         raise CorruptError("a RENAME record for a key that isn't there, or keeps its name")
     ks.rename(key, new)
+
+
+def _apply_deleted(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, raw = records.DELETED_HEAD.unpack_from(batch, at)
+    start = at + records.DELETED_HEAD.size
+    stream = _need(ks, batch[start : start + klen])
+    ordinals = records.unpack_ordinals(part(batch, start + klen, stop))
+    highest = int.from_bytes(raw, "big")
+    if not ordinals or ordinals[0] < stream.first_ord or ordinals[-1] >= stream.next_ord or (
+        highest > stream.last_id or any(map(int.__ge__, ordinals, ordinals[1:]))
+        or (stream.marks is not None and any(map(stream.marks.has, ordinals)))
+    ):
+        raise CorruptError("a DELETED record for entries that the stream doesn't have")
+    ks.delete_entries(batch[start : start + klen], stream, ordinals, highest)
+
+
+def _apply_set_id(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, raw, added, raw_deleted = records.SETID_HEAD.unpack_from(batch, at)
+    key = part(batch, at + records.SETID_HEAD.size, stop)
+    stream, last_id, max_deleted = _need(ks, key), int.from_bytes(raw, "big"), int.from_bytes(raw_deleted, "big")
+    if klen != len(key) or added >> 63 or max_deleted > last_id or (stream.length and last_id < stream.newest_id()):
+        raise CorruptError("a SETID record that doesn't fit its stream")
+    ks.set_last_id(key, stream, last_id, added, max_deleted)
+
+
+def _apply_idempotent(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, plen, ms, seq, now, keep_ms, most = records.IDEMPOTENT_HEAD.unpack_from(batch, at)
+    key, producer, start = _split(batch, at + records.IDEMPOTENT_HEAD.size, klen, plen)
+    name = part(batch, start, stop)
+    stream, entry_id = _need(ks, key), ms << 64 | seq
+    _check_times(now, keep_ms)
+    if not producer or not name or not most or entry_id != stream.last_id:
+        raise CorruptError("an IDEMPOTENT record that doesn't fit its stream")
+    ks.add_produced(key, stream, producer, name, entry_id, now, keep_ms, most)
+
+
+def _apply_idmp(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, keep_ms, most = records.IDMP_HEAD.unpack_from(batch, at)
+    key = part(batch, at + records.IDMP_HEAD.size, stop)
+    if klen != len(key) or not 0 < keep_ms <= LONGEST_MS or not 0 < most <= MOST_IDS:
+        raise CorruptError("an IDMP record that makes no sense")
+    ks.set_idmp(key, _need(ks, key), keep_ms, most)
+
+
+def _apply_produced(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, now = records.KEY_TIME_HEAD.unpack_from(batch, at)
+    key = part(batch, at + records.KEY_TIME_HEAD.size, stop)
+    _check_times(now)
+    if klen != len(key):
+        raise CorruptError("a PRODUCED record whose lengths don't add up")
+    ks.forget_produced(key, _need(ks, key), now)
 
 
 def _apply_flush(ks: Keyspace, _batch: bytes, _at: int, _stop: int) -> None:
@@ -236,6 +289,68 @@ def _apply_unstage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         raise CorruptError("an UNSTAGE record for a stage that isn't there")
 
 
+def _apply_xgroup(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, raw, read, flags = records.XGROUP_HEAD.unpack_from(batch, at)
+    key, name, end = _split(batch, at + records.XGROUP_HEAD.size, klen, glen)
+    if end != stop:
+        raise CorruptError("an XGROUP record whose lengths don't add up")
+    offset, entries_read = int.from_bytes(raw, "big"), _entries_read(read)
+    stream = _stream(ks, key)
+    group = stream.groups.get(name) if stream is not None else None
+    if flags > records.LONE or (flags and group is not None) or (not flags and stream is None):
+        raise CorruptError("an XGROUP record that doesn't fit its stream")
+    if stream is None:
+        stream = ks.create_stream(key)
+    if group is None:
+        effects.create_group(ks, key, stream, name, offset, entries_read, flags == records.LONE)
+    else:
+        effects.move_group(ks, key, stream, group, offset, entries_read)
+
+
+def _apply_consumer(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, number, now = records.CONSUMER_HEAD.unpack_from(batch, at)
+    _check_times(now)
+    key, name, start = _split(batch, at + records.CONSUMER_HEAD.size, klen, glen)
+    stream, group = _group(ks, key, name)
+    consumer = part(batch, start, stop)
+    if consumer in group.consumers or number != group.free_number():
+        raise CorruptError("a CONSUMER record with a name or a number that is taken")
+    effects.consumer(ks, key, stream, group, consumer, now)
+
+
+def _apply_own(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    (_, _, klen, glen, number, given, raw, read, last, now, count, new, again, gone) = (
+        records.OWN_HEAD.unpack_from(batch, at)
+    )
+    _check_times(last, now, count)
+    key, name, start = _split(batch, at + records.OWN_HEAD.size, klen, glen)
+    raws = split_ids(part(batch, start, stop))
+    stream, group = _group(ks, key, name)
+    consumer, offset, entries_read = group.owners.get(number), int.from_bytes(raw, "big"), _entries_read(read)
+    flags = given & ~records.QUIET
+    if len(raws) != new + again + gone or flags not in _OWN_FLAGS or (count and flags != records.HAS_COUNT):
+        raise CorruptError("an OWN record whose parts don't add up")
+    if not raws and (offset, entries_read) == (group.offset, group.entries_read):
+        raise CorruptError("an OWN record that changes nothing")
+    if (number and consumer is None) or not group.pending.has_all(raws[new : new + again]):
+        raise CorruptError("an OWN record for a consumer or a message that isn't there")
+    effects.own(
+        ks, key, stream, group, consumer, now, offset, entries_read, raws[:new], raws[new : new + again],
+        raws[new + again :], count if flags == records.HAS_COUNT else None, last, flags == records.INCREMENT,
+        flags == records.DECREMENT, bool(given & records.QUIET),
+    )  # fmt: skip
+
+
+def _apply_forget(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, number = records.FORGET_HEAD.unpack_from(batch, at)
+    key, name, end = _split(batch, at + records.FORGET_HEAD.size, klen, glen)
+    stream, group = _group(ks, key, name)
+    consumer = group.owners.get(number)
+    if end != stop or consumer is None:
+        raise CorruptError("a FORGET record for a consumer that isn't there")
+    effects.forget_consumer(ks, key, stream, group, consumer)
+
+
 # Each takes the keyspace, the batch, and where the record begins and ends in it.
 _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.RUN: _apply_run,
@@ -256,6 +371,15 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.CHECKED: _apply_checked,
     records.PATCH: _apply_patch,
     records.RENAME: _apply_rename,
+    records.DELETED: _apply_deleted,
+    records.SETID: _apply_set_id,
+    records.XGROUP: _apply_xgroup,
+    records.CONSUMER: _apply_consumer,
+    records.OWN: _apply_own,
+    records.FORGET: _apply_forget,
+    records.IDEMPOTENT: _apply_idempotent,
+    records.IDMP: _apply_idmp,
+    records.PRODUCED: _apply_produced,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed
 
@@ -283,6 +407,12 @@ def _check_times(*times: int) -> None:
     for time in times:
         if time >> 63:
             raise CorruptError("a record with a time that is out of range")
+
+
+def _entries_read(read: int) -> int:
+    if read != records.UNKNOWN and read >> 63:
+        raise CorruptError("a record with entries read that are out of range")
+    return -1 if read == records.UNKNOWN else read
 
 
 def _not_above(ms: int, seq: int) -> CorruptError:

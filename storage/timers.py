@@ -20,6 +20,7 @@ GROUP_EXPIRY: Final = 1
 PENDING_DROP: Final = 2
 PENDING_DUE: Final = 3
 STAGE_EXPIRY: Final = 4
+PRODUCED: Final = 5  # IDs of a stream's producers are forgotten
 
 
 class Timers:

@@ -6,7 +6,7 @@ server's data, and says what this server has.
 Rule 1: a batch is applied as a whole, at the end of this server's log. It is written there only if its entries are
 entries, all its records could be applied, and that made the very same records. If part of it was applied, the data is
 read back from disk as it was before the batch. If the log turns out to differ from the leader's, it is not repaired: a
-full copy replaces it.
+full copy replaces it. A batch of a newer version is no damage: this server stays as it is.
 Rule 2: only what is in this server's log is acknowledged.
 """
 
@@ -20,8 +20,9 @@ from ssl import SSLContext
 from commands.session import LEADER, Session, TransportStats
 from persistence.history import History
 from persistence.incoming import Incoming
+from replication import formats
 from replication.follow import Follower
-from replication.frames import LinkError
+from replication.frames import LinkError, NewerError
 from replication.handshake import Introduction
 from replication.link import Link as Socket
 from resp.errors import CorruptError
@@ -57,6 +58,12 @@ class LeaderTransport:
 
     def push(self, data: bytes) -> None:
         """Does nothing: the link has no subscriptions."""
+
+    def hold_pushes(self) -> None:
+        """Does nothing."""
+
+    def release_pushes(self) -> None:
+        """Does nothing."""
 
     def stats(self) -> TransportStats:
         return TransportStats()
@@ -205,6 +212,7 @@ class LeaderLink:
         try:
             check(batch)
         except CorruptError as error:
+            self._check_known(batch)
             self._distrust = True
             raise LinkError(f"a batch that can't be applied: {error}") from error
         try:
@@ -222,6 +230,18 @@ class LeaderLink:
         self._ticks.queue()
         if self._ticks.stalled and self._follower is not None:
             self._follower.hold(True)
+
+    def _check_known(self, batch: bytes) -> None:
+        """Raises NewerError if the batch can't be applied because this server is too old for it."""
+        try:
+            kind = formats.unknown(batch)
+        except CorruptError:
+            return  # it is damaged, too
+        if kind:
+            raise NewerError(
+                f"a record of kind {kind}, which this version does not know: upgrade this server; it keeps the data"
+                f" that it has, up to log offset {self._applied}"
+            )
 
     def continued(self, replid: str) -> None:
         disk = self._data.disk

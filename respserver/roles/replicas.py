@@ -5,7 +5,10 @@ repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one was c
 Rule 2: a replica may continue only if its log is the beginning of ours: the same history (persistence.history), and the
 same bytes at the end of its log, as far as we still have them. Else it gets a full copy.
 Rule 3: who says REPLCONF rdb-only, as a backup does, takes a full copy and the log after it, and is no replica: nothing
-counts it, nothing waits for it, and the journal is kept for it only while it is connected.
+counts it, nothing waits for it, and the journal is kept for it only while it is connected. It keeps what it is sent,
+and need not be able to read it.
+Rule 4: a replica of an earlier version is served until there is something that it can't read. Then it is refused, and
+told why.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from commands.parse import integer, is_host, positive
 from commands.session import Session
 from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
-from replication import frames
+from replication import formats, frames
 from replication.feed import Feed
 from replication.handshake import VERSION
 from resp import errors
@@ -33,16 +36,18 @@ from respserver.observe.logs import Logger
 from respserver.observe.stats import ReplicaStats, RoleStats
 from respserver.ticks import Ticks
 
+TOLD = 1000  # refused replicas that are remembered
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
 
 
 class Introduced:
     """What a client, probably a replica, has told with REPLCONF."""
 
-    __slots__ = ("copy_only", "history", "host", "port", "version")
+    __slots__ = ("copy_only", "history", "host", "port", "reads", "version")
 
     def __init__(self) -> None:
         self.version = 0  # of the replication protocol; 0: it is no tidelog server
+        self.reads = 1  # the format that it can read, see ``replication.formats``
         self.host = ""  # "": the address of its connection
         self.port = 0
         self.history: list[tuple[int, int]] = []  # (start offset, crc32) of the last pieces of its log
@@ -71,7 +76,9 @@ class Introduced:
             self.history = [*self.history[-3:], (positive(start), positive(crc))]
         elif name == b"rdb-only":
             self.copy_only = integer(value) != 0
-        elif name not in (b"capa", b"version", b"rdb-filter-only"):
+        elif name == b"capa":
+            self.reads = max(self.reads, formats.said(value))
+        elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
 
@@ -103,6 +110,8 @@ class Replicas:
         self._connections: dict[Feed, Connection] = {}
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
         self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
+        self._outgrown = False  # the log was seen to have what earlier versions can't read
+        self._told: set[tuple[str, int]] = set()  # replicas whose refusal was logged
         self._ask = False  # all are asked to acknowledge at the end of this tick
         self._work: set[asyncio.Future[Any]] = set()  # work of threads for replicas
         clients.on_leave.append(self._left)
@@ -134,9 +143,34 @@ class Replicas:
             )
         return who, conn
 
+    def check_readable(self, session: Session) -> None:
+        """Refuse a replica that is known to be too old for the log (Rule 4). Raises CommandError."""
+        if self._outgrown:
+            self._check_format(session)
+
+    def _check_format(self, session: Session) -> None:
+        """Refuse a replica that can't read what it will be sent. Raises CommandError."""
+        who, _ = self.introduced(session)
+        if who.reads >= formats.FORMAT or who.copy_only:
+            return
+        place = session.addr.rpartition(":")[0], who.port
+        if place not in self._told:
+            if len(self._told) >= TOLD:
+                self._told.clear()
+            self._told.add(place)
+            self._logger.warning(
+                f"Replica {place[0]}:{place[1]} is refused: it is of an earlier version, which reads format"
+                f" {who.reads}, and this server's data is of format {formats.FORMAT} now. Upgrade it"
+            )
+        raise CommandError(
+            f"ERR this server's data is of format {formats.FORMAT}, and this replica reads format {who.reads}:"
+            " upgrade the replica, then it goes on from what it has"
+        )
+
     def psync(self, session: Session, replid: str, offset: int) -> None:
         """PSYNC: make the connection a replica's. It continues, or gets a full copy. Raises CommandError."""
         who, conn = self.introduced(session)
+        self.check_readable(session)
         if who.copy_only or not self._may_continue(replid, offset, who):
             if offset > 0 and not who.copy_only:
                 self.refused_partial += 1
@@ -144,8 +178,11 @@ class Replicas:
                     f"Replica {session.addr} can't go on from log offset {offset} of {replid}: it gets a full copy"
                 )
             offset = -1
+        if offset < 0 and not self.disk.store.plain:
+            self._check_format(session)
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
-        feed = Feed(self, host, who.port, offset, self._clock.mono(), who.copy_only)
+        reads = formats.FORMAT if who.copy_only else who.reads
+        feed = Feed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)
         session.replica = feed
         self._connections[feed] = conn
         (self._takers if who.copy_only else self.feeds).append(feed)
@@ -246,6 +283,9 @@ class Replicas:
         self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()
 
+    def outgrown(self) -> None:
+        self._outgrown = True
+
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count
 
@@ -261,7 +301,7 @@ class Replicas:
     # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
         """Send a batch that has become durable."""
-        for feed in self._connections:
+        for feed in [*self._connections]:  # one that can't read it leaves
             if feed.live:
                 feed.live_batch(offset, batch)
 
@@ -331,6 +371,7 @@ class Replicas:
 
         ``why``: for the log lines.
         """
+        self._outgrown = False  # it may be another log now
         for feed in self._all():
             feed.cut(why)
 

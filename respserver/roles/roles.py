@@ -183,6 +183,7 @@ class Roles:
         """PSYNC: make the connection a replica's; it runs no more commands. Raises CommandError."""
         self._replicas.introduced(session)  # checked before a takeover makes this server a leader
         if takeover:
+            self._replicas.check_readable(session)  # before: a leader that is refused afterwards would lead on
             self._take_over(replid)
         elif self._data.follower and not self._link.up:
             raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")

@@ -1,7 +1,8 @@
 """Groups: readers that share a stream.
 
 A group is an offset that its readers move together, a time to live, and the list of messages that were delivered with
-RETRY and not yet acknowledged (``pending``). The mutators, which log what happens to groups, are in ``effects``.
+RETRY, or to one of its consumers, and not yet acknowledged (``pending``). The mutators, which log what happens to
+groups, are in ``effects``.
 """
 
 from __future__ import annotations
@@ -23,18 +24,46 @@ from storage.timers import NEVER
 #
 # Valid if it is 61 bytes long, starts with the version, the crc32 is that of the 57 bytes before it, and ttl and the
 # counts are below 2**63.
-META_VERSION: Final = 1
+#
+# Version 2 has consumers:
+#
+#     0        1                          57               65                 73             77
+#     +--------+--------------------------+----------------+------------------+--------------+-----------+----------+
+#     | 2   u8 | as above, up to the crc  |entries read u64| next consumer u64| consumers u32| consumers | crc32 u32|
+#     +--------+--------------------------+----------------+------------------+--------------+-----------+----------+
+#     each consumer:   number u32 | seen u64 | active u64 | length u32 | name
+#
+# Entries read and ``active`` are 2**64 - 1 for -1. Valid if the consumers fill it, if their names and their numbers
+# differ, and if these are above 0 and below the next one. A group with nothing of that is version 1, which earlier
+# servers read: its entries read are not known, and it never had a consumer.
 META: Final = Struct(">B16sQQQQQ")
+MORE: Final = Struct(">QQI")
+CONSUMER: Final = Struct(">IQQI")
 CRC: Final = Struct(">I")
+UNKNOWN: Final = (1 << 64) - 1
+MAX_NUMBER: Final = (1 << 32) - 1  # of a consumer
 GROUP_BYTES: Final = 450  # memory of a group's objects besides its pending list
+CONSUMER_BYTES: Final = 350  # of a consumer besides its name
+
+
+class Consumer:
+    """One who reads for a group by name."""
+
+    __slots__ = ("active", "name", "number", "seen")
+
+    def __init__(self, name: bytes, number: int, seen: int, active: int = -1) -> None:
+        self.name = name
+        self.number = number  # above 0; no other consumer of the group has had it
+        self.seen = seen  # ms since epoch of its last command; like ``active`` for its information only
+        self.active = active  # ms since epoch at which it got messages last; -1: never
 
 
 class Group:
     """One group of one stream."""
 
     __slots__ = (
-        "counted", "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "expired", "name", "offset", "pending",
-        "recount", "redelivered", "ttl", "waiters",
+        "consumers", "counted", "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "entries_read", "expired",
+        "name", "next_consumer", "offset", "owners", "pending", "recount", "redelivered", "ttl", "waiters",
     )  # fmt: skip
 
     def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = NEVER) -> None:
@@ -46,6 +75,10 @@ class Group:
         self.expired = 0  # messages given up, for whatever reason
         self.deadlettered = 0  # those of them that went to a dead letter stream
         self.redelivered = 0  # deliveries that were not the first
+        self.entries_read = -1  # entries ever added to the stream, up to the offset; -1: not known
+        self.consumers: dict[bytes, Consumer] = {}  # by name
+        self.owners: dict[int, Consumer] = {}  # the same by number
+        self.next_consumer = 1  # number of the next one
         # not stored:
         self.waiters = 0  # blocked readers; while there are any, the group does not end
         # Ordinal of the first entry after the ID ``cursor_of``, valid while that is the group's offset (see
@@ -57,7 +90,22 @@ class Group:
 
     def memory_bytes(self) -> int:
         """Estimate of what the group takes in memory."""
-        return GROUP_BYTES + len(self.name) + self.pending.memory_bytes()
+        size = GROUP_BYTES + len(self.name) + self.pending.memory_bytes()
+        if self.consumers:
+            size += CONSUMER_BYTES * len(self.consumers) + sum(map(len, self.consumers))
+        return size
+
+    def free_number(self) -> int:
+        """The number of the next consumer. After four billion of them, numbers of forgotten ones are given again."""
+        number = self.next_consumer
+        if number > MAX_NUMBER:
+            number = 1
+            while number in self.owners:
+                number += 1
+        return number
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer.name] = self.owners[consumer.number] = consumer
 
     def touch(self, now: int) -> None:
         """A reader gave a sign of life at ``now`` [15]. This is not logged, nor worth a checkpoint: see resume()."""
@@ -71,23 +119,60 @@ class Group:
 
     def meta(self) -> bytes:
         """Everything but name and pending list, as drawn above."""
+        version = 1 if self.next_consumer == 1 and self.entries_read < 0 else 2
         raw = META.pack(
-            META_VERSION, self.offset.to_bytes(16, "big"), self.ttl, self.deadline, self.expired, self.deadlettered,
+            version, self.offset.to_bytes(16, "big"), self.ttl, self.deadline, self.expired, self.deadlettered,
             self.redelivered,
         )  # fmt: skip
+        if version == 2:
+            parts = [raw, MORE.pack(self.entries_read & UNKNOWN, self.next_consumer, len(self.consumers))]
+            for one in self.consumers.values():
+                parts += (CONSUMER.pack(one.number, one.seen, one.active & UNKNOWN, len(one.name)), one.name)
+            raw = b"".join(parts)
         return raw + CRC.pack(crc32(raw))
 
     @classmethod
     def restore(cls, name: bytes, meta: bytes, pending_blob: bytes) -> Group:
         """The group from its meta() and its pending list's dump. Raises CorruptError."""
-        if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
+        end = len(meta) - CRC.size
+        if end < META.size or CRC.unpack_from(meta, end)[0] != crc32(meta[:end]):
             raise CorruptError(f"the metadata of group {name!r} is damaged")
         version, offset, ttl, deadline, expired, deadlettered, redelivered = META.unpack_from(meta)
-        if version != META_VERSION:
+        if version not in (1, 2):
             raise CorruptError(f"the metadata of group {name!r} has version {version}: written by a newer tidelog?")
+        if version == 1 and end > META.size:
+            raise CorruptError(f"the metadata of group {name!r} is damaged")
         if max(ttl, expired, deadlettered, redelivered) >> 63:
             raise CorruptError(f"the metadata of group {name!r} makes no sense")
         group = cls(name, int.from_bytes(offset, "big"), ttl, deadline)
         group.expired, group.deadlettered, group.redelivered = expired, deadlettered, redelivered
+        if version == 2:
+            group._restore_consumers(meta[META.size : end])
         group.pending = PendingTable.load(pending_blob)
+        for owner in group.pending.owners():
+            if owner and owner not in group.owners:
+                raise CorruptError(f"the pending list of group {name!r} names a consumer that isn't there")
         return group
+
+    def _restore_consumers(self, raw: bytes) -> None:
+        """What version 2 has more. Raises CorruptError."""
+        damaged = CorruptError(f"the metadata of group {self.name!r} makes no sense: its consumers don't add up")
+        if len(raw) < MORE.size:
+            raise damaged
+        read, self.next_consumer, count = MORE.unpack_from(raw)
+        self.entries_read = -1 if read == UNKNOWN else read
+        at, end = MORE.size, len(raw)
+        for _ in range(count):
+            if end - at < CONSUMER.size:
+                raise damaged
+            number, seen, active, length = CONSUMER.unpack_from(raw, at)
+            at += CONSUMER.size + length
+            name = raw[at - length : at]
+            known = name in self.consumers or number in self.owners
+            if at > end or known or not 0 < number < self.next_consumer or seen >> 63:
+                raise damaged
+            self.add_consumer(Consumer(name, number, seen, -1 if active == UNKNOWN else active))
+            if active != UNKNOWN and active >> 63:
+                raise damaged
+        if at != end or not self.next_consumer or (self.next_consumer - 1) >> 32 or self.entries_read >> 63 > 0:
+            raise damaged

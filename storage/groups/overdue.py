@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from resp.errors import CommandError
-from storage import timers
+from storage import events, timers
 from storage.entries import entry_wire, id_bulk, wire_values
 from storage.groups import effects
 from storage.groups.group import Group
@@ -41,6 +41,8 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
                 continue
             wire = dead_letter(ms, seq, stream.find(entry_id), key, group.name, row, reason)
         effects.drop(ks, key, stream, group, entry_id, reason, row.deadletter, ms, seq, wire)
+        if row.deadletter:
+            ks.notify(events.STREAM, b"tappend", row.deadletter)
         dropped += 1
         size += len(wire) + len(key) + len(group.name) + len(row.deadletter)
         if size > BYTES_AT_ONCE:

@@ -1,45 +1,26 @@
-"""The pending list of a group: messages that were delivered with RETRY and not yet acknowledged.
+"""The pending list of a group: messages that were delivered, with RETRY or to a consumer, and not yet acknowledged.
 
-Rule 1: no Python object per message. Neighbours whose times, counts and so on are the same are a *run*, which holds
-those once. So messages that are delivered together, or one after the other on the same terms, cost little more than
-their IDs.
+Rule 1: no Python object per message; see ``runtable`` for the rows of bytes.
 Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
 Rule 3: no clock; ``now`` and due times are arguments, in ms since epoch.
-
-Rows of bytes in four ordered sets (``sortedrows``)::
-
-    _rows    | ID 16 |            of each message
-    _runs    0        16        24      32         40        48             52                 56      60        61
-             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
-             | low 16 |first u64|due u64|expire u64|retry u64|deliveries u32|max-deliveries u32|key u32|swept u8 |
-             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
-    _due     | due u64 | low 16 |   of each run whose messages may be delivered again
-    _drop    | when u64 | low 16 |  of each run whose messages must leave one day
-
-A run is all messages from its ``low`` to below the next run's. It has at least one, though maybe none at its low
-itself. The lowest run begins at or below the lowest message. What follows ``low`` in its row are the run's terms.
-
-Numbers are big-endian, so that rows sort as bytes. ``key`` is the slot of the dead letter key in a table of its own,
-from 1; 0 for none. A message may be delivered again while its deliveries are below max-deliveries (0: no limit) and it
-falls due before it expires. It leaves when it expires (0: never) or, delivered for the last time, when it would fall
-due: whichever comes first. ``swept`` is 1 once due() has found the run expired; it is then no longer in _due.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import islice, pairwise
 from operator import lt
 from typing import Final, NamedTuple
 
 from resp.errors import CorruptError
-from storage.groups.pendingdump import ID_SIZE, RUN_SIZE, cut, head, parse
-from storage.groups.runs import Again, DueAt, Fixed, NewTerms, changed, emptied, pack_terms, pack_time, unpack_run
-from storage.groups.sortedrows import SortedRows
+from storage.groups.owned import moment, owner_of
+from storage.groups.pendingdump import ID_SIZE, OWNED, cut, head, parse
+from storage.groups.runs import Again, DueAt, Owning, owned_terms, pack_terms, pack_time, unpack_run
+from storage.groups.runtable import RunTable, ascending, indexed
 from storage.timers import NEVER
 
-ENTRY: Final = 24  # width of _due and _drop
 SWEEP: Final = 1000  # expired runs that one due() looks at
+AT_ONCE: Final = 10_000  # messages that forget() removes together
+ZEROS: Final = bytes(12)
 
 
 class PendingRow(NamedTuple):
@@ -48,32 +29,21 @@ class PendingRow(NamedTuple):
     id: int
     deliveries: int  # 1 after the first
     first: int  # when it was delivered first
-    due: int  # when it is delivered again
+    due: int  # when it is delivered again; 0: never, as a consumer's, or nobody's
     expire: int  # when it is given up, or NEVER
     retry: int  # ms from a delivery to the next
     max_deliveries: int  # 0: no limit
     deadletter: bytes  # key of the stream it is moved to when it is given up; empty for none
+    owner: int = 0  # number of its consumer; 0: nobody's, or delivered by TREAD (then ``due`` is above 0)
+    # When it was delivered last; 0: it was given back. Of what TREAD delivered it is what ``due`` and ``retry`` tell:
+    # not exact after TNACK or TTOUCH, and maybe in the future.
+    last: int = 0
 
 
-class PendingTable:
-    """Pending messages by ID, by due time and by the time at which they must leave."""
+class PendingTable(RunTable):
+    """Pending messages by ID, by due time and by the time at which they must leave; and by who owns them."""
 
-    __slots__ = ("_drop", "_due", "_free", "_highest", "_keys", "_rows", "_runs", "_slots", "_users")
-
-    def __init__(self) -> None:
-        self._rows = SortedRows(ID_SIZE, ID_SIZE)
-        self._runs = SortedRows(RUN_SIZE, ID_SIZE)
-        self._due = SortedRows(ENTRY, ENTRY)
-        self._drop = SortedRows(ENTRY, ENTRY)
-        self._highest = b""  # no ID above it was ever added
-        # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] runs
-        self._keys: list[bytes] = []
-        self._users: list[int] = []
-        self._slots: dict[bytes, int] = {}
-        self._free: list[int] = []  # slots without users; their keys are empty
-
-    def __len__(self) -> int:
-        return self._rows.count
+    __slots__ = ()
 
     # -- changes ---------------------------------------------------------------------------------------------
     def add(
@@ -85,31 +55,10 @@ class PendingTable:
         A batch costs little more than one message if its IDs ascend and are neighbours.
         """
         if raws:
-            self._add(_ascending(raws), first, due, expire, retry, max_deliveries, deadletter)
-
-    def _add(
-        self, raws: list[bytes], first: int, due: int, expire: int, retry: int, most: int, deadletter: bytes
-    ) -> None:  # fmt: skip
-        slot = self._take_slot(deadletter) if deadletter else 0
-        terms = pack_terms(first, due, expire, retry, 1, most, slot, 0)
-        low, high = raws[0], raws[-1]
-        if low > self._highest:
-            self._highest = high
-            self._rows.insert_many(b"".join(raws))
-            if self._runs.last()[ID_SIZE:] != terms:
-                self._put(low + terms)
-        else:
-            if high > self._highest:
-                self._highest = high
-            self._remove(raws)
-            self._rows.insert_many(b"".join(raws))
-            first_run = self._runs.first()
-            below = len(raws) if not first_run else bisect_left(raws, first_run[:ID_SIZE])
-            if below:  # nothing else is there
-                self._assign(low, raws[below - 1], terms)
-            self._change(raws[below:], Fixed(terms))
-        if slot:
-            self._free_slot(slot)
+            slot = self._take_slot(deadletter) if deadletter else 0
+            self._add(ascending(raws), pack_terms(first, due, expire, retry, 1, max_deliveries, slot, 0))
+            if slot:
+                self._free_slot(slot)
 
     def redeliver(
         self, raws: list[bytes], due: int, retry: int | None = None, max_deliveries: int | None = None,
@@ -118,10 +67,10 @@ class PendingTable:
         """Messages (IDs of 16 bytes each) were delivered again; None keeps what they had.
 
         ``own_retry``: each is due as much after ``due`` as its own retry time. Raises KeyError, and changes nothing, if
-        one isn't pending.
+        one isn't pending, or is OWNED.
         """
-        raws = _ascending(raws)
-        if len(self._rows.present(raws)) != len(raws):
+        raws = ascending(raws)
+        if len(self._unowned(self._rows.present(raws))) != len(raws):
             raise KeyError("a message that isn't pending")
         taken = self._take_slot(deadletter) if deadletter else 0
         self._change(raws, Again(due, own_retry, retry, max_deliveries, None if deadletter is None else taken))
@@ -129,131 +78,131 @@ class PendingTable:
             self._free_slot(taken)
 
     def set_due(self, raws: list[bytes], due: int) -> list[bytes]:
-        """Let messages (IDs of 16 bytes each) fall due at ``due``; returns those that are pending, ascending."""
+        """Let messages (IDs of 16 bytes each) fall due at ``due``; returns those that are pending, ascending.
+
+        OWNED ones don't count.
+        """
         if len(raws) == 1:
             found = raws if self._rows.get(raws[0]) else []
         else:
-            found = self._rows.present(_ascending(raws))
+            found = self._rows.present(ascending(raws))
+        found = self._unowned(found)
         self._change(found, DueAt(due))
         return found
 
     def remove(self, raws: list[bytes]) -> int:
         """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
-        return self._remove(_ascending(raws))
+        return self._remove(ascending(raws))
 
-    def _remove(self, raws: list[bytes]) -> int:
-        """``raws``: IDs, ascending."""
-        gone = self._rows.delete_many(raws) if self._rows.count else []
-        if not gone:
-            return 0
-        run = self._runs.floor(gone[0])
-        low = run[:ID_SIZE]
-        border = self._runs.above(low)[:ID_SIZE]
-        if border and gone[-1] >= border:
-            self._exchange(emptied(self._rows, self._runs, gone), [])
-            return len(gone)
-        left = self._rows.above(low, itself=True)  # nearly always they are of one run
-        if not left or (border and left >= border):
-            self._take(run)
-        return len(gone)
+    # -- consumers -------------------------------------------------------------------------------------------
+    def own_new(self, raws: list[bytes], owner: int, last: int, deliveries: int) -> None:
+        """Messages (IDs of 16 bytes each) become pending as an owner's; those that are pending are replaced."""
+        if raws:
+            raws = ascending(raws)
+            self._has_owners().count(owner, len(raws))
+            self._add(raws, owned_terms(last, last, deliveries, owner))
 
-    # -- runs ------------------------------------------------------------------------------------------------
-    def _change(self, raws: list[bytes], new: NewTerms) -> None:
-        """Give other terms to messages, which are ascending and all pending."""
-        if len(raws) > 1:
-            self._exchange(*changed(self._rows, self._runs, raws, new))
-        elif raws:
-            raw = raws[0]
-            self._assign(raw, raw, new.of(self._runs.floor(raw)))
+    def own(self, raws: list[bytes], owner: int, last: int, count: int = -1, step: int = 1) -> None:
+        """Pending messages (IDs of 16 bytes each) become an owner's, delivered at ``last``.
 
-    def _exchange(self, taken: list[bytes], put: list[bytes]) -> None:
-        """Remove runs, and add others in their places. Both are ascending."""
-        if not taken and not put:
-            return
-        old, new = [_indexed(run) for run in taken], [_indexed(run) for run in put]
-        for _, _, slot in new:  # first, so that no key is forgotten that goes on being used
-            if slot:
-                self._users[slot - 1] += 1
-        for _, _, slot in old:
-            if slot:
-                self._free_slot(slot)
-        self._runs.exchange([run[:ID_SIZE] for run in taken], put)
-        self._due.exchange(sorted([due for due, _, _ in old if due]), sorted([due for due, _, _ in new if due]))
-        self._drop.exchange(sorted([drop for _, drop, _ in old if drop]), sorted([drop for _, drop, _ in new if drop]))
+        Their deliveries are ``count`` from now on or, if that is -1, ``step`` more. Raises KeyError, and changes
+        nothing, if one isn't pending.
+        """
+        raws = ascending(raws)
+        if len(self._rows.present(raws)) != len(raws):
+            raise KeyError("a message that isn't pending")
+        if raws:
+            owned = self._has_owners()
+            owned.lose(self._runs, raws)
+            owned.count(owner, len(raws))
+            self._change(raws, Owning(owner, last, count, step))
 
-    def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
-        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are of one run, or new."""
-        runs = self._runs
-        old = runs.floor(low)
-        row = self._rows.above(high)
-        after = runs.floor(row) if row else b""  # the run of the next message
-        if old and old[ID_SIZE:] == terms and (not after or after == old or after[:ID_SIZE] > high):
-            return
-        slot = int.from_bytes(terms[-5:-1], "big")
-        if slot:  # in use meanwhile, even if the last run with this key is removed below
-            self._users[slot - 1] += 1
-        if after and after[:ID_SIZE] <= high:  # its messages after ``high`` become a run of their own
-            rest = row + after[ID_SIZE:]
-            self._put(rest)
-            if after != old:
-                self._take(after)
-            after = rest
-        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # it has no messages before ``low``
-            self._take(old)
-            old = runs.floor(low)
-        if after and after[ID_SIZE:] == terms:
-            self._take(after)
-        if not old or old[ID_SIZE:] != terms:
-            self._put(low + terms)
-        if slot:
-            self._free_slot(slot)
+    def forget(self, owner: int) -> int:
+        """Remove all messages of an owner; returns how many there were."""
+        number = 0
+        while self._owned is not None:
+            raws: list[bytes] = []
+            for low in self._owned.lows(owner, b"", AT_ONCE):
+                raws += self._of(low, AT_ONCE)
+                if len(raws) >= AT_ONCE:
+                    break
+            if not raws:
+                break
+            number += self._remove(raws)
+        return number
 
-    def _put(self, run: bytes) -> None:
-        self._runs.insert(run)
-        due, drop, slot = _indexed(run)
-        if due:
-            self._due.insert(due)
-        if drop:
-            self._drop.insert(drop)
-        if slot:
-            self._users[slot - 1] += 1
+    def owned(self, owner: int) -> int:
+        """How many messages an owner has."""
+        return 0 if self._owned is None else self._owned.counts.get(owner, 0)
 
-    def _take(self, run: bytes) -> None:
-        self._runs.delete(run[:ID_SIZE])
-        due, drop, slot = _indexed(run)
-        if due:
-            self._due.delete(due)
-        if drop:
-            self._drop.delete(drop)
-        if slot:
-            self._free_slot(slot)
+    def owners(self) -> list[int]:
+        """Those who have messages; 0 is nobody."""
+        return [] if self._owned is None else list(self._owned.counts)
 
-    def _of(self, low: bytes, limit: int) -> list[bytes]:
-        """At most ``limit`` messages of the run that begins at ``low``."""
-        return self._rows.span(low, self._runs.above(low)[:ID_SIZE], limit)
+    def rows_of(self, owner: int, start: int, end: int, count: int) -> list[PendingRow]:
+        """An owner's messages with start <= ID <= end, in order, at most ``count``."""
+        found: list[PendingRow] = []
+        owned = self._owned
+        if owned is None or count <= 0 or start > end:
+            return found
+        raw, after = start.to_bytes(16, "big"), _after(end)
+        run = self._runs.floor(raw)  # it may begin before ``start``
+        lows = [run[:ID_SIZE]] if run and run[-1] == OWNED and owner_of(run) == owner and run[:ID_SIZE] < raw else []
+        lows += owned.lows(owner, raw, count)
+        for low in lows:
+            if after and low >= after:
+                break
+            run, border = self._runs.get(low), self._runs.above(low)[:ID_SIZE]
+            if after and (not border or after < border):
+                border = after
+            found += [self._open(row, run) for row in self._rows.span(max(low, raw), border, count - len(found))]
+            if len(found) >= count:
+                break
+        return found
 
-    # -- dead letter keys ------------------------------------------------------------------------------------
-    def _take_slot(self, key: bytes) -> int:
-        """The key's slot; it is in use until _free_slot()."""
-        slot = self._slots.get(key, 0)
-        if not slot:
-            if self._free:
-                slot = self._free.pop()
-                self._keys[slot - 1] = key
-            else:
-                self._keys.append(key)
-                self._users.append(0)
-                slot = len(self._keys)
-            self._slots[key] = slot
-        self._users[slot - 1] += 1
-        return slot
+    def idle_before(self, ms: int, start: PendingRow | None, limit: int) -> list[PendingRow]:
+        """Messages of consumers that were last delivered at ``ms`` or before, oldest first; at most ``limit``.
 
-    def _free_slot(self, slot: int) -> None:
-        self._users[slot - 1] -= 1
-        if not self._users[slot - 1]:
-            del self._slots[self._keys[slot - 1]]
-            self._keys[slot - 1] = b""
-            self._free.append(slot)
+        What was given back comes before them, in the order in which that happened. ``start``: the last row of the call
+        before, to go on after it; it must not have changed since.
+        """
+        found: list[PendingRow] = []
+        owned = self._owned
+        if owned is None or limit <= 0:
+            return found
+        begin, after = b"", b""  # a row of by_last(), and the message in its run behind which to begin
+        if start is not None:
+            after = start.id.to_bytes(16, "big")
+            run = self._runs.floor(after)
+            begin = moment(run) + run[:ID_SIZE]
+        for entry in owned.by_last(begin, ms, limit + 1):
+            low = entry[8:]
+            run, border = self._runs.get(low), self._runs.above(low)[:ID_SIZE]
+            if entry == begin:
+                low = self._rows.above(after)
+                if not low or (border and low >= border):
+                    continue
+            found += [self._open(row, run) for row in self._rows.span(low, border, limit - len(found))]
+            if len(found) >= limit:
+                break
+        return found
+
+    def first_idle(self) -> int | None:
+        """The earliest last delivery of consumers' messages, 0 if one was given back; None if there are none."""
+        return None if self._owned is None else self._owned.first()
+
+    def next_of_nobody(self, now: int) -> int:
+        """``last`` for messages that are given back now, so that they come after those that were before."""
+        return now if self._owned is None else max(now, self._owned.newest_of_nobody() + 1)
+
+    def present(self, raws: list[bytes]) -> list[bytes]:
+        """Those of these IDs (16 bytes each, ascending) that are pending."""
+        return self._rows.present(raws) if raws and self._rows.count else []
+
+    def has_all(self, raws: list[bytes]) -> bool:
+        """Whether these messages (IDs of 16 bytes each) are all pending."""
+        raws = ascending(raws)
+        return len(self._rows.present(raws)) == len(raws)
 
     # -- by time ---------------------------------------------------------------------------------------------
     def next_due(self) -> int | None:
@@ -320,9 +269,13 @@ class PendingTable:
         return self._open(raw, self._runs.floor(raw)) if self._rows.get(raw) else None
 
     def _open(self, raw: bytes, run: bytes) -> PendingRow:
-        _, first, due, expire, retry, deliveries, most, slot, _ = unpack_run(run)
+        _, first, due, expire, retry, deliveries, most, slot, kind = unpack_run(run)
+        entry_id = int.from_bytes(raw, "big")
+        if kind == OWNED:  # these mean something else then
+            return PendingRow(entry_id, expire, first, NEVER, NEVER, 0, 0, b"", most, due if most else 0)
         key = self._keys[slot - 1] if slot else b""
-        return PendingRow(int.from_bytes(raw, "big"), deliveries, first, due, expire, retry, most, key)
+        last = max(first, due - retry)
+        return PendingRow(entry_id, deliveries, first, due, expire, retry, most, key, 0, last)
 
     def rows(self, start: int, end: int, count: int) -> list[PendingRow]:
         """Messages with start <= ID <= end, in order, at most ``count``."""
@@ -340,8 +293,10 @@ class PendingTable:
         return self._rows.between(start.to_bytes(16, "big"), _after(end))
 
     def freeze(self) -> PendingTable:
-        """A copy for rows(), which costs next to nothing."""
+        """A copy for rows() and rows_of(), which costs next to nothing."""
         other = PendingTable()
+        if self._owned is not None:
+            other._owned = self._owned.freeze()
         other._rows, other._runs, other._keys = self._rows.freeze(), self._runs.freeze(), self._keys.copy()
         return other
 
@@ -358,6 +313,8 @@ class PendingTable:
         """Estimate of what the list takes in memory."""
         keys = sum(map(len, self._keys)) + 150 * len(self._keys)
         sets = self._rows.memory_bytes() + self._runs.memory_bytes()
+        if self._owned is not None:
+            sets += self._owned.memory_bytes()
         return sets + self._due.memory_bytes() + self._drop.memory_bytes() + keys
 
     def parts(self) -> list[bytes]:
@@ -365,7 +322,8 @@ class PendingTable:
 
         They cost next to nothing and never change; any thread may assemble() them later.
         """
-        return [*head(self._rows.count, self._runs.count, self._keys), *self._runs.dump(), *self._rows.dump()]
+        owned = self._owned is not None and len(self._owned.counts) > 0
+        return [*head(self._rows.count, self._runs.count, self._keys, owned), *self._runs.dump(), *self._rows.dump()]
 
     @classmethod
     def load(cls, data: bytes) -> PendingTable:
@@ -394,8 +352,12 @@ class PendingTable:
         self._runs.fill(b"".join(runs))
         dues: list[bytes] = []
         drops: list[bytes] = []
+        owned: list[bytes] = []
         for run in runs:
-            due, drop, slot = _indexed(run)
+            if run[-1] == OWNED:
+                owned.append(run)
+                continue
+            due, drop, slot = indexed(run)
             if slot > len(self._keys):
                 raise CorruptError("a pending list is damaged: a row names an unknown key")
             if due:
@@ -408,32 +370,22 @@ class PendingTable:
         drops.sort()
         self._due.fill(b"".join(dues))
         self._drop.fill(b"".join(drops))
+        if owned:
+            self._fill_owned(owned)
+
+    def _fill_owned(self, runs: list[bytes]) -> None:
+        """The same with the runs that are OWNED."""
+        owned = self._has_owners()
+        for run in runs:
+            _, first, last, deliveries, *_ = unpack_run(run)
+            if max(first, last, deliveries) >> 63 or run[40:52] != ZEROS or run[56:60] != ZEROS[:4]:
+                raise CorruptError("a pending list is damaged: what an owner's run says makes no sense")
+            low = run[:ID_SIZE]
+            owned.count(owner_of(run), self._rows.between(low, self._runs.above(low)[:ID_SIZE]))
+        owned.fill(runs)
 
 
 def _after(end: int) -> bytes:
     """The ID after this one, as 16 bytes; empty if it is the last."""
     last = (end + 1).to_bytes(17, "big")
     return b"" if last[0] else last[1:]
-
-
-def _ascending(raws: list[bytes]) -> list[bytes]:
-    return raws if all(map(lt, raws, islice(raws, 1, None))) else sorted(set(raws))
-
-
-def _indexed(run: bytes) -> tuple[bytes, bytes, int]:
-    """A run's rows in _due and _drop, empty where it has none, and the slot of its key."""
-    low, _, due, expire, _, deliveries, most, slot, swept = unpack_run(run)
-    again = not most or deliveries < most
-    leaves = leaves_at(due, expire, deliveries, most)
-    return (
-        run[24:32] + low if again and not swept and (not expire or due < expire) else b"",
-        pack_time(leaves) + low if leaves != NEVER else b"",
-        slot,
-    )
-
-
-def leaves_at(due: int, expire: int, deliveries: int, max_deliveries: int) -> int:
-    """When a message must leave, in ms since epoch, or NEVER."""
-    if max_deliveries and deliveries >= max_deliveries and (not expire or due < expire):
-        return due
-    return expire

@@ -10,6 +10,9 @@
 Runs and rows are those of ``pending``. A dump is valid if the lengths add up, the crc32 is that of everything before
 it, IDs ascend, each run has rows and each row a run, and the runs' slots name keys.
 
+A dump in which consumers own messages begins with TLP3 and is otherwise the same: servers that don't know consumers
+must not read it. All others are written as TLP2, which those servers read.
+
 TLP1, the format before that, is still read. It has no runs; its rows are 60 bytes each: a run that begins at the
 message's ID, without ``swept``.
 """
@@ -27,6 +30,8 @@ from resp.errors import CorruptError
 RUN_SIZE: Final = 61
 ID_SIZE: Final = 16
 MAGIC: Final = b"TLP2"
+OWNED_MAGIC: Final = b"TLP3"
+OWNED: Final = 2  # last byte of a run whose messages a consumer owns, or nobody; 0 or 1 in all others
 HEAD: Final = Struct(">4sQQI")
 OLD_MAGIC: Final = b"TLP1"
 OLD_HEAD: Final = Struct(">4sQI")
@@ -34,9 +39,9 @@ OLD_SIZE: Final = RUN_SIZE - 1  # of a row
 NUMBER: Final = Struct(">I")
 
 
-def head(rows: int, runs: int, keys: list[bytes]) -> list[bytes]:
-    """The parts before the runs."""
-    parts = [HEAD.pack(MAGIC, rows, runs, len(keys))]
+def head(rows: int, runs: int, keys: list[bytes], owned: bool) -> list[bytes]:
+    """The parts before the runs. ``owned``: there are runs that are OWNED."""
+    parts = [HEAD.pack(OWNED_MAGIC if owned else MAGIC, rows, runs, len(keys))]
     for key in keys:
         parts += (NUMBER.pack(len(key)), key)
     return parts
@@ -59,7 +64,8 @@ def parse(data: bytes) -> tuple[list[bytes], list[bytes], bytes]:
     """Keys, runs, and rows (joined) of a dump; their order and content is not checked. Raises CorruptError."""
     old = data.startswith(OLD_MAGIC)
     start = OLD_HEAD.size if old else HEAD.size
-    if len(data) < start + NUMBER.size or not (old or data.startswith(MAGIC)):
+    most = OWNED if data.startswith(OWNED_MAGIC) else OWNED - 1
+    if len(data) < start + NUMBER.size or not (old or most == OWNED or data.startswith(MAGIC)):
         raise CorruptError("a pending list is damaged, or was written by a newer tidelog: its head is unknown")
     end = len(data) - NUMBER.size
     if NUMBER.unpack_from(data, end)[0] != crc32(memoryview(data)[:end]):
@@ -84,7 +90,10 @@ def parse(data: bytes) -> tuple[list[bytes], list[bytes], bytes]:
         firsts = [next(alike) + b"\0" for _, alike in groupby(lines, key=_terms)]
         return keys, firsts, b"".join([line[:ID_SIZE] for line in lines])
     between = at + runs * RUN_SIZE
-    return keys, cut(data[at:between], RUN_SIZE), data[between:end]
+    found = cut(data[at:between], RUN_SIZE)
+    if any(run[-1] > most for run in found):
+        raise CorruptError("a pending list is damaged: a run is of a kind that can't be in it")
+    return keys, found, data[between:end]
 
 
 def cut(rows: bytes, width: int) -> list[bytes]:

@@ -10,12 +10,13 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from storage.groups.pendingdump import ID_SIZE
+from storage.groups.pendingdump import ID_SIZE, OWNED
 from storage.groups.sortedrows import SortedRows
 
 WINDOW: Final = 256  # runs that are looked at together
 NEIGHBOURS: Final = 1024  # messages that are compared together
 MAX_COUNT: Final = (1 << 32) - 1  # of deliveries
+MAX_OWNED_COUNT: Final = (1 << 63) - 1  # of deliveries to consumers
 
 RUN: Final = Struct(">16sQQQQIIIB")
 TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
@@ -81,6 +82,30 @@ class Again(NewTerms):
             retry if self._retry is None else self._retry, min(deliveries + 1, MAX_COUNT),
             most if self._most is None else self._most, slot if self._slot is None else self._slot, 0,
         )  # fmt: skip
+
+
+class Owning(NewTerms):
+    """A consumer, or nobody, owns them; see PendingTable.own()."""
+
+    __slots__ = ("_count", "_last", "_owner", "_step")
+
+    def __init__(self, owner: int, last: int, count: int, step: int) -> None:
+        self._owner = owner
+        self._last = last
+        self._count = count  # deliveries; -1: as many as they had, and ``step`` more
+        self._step = step
+
+    def of(self, run: bytes) -> bytes:
+        _, first, _, third, _, deliveries, _, _, kind = unpack_run(run)
+        count = self._count
+        if count < 0:
+            count = max(0, min((third if kind == OWNED else deliveries) + self._step, MAX_OWNED_COUNT))
+        return owned_terms(first, self._last, count, self._owner)
+
+
+def owned_terms(first: int, last: int, deliveries: int, owner: int) -> bytes:
+    """Terms of messages that a consumer owns, or nobody (0)."""
+    return pack_terms(first, last, deliveries, 0, 0, owner, 0, OWNED)
 
 
 def touched(runs: SortedRows, raws: list[bytes]) -> list[Touched]:

@@ -1,10 +1,12 @@
 """Macro nodes: how some hundred entries are kept together, in memory and in the store.
 
-    node    a node in memory: entries in wire form with arrays of offsets; sealed into a compressed blob
-    packed  a node as it comes out of its blob, unpacked only as far as a read needs
-    index   where each sealed node of a stream begins, by ordinal and by ID
-    cache   the opened nodes that are kept, bounded by bytes
-    pool    what all streams share: where sealed nodes are kept, the cache, the limits of a node
-    bare    entries without IDs, as they are staged
-    draft   nodes that a stream was given, but which are not written and compressed yet
+    node     a node in memory: entries in wire form with arrays of offsets; sealed into a compressed blob
+    packed   a node as it comes out of its blob, unpacked only as far as a read needs
+    index    where each sealed node of a stream begins, by ordinal and by ID
+    cache    the opened nodes that are kept, bounded by bytes
+    pool     what all streams share: where sealed nodes are kept, the cache, the limits of a node
+    bare     entries without IDs, as they are staged
+    dashed   entries in the form that X commands send
+    draft    nodes that a stream was given, but which are not written and compressed yet
+    thinned  nodes without the bytes of their dead entries
 """

@@ -9,6 +9,7 @@ from array import array
 from collections import OrderedDict
 from typing import Final
 
+from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
 
 UNPACK_AT: Final = 2  # uses of a packed node after its first: what is read again so soon will be read again
@@ -80,6 +81,13 @@ class NodeCache:
         self.bytes += size
         if self.bytes > self._max_bytes:
             self._trim(self._max_bytes)
+
+    def grow(self, sid: int, first_ord: int, node: Node, size: int) -> bool:
+        """Whether ``node`` is here and may take ``size`` bytes more: it does then. Nothing is dropped for that."""
+        if self.bytes + size > self._max_bytes or self._nodes.get((sid, first_ord)) is not node:
+            return False
+        self.bytes += size
+        return True
 
     def drop(self, sid: int, first_ord: int) -> None:
         node = self._nodes.pop((sid, first_ord), None)

@@ -42,6 +42,10 @@ class NodeIndex:
         self.seq.pop()
         return self.ords.pop()
 
+    def remove(self, position: int) -> None:
+        """Remove a node from the middle."""
+        del self.ords[position], self.ms[position], self.seq[position]
+
     def drop_front(self, head: int) -> None:
         """Remove the nodes before position ``head``."""
         self.head = head

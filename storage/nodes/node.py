@@ -64,12 +64,19 @@ def new_compressor() -> zstandard.ZstdCompressor:
 _compressor: Final = new_compressor()  # of the keyspace's thread; reused, as making one costs more than using it
 
 
+_NO_ENDS: Final = array("I")
+
+
 class Node:
     """Entries in memory. Immutable unless it is a TailNode; never empty unless it is a new TailNode."""
 
-    __slots__ = ("base", "ends", "ms", "seq", "wire")
+    __slots__ = ("asked", "base", "dashed", "dashed_ends", "ends", "ms", "seq", "wire")
 
     def __init__(self, base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> None:
+        # A node that X commands read again and again has its entries in the X form as well (see ``dashed``).
+        self.dashed = b""
+        self.dashed_ends = _NO_ENDS
+        self.asked = 0  # entries that were made for X commands before
         self.base = base  # ms since epoch, added to each of ``ms``
         self.ms = ms
         self.seq = seq
@@ -82,7 +89,8 @@ class Node:
     @property
     def size(self) -> int:
         """Bytes of memory, roughly."""
-        return len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
+        own = len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
+        return own + len(self.dashed) + 4 * len(self.dashed_ends) if self.dashed else own
 
     def unpack(self) -> Node:
         """Itself; a PackedNode makes a Node here."""
@@ -123,6 +131,21 @@ class Node:
             return b""
         ends = self.ends
         return bytes(self.wire[ends[lo - 1] if lo else 0 : ends[hi - 1]])
+
+    def each(self, lo: int, hi: int) -> list[bytes]:
+        """The same entries one by one."""
+        start, wire = self.ends[lo - 1] if lo else 0, self.wire
+        wires = []
+        for end in self.ends[lo:hi].tolist():
+            wires.append(bytes(wire[start:end]))
+            start = end
+        return wires
+
+    def cuts(self, lo: int, hi: int) -> list[int]:
+        """Where in slice(lo, hi) each of its entries ends."""
+        start = self.ends[lo - 1] if lo else 0
+        ends: list[int] = self.ends[lo:hi].tolist()
+        return [end - start for end in ends] if start else ends
 
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
         """The same entries one by one, newest first."""

@@ -24,6 +24,7 @@ import zstandard
 
 from resp.errors import CorruptError
 from storage.ids import MASK64
+from storage.marks import Marks
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
 
 Column: TypeAlias = "bytes | array[int]"  # bytes for unsigned elements of one byte: the fastest to cut and to add up
@@ -146,6 +147,20 @@ class PackedNode:
             start += _total(sizes[:lo])
         return body[start : start + _total(sizes[lo:hi]) if hi < len(sizes) else len(body)]
 
+    def each(self, lo: int, hi: int) -> list[bytes]:
+        """The same entries one by one."""
+        body = self.body
+        start = self._start + _total(self._sizes[:lo])
+        wires = []
+        for size in self._sizes[lo:hi]:
+            wires.append(body[start : start + size])
+            start += size
+        return wires
+
+    def cuts(self, lo: int, hi: int) -> list[int]:
+        """Where in slice(lo, hi) each of its entries ends."""
+        return list(accumulate(self._sizes[lo:hi]))
+
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
         """The same entries one by one, newest first."""
         body = self.body
@@ -242,11 +257,19 @@ def open_packed(blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompr
     return PackedNode(ms, gaps, seq, seq_column, differences, size_column, body, wires)
 
 
-def open_stored(blob: bytes, sid: int, first_ord: int, first_id: int, count: int) -> PackedNode:
-    """The node that a stream expects at ``first_ord``. Raises CorruptError if the blob is damaged or another node's."""
+def open_stored(
+    blob: bytes, sid: int, first_ord: int, first_id: int, count: int, marks: Marks | None
+) -> PackedNode:  # fmt: skip
+    """The node that a stream expects at ``first_ord``, of ``count`` entries but for dead ones at its end.
+
+    Raises CorruptError if the blob is damaged or another node's.
+    """
     try:
         node = open_packed(blob)
-        if len(node) != count or node.first_id != first_id:
+        missing = count - len(node)
+        if node.first_id != first_id or missing < 0 or (
+            missing and (marks is None or marks.count(first_ord + len(node), first_ord + count) != missing)
+        ):
             raise CorruptError("a node that belongs elsewhere")
     except CorruptError as error:
         raise CorruptError(

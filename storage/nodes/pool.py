@@ -16,13 +16,19 @@ class NodeStore(Protocol):
     def pin(self) -> NodeStore:
         """A view of the store as it is now; it doesn't change until its release()."""
 
+    def is_current(self) -> bool:
+        """Whether it is the store as it is now. If not, nodes may have lost bytes since (see ``thinned``)."""
+
     def release(self) -> None: ...
 
 
 class NodePool:
     """Store, cache and limits. The limits may be changed at any time."""
 
-    __slots__ = ("bytes", "cache", "drafted", "max_bytes", "max_entries", "publish_written", "store", "unstored")
+    __slots__ = (
+        "bytes", "cache", "drafted", "idmp_most", "idmp_ms", "max_bytes", "max_entries", "publish_written", "store",
+        "unstored",
+    )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
@@ -32,4 +38,6 @@ class NodePool:
         self.max_entries = 512  # of a node; at least 1
         self.max_bytes = 64 * 1024  # of a node's wire; the entry that exceeds it is the node's last
         self.publish_written = 4096  # entries of a TPUBLISH that are written at once, like others: some milliseconds
+        self.idmp_ms = 100_000  # how long, and how many, IDs of a producer are remembered (see ``producers``)
+        self.idmp_most = 100
         self.drafted = 0  # bytes of drafts that streams were given since the last capture began

@@ -6,7 +6,7 @@ import errno
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,20 @@ def append(ks: Keyspace, key: bytes, count: int, pad: int = 0) -> Stream:
         ms = stream.last_ms + 1
         ks.append(key, stream, ms, 0, wire(f"{key.decode()} {ms} {'x' * pad}"))
     return stream
+
+
+def delete(ks: Keyspace, key: bytes, ordinals: Iterable[int]) -> None:
+    """Delete these entries one by one, as far as they are alive."""
+    stream, dead = append(ks, key, 0), dead_of(ks, key)
+    alive = [at for at in sorted(ordinals) if stream.first_ord <= at < stream.next_ord and at not in dead]
+    if alive:
+        ks.delete_entries(key, stream, alive, stream.id_at(alive[-1]))
+
+
+def dead_of(ks: Keyspace, key: bytes) -> set[int]:
+    """The ordinals of a stream's dead entries."""
+    stream = append(ks, key, 0)
+    return set() if stream.marks is None else set(stream.marks.marked(stream.first_ord, stream.next_ord))
 
 
 def group(ks: Keyspace, key: bytes, name: bytes, pending: int) -> Group:

@@ -15,7 +15,7 @@ from persistence.wal import BLOCK, CRC, NOTE, NOTES
 from resp.errors import CorruptError
 from storage.keyspace import Keyspace
 from storage.stages.publish import gathered, publish
-from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, group, opened, options
+from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, delete, group, opened, options
 from tests.persistence.lmdbdamage import LmdbFile
 from tests.persistence.test_store_stages import put
 
@@ -35,6 +35,7 @@ def fill(ks: Keyspace) -> None:
         name = b"used" + key
         check = b"check" if number % 2 else b""
         publish(ks, b"fence" + key, number, check, [name], gathered(ks, [name]), [(key, 5, 0)])
+        delete(ks, key, [1])
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_a_changed_name_of_a_database_is_refused(path: Path, part: str, names: t
                 file.flip(start + at, bit)
 
 
-@pytest.mark.parametrize("name", [b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences"])
+@pytest.mark.parametrize("name", [b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences", b"marks"])
 def test_a_changed_separator_is_refused_or_does_no_harm(
     path: Path, whole: tuple[Path, str], name: bytes
 ) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from persistence.history import History
+from persistence.pieces import DATABASES, LATE
 from persistence.store import Store
 from persistence.wal import Wal
 from respserver.testing import HandClock, start_in_thread
 from tests.persistence.golden.make import answer, comparable, plain
+from tests.persistence.lmdbdamage import LmdbFile
 from tests.wire.rawclient import Raw
 
 HERE = Path(__file__).parent / "golden"
@@ -55,12 +57,13 @@ def words_of(words: list[str | int]) -> tuple[bytes | str | int, ...]:
 
 
 def test_there_are_some() -> None:
-    assert {f"format1-{kind}" for kind in ("store", "killed", "noted-store", "noted-killed")} <= set(NAMES)
+    kinds = "store", "killed", "noted-store", "noted-killed", "patched-store", "patched-killed"
+    assert {f"format1-{kind}" for kind in kinds} | {"format2-store", "format2-killed"} <= set(NAMES)
 
 
 def test_what_they_say_of_themselves(golden: Golden) -> None:
     """The first version counted nothing in the store and noted nothing in the WAL. A start adds the note at once."""
-    noted = "noted" in golden.name
+    noted = golden.name not in ("format1-store", "format1-killed")
     for turn in range(2):
         wal, store = Wal(golden.path / "tail"), Store(golden.path / "store")
         assert (wal.noted is not None) == (noted or bool(turn))
@@ -91,6 +94,16 @@ def test_it_works_on(golden: Golden) -> None:
         digest = raw("DEBUG", "DIGEST")
     with golden.opened() as raw:
         assert raw("DEBUG", "DIGEST") == digest
+
+
+def test_earlier_versions_could_go_on(golden: Golden) -> None:
+    """A store that uses nothing new has no databases that they don't know."""
+    with golden.opened() as raw:
+        assert raw("SET", "changed", "value") == b"OK"
+        assert raw("TMAPPEND", "plain", "FIELDS", 1, "n", "VALUES", *range(20))
+        assert raw("SAVE") == b"OK"
+    new = set(LATE) if golden.name.startswith("format2") else set()
+    assert set(LmdbFile(golden.path / "store" / "data.mdb").names()) == set(DATABASES) - set(LATE) | new
 
 
 def test_its_replicas_may_go_on(golden: Golden) -> None:

@@ -22,6 +22,7 @@ from persistence.pieces import ENTRY, Entry, entries
 from resp.errors import CorruptError
 from storage import streammeta
 from storage.nodes.node import BODY, HEADER
+from storage.streammeta import StreamMeta
 from tests.persistence.datakit import RING, append, checkpoint, commit, group, opened, options
 
 OURS = History("a" * 40, [("b" * 40, 17)])
@@ -200,7 +201,7 @@ def meta_of(change: Callable[[list[int]], list[int]]) -> Callable[[list[Entry]],
 
     def apply(key: bytes, content: bytes) -> tuple[bytes, bytes]:
         at = STREAM.size + STREAM.unpack_from(content)[3]
-        return key, content[:at] + streammeta.pack(*change(list(streammeta.unpack(1, content[at:]))))
+        return key, content[:at] + streammeta.pack(StreamMeta(*change(list(streammeta.unpack(1, content[at:])))))
 
     return resigned(2, apply)
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from persistence.history import History
 from persistence.incoming import Incoming
-from persistence.pieces import entries
+from persistence.pieces import UnknownDatabaseError, entries
 from persistence.store import Store
 from resp.errors import CorruptError
 from storage.keyspace import Keyspace
 from storage.stream import Stream
-from tests.persistence.datakit import RING, append, checkpoint, commit, group, keyspace, opened, wire
+from tests.persistence.datakit import RING, append, checkpoint, commit, delete, group, keyspace, opened, wire
 
 HISTORY = "a" * 40
 
@@ -109,8 +109,8 @@ def test_bytes_that_are_not_a_piece_are_refused() -> None:
         else:
             with pytest.raises(CorruptError, match="piece of a copy"):
                 list(entries(GOLDEN[:at]))
-    with pytest.raises(CorruptError, match="makes no sense"):
-        list(entries(b"\7" + GOLDEN[1:]))
+    with pytest.raises(UnknownDatabaseError, match="a database 9, which this tidelog does not know"):
+        list(entries(b"\x09" + GOLDEN[1:]))
 
 
 # -- one moment ----------------------------------------------------------------------------------------------
@@ -196,9 +196,11 @@ def test_closing_the_store_under_a_copy_is_an_oserror(tmp_path: Path) -> None:
 
 # -- there and here --------------------------------------------------------------------------------------------
 names = st.binary(min_size=1, max_size=6) | st.binary(min_size=390, max_size=600)
+few = st.sampled_from([b"a", b"b"]) | names
 STEP = st.one_of(
-    st.tuples(st.just("append"), names, st.integers(1, 40), st.integers(0, 300)),
-    st.tuples(st.just("evict"), names, st.integers(1, 30)),
+    st.tuples(st.just("append"), few, st.integers(1, 40), st.integers(0, 300)),
+    st.tuples(st.just("evict"), few, st.integers(1, 30)),
+    st.tuples(st.just("delete"), few, st.integers(0, 60), st.integers(1, 40), st.integers(1, 3)),
     st.tuples(st.just("group"), names, names, st.integers(0, 20)),
     st.tuples(st.just("set"), names, st.binary(max_size=5000), st.sampled_from([0, 1 << 45])),
     st.tuples(st.just("expire"), names),
@@ -218,7 +220,11 @@ def take(ks: Keyspace, step: tuple[object, ...]) -> None:
             found = stream(ks, b"t" + key)
             if found and found.length > count:
                 ordinal = found.first_ord + count
-                ks.evict(b"t" + key, found, ordinal, found.id_at(ordinal - 1))
+                ks.evict(b"t" + key, found, ordinal, ordinal << 64)
+        case ("delete", bytes(key), int(start), int(count), int(by)):
+            if found := stream(ks, b"t" + key):
+                start += found.first_ord
+                delete(ks, b"t" + key, range(start, start + by * count, by))
         case ("group", bytes(key), bytes(name), int(pending)):
             if stream(ks, b"t" + key):
                 group(ks, b"t" + key, name, pending)

@@ -19,7 +19,7 @@ from resp.errors import CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.keyspace import Keyspace
 from storage.values import String
-from tests.persistence.datakit import append, group, keyspace
+from tests.persistence.datakit import append, delete, group, keyspace
 from tests.storage.captures import all_stored, whole_capture
 
 
@@ -232,7 +232,7 @@ def test_evicted_nodes_leave_the_store(tmp_path: Path) -> None:
     store.close()
 
 
-NAMES = ["append", "evict", "delete", "group", "ungroup", "string", "flush", "save", "fail", "reopen"]
+NAMES = ["append", "evict", "thin", "delete", "group", "ungroup", "string", "flush", "save", "fail", "reopen"]
 OPS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.sampled_from([b"a", b"b", b"c" * 450]), st.integers(1, 25)),
     max_size=30,
@@ -250,17 +250,20 @@ def test_model_whatever_was_saved_comes_back(
     for op, key, number in ops:
         value = ks.keys.get(key)
         is_string = value is not None and not hasattr(value, "sid")
-        if op in ("append", "evict", "group", "ungroup") and is_string:
+        if op in ("append", "evict", "thin", "group", "ungroup") and is_string:
             ks.remove(key)
         if op == "append":
             append(ks, key, number)
-        elif op in ("evict", "ungroup") and key not in ks.keys:
+        elif op in ("evict", "thin", "ungroup") and key not in ks.keys:
             continue
         elif op == "evict":
             stream = append(ks, key, 0)
             to = min(stream.next_ord, stream.first_ord + number)
             if to > stream.first_ord:
-                ks.evict(key, stream, to, stream.id_at(to - 1))
+                ks.evict(key, stream, to, to << 64)
+        elif op == "thin":
+            first = append(ks, key, 0).first_ord
+            delete(ks, key, [at for at in range(first, first + 3 * number) if at % 4 or number % 3])
         elif op == "delete":
             ks.remove(key)
         elif op == "group":

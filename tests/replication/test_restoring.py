@@ -11,6 +11,7 @@ import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, encode
 from tests.replication.cluster import Cluster, Node, assert_same, wait_until
+from tests.replication.test_formats import prepared
 from tests.replication.test_rdb_only import Taker
 
 
@@ -86,6 +87,17 @@ def test_everything_is_there_again(servers: Cluster, leader: Node) -> None:
     digest = node.digest()
     node.restart()
     assert node.digest() == digest
+
+
+def test_entries_that_were_deleted_one_by_one(servers: Cluster) -> None:
+    leader, node = servers.node(start=False), servers.node(start=False)
+    prepared(leader.directory)
+    leader.start()
+    done = restore(node.directory, Recording(leader).raw())
+    assert done.returncode == 0, done.stderr
+    node.start()
+    assert node.digest() == leader.digest()
+    assert node.say("TRANGE", "s", "-", "+") == leader.say("TRANGE", "s", "-", "+")
 
 
 def test_an_empty_server(servers: Cluster) -> None:

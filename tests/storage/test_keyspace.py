@@ -22,6 +22,7 @@ from storage.replay import replay
 from storage.stages import publish
 from storage.stream import Stream
 from storage.timers import GROUP_EXPIRY, KEY_EXPIRY, PENDING_DROP, STAGE_EXPIRY
+from storage.values import String
 from tests.storage.captures import all_stored, whole_capture
 from tests.storage.nodes.nodestore import MemoryStore
 
@@ -49,6 +50,12 @@ def append(ks: Keyspace, key: bytes, count: int = 1) -> Stream:
         ms, seq = ks.next_id(stream, NOW)
         ks.append(key, stream, ms, seq, wire(ms, seq))
     return stream
+
+
+def string_at(ks: Keyspace, key: bytes) -> String:
+    found = ks.keys[key]
+    assert isinstance(found, String)
+    return found
 
 
 def stream_at(ks: Keyspace, key: bytes) -> Stream:
@@ -87,6 +94,7 @@ MUTATORS: dict[str, tuple[set[bytes], Callable[[Keyspace], object]]] = {
     "set_string, keeping the expiry": ({b"text"}, lambda ks: ks.set_string(b"text", b"new", keep_ttl=True)),
     "set_string over a stream": ({b"s"}, lambda ks: ks.set_string(b"s", b"new")),
     "set_string of a new key": ({b"new"}, lambda ks: ks.set_string(b"new", b"new", NOW + 1)),
+    "replace_string": ({b"text"}, lambda ks: ks.replace_string(b"text", string_at(ks, b"text"), b"12")),
     "remove a stream": ({b"s"}, lambda ks: ks.remove(b"s")),
     "remove a string": ({b"text"}, lambda ks: ks.remove(b"text")),
     "set_expire of a stream": ({b"s"}, lambda ks: ks.set_expire(b"s", NOW + 1)),

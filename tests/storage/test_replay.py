@@ -1,83 +1,23 @@
-"""What is logged replays to the same state and logs the same bytes again; checkpoints at any moment, failed or not,
-lose nothing."""
+"""What is logged replays to the same state and logs the same bytes again; damaged records are refused."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from commands import registry  # noqa: F401  (fills the command table)
-from commands.context import Block, Chunks, Context
-from commands.declare import lookup
-from commands.session import Session
-from persistence.store import Store
-from resp.errors import CommandError, CorruptError
-from storage import expiry, records
-from storage.capture import Capture
-from storage.changes import EVERYTHING
-from storage.entries import entry_wire, id_bulk
+from resp.errors import CorruptError
+from storage import records
 from storage.groups import effects
 from storage.groups.effects import Reader
-from storage.ids import MAX_ID
 from storage.keyspace import Keyspace
-from storage.nodes.cache import NodeCache
-from storage.nodes.pool import NodePool, NodeStore
 from storage.replay import replay
 from storage.stages import publish
-from storage.stream import Stream
-from storage.values import String
-from tests.storage.nodes.nodestore import MemoryStore
-
-NOW = 1_700_000_000_000
-ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
-
-
-def empty(store: NodeStore | None = None) -> Keyspace:
-    nodes = NodePool(store or MemoryStore(), NodeCache(4096))
-    nodes.max_entries = 3
-    nodes.publish_written = 2
-    return Keyspace(nodes)
-
-
-def call(ks: Keyspace, now: int, *words: bytes | str | int) -> Any:
-    """Run a command as a client's; its reply, or the error's text."""
-    argv = [w if isinstance(w, bytes) else str(w).encode() for w in words]
-    ctx = Context(ks, cast(Any, None), Session(1, "", "", now), now)
-    try:
-        answer = lookup(argv).handler(ctx, argv)
-    except CommandError as error:
-        return error.text
-    if isinstance(answer, Chunks):
-        answer.close()
-    return b"blocked" if isinstance(answer, Block) else answer
-
-
-def counters(ks: Keyspace) -> dict[tuple[bytes, bytes], tuple[int, ...]]:
-    """What digest() leaves out of groups."""
-    return {
-        (key, name): (group.redelivered, group.expired, group.deadlettered)
-        for key, value in ks.keys.items()
-        if isinstance(value, Stream)
-        for name, group in value.groups.items()
-    }
-
-
-def as_string(value: object) -> String:
-    assert isinstance(value, String)
-    return value
-
-
-def wire(ms: int, seq: int, value: bytes = b"v") -> bytes:
-    return entry_wire(id_bulk(ms, seq), [b"f", value])
+from tests.storage.replaykit import ALL, NOW, as_string, call, counters, empty, wire
 
 
 def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
@@ -114,6 +54,31 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("DROP")
     effects.destroy_group(live, b"s", stream, b"g")
     yield logged("DESTROY")
+    effects.create_group(live, b"lone", live.create_stream(b"lone"), b"g", 0, 0, lone=True)
+    yield logged("XGROUP")
+    group = effects.create_group(live, b"s", stream, b"x", ids[0], -1)
+    yield logged("XGROUP")
+    effects.move_group(live, b"s", stream, group, 0, 0)
+    yield logged("XGROUP")
+    one, _ = effects.consumer(live, b"s", stream, group, b"one", NOW)
+    yield logged("CONSUMER")
+    two, _ = effects.consumer(live, b"s", stream, group, b"two", NOW)
+    yield logged("CONSUMER")
+    effects.own(live, b"s", stream, group, one, NOW, ids[4], 6, raws[:5], [], [])
+    yield logged("OWN")
+    effects.own(live, b"s", stream, group, two, NOW + 9, ids[4], -1, [raws[5]], raws[2:4], raws[:1], 7, NOW - 5)
+    yield logged("OWN")
+    for increment in (True, False):
+        effects.own(
+            live, b"s", stream, group, two, NOW + 9, ids[4], -1, [], raws[2:4], [], increment=increment, quiet=True
+        )
+        yield logged("OWN")
+    effects.own(live, b"s", stream, group, None, NOW + 9, ids[4], -1, [], raws[3:5], [], decrement=True)
+    yield logged("OWN")
+    effects.own(live, b"s", stream, group, two, NOW + 10, ids[4], -1, [], raws[2:3], [], quiet=True)
+    yield logged("OWN")
+    effects.forget_consumer(live, b"s", stream, group, two)
+    yield logged("FORGET")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")
     live.patch_string(b"k", as_string(live.keys[b"k"]), 3, b"ular")
@@ -158,7 +123,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    assert seen == set(range(records.APPEND, records.RENAME + 1))
+    assert seen == {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1)}
 
 
 def log_of_everything() -> bytes:
@@ -204,280 +169,85 @@ def test_a_dead_letter_over_a_string_is_damage() -> None:
         replay(ks, records.drop(b"t", b"g", 1, "expired", b"dead", NOW, 0, wire(NOW, 0)))
 
 
-KEYS = st.sampled_from(["a", "dead", "k" * 600])
-NAMES = st.sampled_from(["g", "h" * 500])
-TTLS = st.sampled_from([0, 40])
-STAGES = st.sampled_from(["s1", "s2", "s" * 600])
+def test_golden_records_of_consumers() -> None:
+    ks = empty()
+    stream = ks.create_stream(b"key")
+    group = effects.create_group(ks, b"key", stream, b"g", 5, -1, lone=True)
+    effects.move_group(ks, b"key", stream, group, 7, 3)
+    consumer, _ = effects.consumer(ks, b"key", stream, group, b"one", NOW)
+    raws = [n.to_bytes(16, "big") for n in (8, 9, 10)]
+    effects.own(ks, b"key", stream, group, consumer, NOW + 1, 9, 5, raws[:2], [], [])
+    effects.own(ks, b"key", stream, group, consumer, NOW + 2, 9, 5, [raws[2]], [raws[1]], [raws[0]], 4, NOW)
+    effects.forget_consumer(ks, b"key", stream, group, consumer)
+    golden = bytes.fromhex(
+        f"18 00000025 00000003 00000001 {5:032x} ffffffffffffffff 01 {b'keyg'.hex()}"
+        f"18 00000025 00000003 00000001 {7:032x} {3:016x} 00 {b'keyg'.hex()}"
+        f"19 0000001b 00000003 00000001 00000001 {NOW:016x} {b'keygone'.hex()}"
+        f"1a 0000006d 00000003 00000001 00000001 02 {9:032x} {5:016x} {NOW + 1:016x} {NOW + 1:016x} {0:016x}"
+        f"00000002 00000000 00000000 {b'keyg'.hex()} {8:032x} {9:032x}"
+        f"1a 0000007d 00000003 00000001 00000001 01 {9:032x} {5:016x} {NOW:016x} {NOW + 2:016x} {4:016x}"
+        f"00000001 00000001 00000001 {b'keyg'.hex()} {10:032x} {9:032x} {8:032x}"
+        f"1b 00000010 00000003 00000001 00000001 {b'keyg'.hex()}"
+    )
+    assert ks.take_batch() == golden
+    again = empty()
+    replay(again, golden)
+    assert again.digest() == ks.digest()
+    assert again.take_batch() == golden
 
 
-def stream_bytes(ks: Keyspace) -> int:
-    """What the keyspace keeps as a sum, added up."""
-    total = 0
-    for key, value in ks.keys.items():
-        if isinstance(value, Stream):
-            groups = sum(group.memory_bytes() for group in value.groups.values())
-            total += len(key) + value.memory_bytes() + groups
-    return total
+RAWS = [n.to_bytes(16, "big") for n in range(4)]
+TIME = 1 << 63
 
 
-class Checkpoints(RuleBasedStateMachine):
-    """Random commands; checkpoints that are taken, and end well or badly, some commands later; crashes in between."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.directory = Path(tempfile.mkdtemp())
-        self.store = Store(self.directory)
-        self.ks = empty(self.store)
-        self.log = b""  # all that was ever logged
-        self.borders = [0]  # of its batches
-        self.now = NOW
-        self.capture: Capture | None = None
-        self.captured_at = 0
-
-    def teardown(self) -> None:
-        if hasattr(self, "store"):
-            self.store.close()
-            shutil.rmtree(self.directory)
-
-    def run(self, *words: bytes | str | int) -> Any:
-        return call(self.ks, self.now, *words)
-
-    def ids(self, key: str, group: str) -> list[str]:
-        stream = self.ks.keys.get(key.encode())
-        if not isinstance(stream, Stream) or group.encode() not in stream.groups:
-            return ["1.0"]
-        ids = [row.id for row in stream.groups[group.encode()].pending.rows(0, MAX_ID, 1000)]
-        return [f"{i >> 64}.{i & (1 << 64) - 1}" for i in ids] or ["1.0"]
-
-    # -- commands ------------------------------------------------------------------------------------------------
-    @rule(key=KEYS, count=st.integers(1, 5))
-    def append(self, key: str, count: int) -> None:
-        self.run("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *range(count))
-
-    @rule(key=KEYS, how=st.sampled_from(["COUNT", "TIME"]), n=st.integers(0, 6), add=st.booleans())
-    def evict(self, key: str, how: str, n: int, add: bool) -> None:
-        self.run("TAPPEV", key, how, n, *(["f", "v"] if add else []))
-
-    @rule(
-        key=KEYS, group=NAMES, count=st.integers(0, 4), ttl=TTLS, retry=st.booleans(), expire=st.sampled_from([0, 15]),
-        most=st.sampled_from([0, 1, 2]), dead=st.booleans(), last=st.sampled_from(["", "0"]),
-    )  # fmt: skip
-    def read(
-        self, key: str, group: str, count: int, ttl: int, retry: bool, expire: int, most: int, dead: bool, last: str
-    ) -> None:
-        options: list[bytes | str | int] = []
-        if retry:
-            options += ["RETRY", 7, expire]
-            options += ["MAXDELIVERIES", most] if most else []
-            options += ["DEADLETTER", "dead"] if dead else []
-        self.run("TREAD", key, last, count, "GROUP", group, ttl, *options)
-
-    @rule(key=KEYS, group=NAMES, data=st.data(), what=st.sampled_from(["TACK", "TNACK", "TTOUCH"]))
-    def settle(self, key: str, group: str, data: st.DataObject, what: str) -> None:
-        ids = data.draw(st.lists(st.sampled_from(self.ids(key, group)), min_size=1, max_size=3))
-        self.run(what, key, group, *([9] if what == "TTOUCH" else []), *ids)
-
-    @rule(key=KEYS, group=NAMES)
-    def set_id(self, key: str, group: str) -> None:
-        self.run("TGROUP", "SETID", key, group, 0)
-
-    @rule(key=KEYS, group=NAMES)
-    def destroy(self, key: str, group: str) -> None:
-        self.run("TGROUP", "DESTROY", key, group)
-
-    @rule(key=KEYS)
-    def delete(self, key: str) -> None:
-        self.run("DEL", key)
-
-    @rule(key=KEYS, value=st.sampled_from(["", "x"]), ttl=st.sampled_from([[], ["PX", "30"], ["KEEPTTL"]]))
-    def set_string(self, key: str, value: str, ttl: list[str]) -> None:
-        self.run("SET", key, value, *ttl)
-
-    @rule(key=KEYS, offset=st.integers(0, 9), part=st.sampled_from(["", "xyz"]))
-    def set_range(self, key: str, offset: int, part: str) -> None:
-        value = self.ks.live(key.encode(), self.now)
-        if isinstance(value, String):  # as SETRANGE does
-            gap = bytes(max(0, offset - len(value.value)))
-            self.ks.patch_string(key.encode(), value, offset - len(gap), gap + part.encode())
-
-    @rule(key=KEYS, new=KEYS, what=st.sampled_from(["RENAME", "RENAMENX", "COPY"]))
-    def move(self, key: str, new: str, what: str) -> None:
-        self.run(what, key, new)
-
-    @rule(key=KEYS, what=st.sampled_from([["PEXPIRE", 25], ["PERSIST"]]))
-    def expire(self, key: str, what: list[Any]) -> None:
-        self.run(what[0], key, *what[1:])
-
-    @rule(stage=STAGES, key=KEYS, ttl=TTLS, count=st.integers(1, 8))
-    def stage(self, stage: str, key: str, ttl: int, count: int) -> None:
-        self.run("TSTAGE", stage, ttl, key, "FIELDS", 1, "f", "VALUES", *range(count))
-
-    @rule(stages=st.lists(STAGES, min_size=1, max_size=3), fence=NAMES, epoch=st.integers(0, 5))
-    def publish(self, stages: list[str], fence: str, epoch: int) -> None:
-        self.run("TPUBLISH", fence, epoch, *stages)
-
-    @rule(stage=STAGES)
-    def drop(self, stage: str) -> None:
-        self.run("TDROP", stage)
-
-    @rule()
-    def flush(self) -> None:
-        self.run("FLUSHALL")
-
-    @rule(ms=st.sampled_from([1, 5, 20, -10]))
-    def time(self, ms: int) -> None:
-        self.now += ms
-        expiry.run(self.ks, self.now)
-
-    # -- checkpoints and crashes -----------------------------------------------------------------------------------
-    @precondition(lambda self: self.capture is None)
-    @rule()
-    def take(self) -> None:
-        self.capture, self.captured_at = self.ks.begin_capture(), len(self.log)
-
-    @precondition(lambda self: self.capture is not None)
-    @rule(some=st.integers(1, 3))
-    def go_on(self, some: int) -> None:
-        """What is not taken yet must be taken as it was, whatever happens meanwhile."""
-        self.ks.changes.more(some)
-
-    @precondition(lambda self: self.capture is not None)
-    @rule(well=st.booleans())
-    def end(self, well: bool) -> None:
-        assert self.capture is not None
-        if well:
-            self.ks.changes.more(EVERYTHING)
-            self.store.write(self.capture, self.captured_at)
-            self.store.renew_view()
-            while not self.ks.changes.stored(self.capture, 1):
-                pass
-        else:
-            self.ks.changes.failed(self.capture)  # complete or not
-        self.capture = None
-
-    @precondition(lambda self: self.capture is None)
-    @rule(well=st.booleans())
-    def whole(self, well: bool) -> None:
-        self.take()
-        self.end(well)
-
-    @rule(after_commit=st.booleans())
-    def crash(self, after_commit: bool) -> None:
-        """The server goes on as what it finds on disk."""
-        if self.capture is not None and after_commit:
-            self.ks.changes.more(EVERYTHING)
-            self.store.write(self.capture, self.captured_at)
-        self.capture = None
-        self.store.close()
-        self.store = Store(self.directory)
-        self.ks = self.recovered(self.store)
-        self.ks.resume(self.now)
-
-    def recovered(self, store: Store) -> Keyspace:
-        ks = empty(store)
-        store.restore(ks)
-        for start, stop in zip(self.borders, self.borders[1:], strict=False):
-            if start >= store.offset:
-                replay(ks, self.log[start:stop])
-                assert ks.take_batch() == self.log[start:stop], "replay logs what it replays"
-        return ks
-
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        if not hasattr(self, "ks"):
-            return
-        batch = self.ks.take_batch()
-        if batch:
-            self.log += batch
-            self.borders.append(len(self.log))
-        found = self.recovered(self.store)
-        assert found.digest() == self.ks.digest()
-        assert counters(found) == counters(self.ks)
-        assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
-        assert found.string_bytes == self.ks.string_bytes
-        for ks in (found, self.ks):
-            assert ks.stream_bytes() == stream_bytes(ks)
-            assert 0 <= ks.pool.unstored <= ks.pool.bytes
-        assert len(found.stages.by_name) == len(self.ks.stages.by_name)
-        assert (found.stages.bytes > 0) == bool(found.stages.by_name)
-        assert (self.ks.stages.bytes > 0) == bool(self.ks.stages.by_name)
-
-
-TestCheckpoints = Checkpoints.TestCase
-TestCheckpoints.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-MEANWHILE: dict[str, list[tuple[Any, ...]]] = {
-    "nothing": [],
-    "flush": [("FLUSHALL",)],
-    "everything goes": [("DEL", "a", "b", "c", "d", "text", "gone")],
-    "everything is made anew": [
-        ("TAPPEND", "b", "f", "anew"), ("TREAD", "b", 0, 1, "GROUP", "g", 0, "RETRY", 5, 0), ("SET", "gone", "back"),
-        ("TREAD", "c", "", 0, "GROUP", "ends", 0), ("SET", "a", "a string"),
+@pytest.mark.parametrize(
+    "batch",
+    [
+        records.xgroup(b"none", b"g", 0, -1, 0),  # no stream, and it is not made
+        records.xgroup(b"s", b"g", 0, -1, records.LONE),  # moved, but made
+        records.xgroup(b"s", b"new", 0, -1, 2),
+        records.xgroup(b"s", b"g", 0, TIME, 0),
+        records.xgroup(b"text", b"g", 0, -1, records.LONE),
+        records.xgroup(b"s", b"g", 0, -1, 0)[:4] + b"\x24" + records.xgroup(b"s", b"g", 0, -1, 0)[5:] + b"x",
+        records.consumer(b"s", b"g", 3, NOW, b"one"),  # a name that is taken
+        records.consumer(b"s", b"g", 1, NOW, b"new"),  # numbers that are
+        records.consumer(b"s", b"g", 2, NOW, b"new"),
+        records.consumer(b"s", b"g", 4, NOW, b"new"),  # one that is not the next
+        records.consumer(b"s", b"g", 3, TIME, b"new"),
+        records.consumer(b"s", b"none", 1, NOW, b"new"),
+        records.own(b"s", b"g", 2, 0, 0, -1, NOW, NOW, 0, RAWS[2:3], [], []),  # no such consumer
+        records.own(b"s", b"none", 1, 0, 0, -1, NOW, NOW, 0, RAWS[2:3], [], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, NOW, 0, [], RAWS[2:3], []),  # not pending
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, NOW, 0, RAWS[2:3], RAWS[2:3], []),
+        records.own(b"s", b"g", 1, 3, 0, -1, NOW, NOW, 0, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 16, 0, -1, NOW, NOW, 0, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, NOW, 1, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 1, 0, -1, NOW, NOW, TIME, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, TIME, NOW, 0, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, TIME, 0, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 0, 0, TIME, NOW, NOW, 0, [], RAWS[1:2], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, NOW, 0, [], [b"short"], []),
+        records.own(b"s", b"g", 1, 0, 0, -1, NOW, NOW, 0, [], [], []),  # nothing changed
+        records.forget(b"s", b"g", 2),
+        records.forget(b"s", b"none", 1),
+        # the server delivers what a consumer owns again
+        records.deliver(b"s", b"g", 0, NOW, 5, 0, 0, b"", records.HAS_RETRY, [], RAWS[1:2], []),
     ],
-    "stages come and go": [
-        ("TSTAGE", "kept", 0, "c", "FIELDS", 1, "f", "VALUES", 6), ("TPUBLISH", "q", 2, "new", "put"),
-        ("TSTAGE", "left", 0, "c", "FIELDS", 1, "f", "VALUES", 6), ("TDROP", "left"), ("TPUBLISH", "q", 3, "new"),
-        ("TAPPEND", "a", "f", "v"),
-    ],
-    "stages are published": [("TPUBLISH", "q", 4, "kept"), ("TPUBLISH", "r", 4, "new"), ("TAPPEND", "a", "f", "v")],
-    "keys are renamed": [
-        ("RENAME", "d", "e"), ("RENAME", "a", "c"), ("RENAME", "text", "b"), ("RENAME", "e", "f"),
-        ("TAPPEND", "d", "f", "v"),
-    ],
-    "keys change their names": [
-        ("RENAME", "a", "x"), ("RENAME", "d", "a"), ("RENAME", "x", "d"), ("RENAME", "text", "y"),
-        ("RENAME", "c", "text"),
-    ],
-    "and goes again": [("SET", "gone", "back"), ("DEL", "gone", "text"), ("TGROUP", "DESTROY", "d", "g"), ("DEL", "d")],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("meanwhile", MEANWHILE)
-@pytest.mark.parametrize("flush", [False, True])
-@pytest.mark.parametrize("failures", [0, 1, 2])
-def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: bool, failures: int) -> None:
-    world = Checkpoints()
-    world.begin()
-    try:
-        for key in ("a", "b", "c", "d"):
-            world.run("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *range(7))
-            for group in ("g", "ends"):
-                world.run("TREAD", key, 0, 2, "GROUP", group, 0, "RETRY", 5, 0)
-        for key in ("text", "gone"):
-            world.run("SET", key, "v")
-        for stage in ("kept", "put", "left"):
-            world.run("TSTAGE", stage, 0, "a", "FIELDS", 1, "f", "VALUES", *range(5))
-        world.nothing_is_lost()
-        world.whole(True)
-        if flush:
-            world.run("FLUSHALL")
-            world.run("TAPPEND", "d", "f", "v")
-            world.run("TREAD", "d", 0, 2, "GROUP", "g", 0, "RETRY", 5, 0)
-        for words in (
-            ("DEL", "b", "gone"), ("TGROUP", "DESTROY", "c", "ends"), ("SET", "text", "w"), ("PEXPIRE", "a", 50),
-            ("TREAD", "d", "", 1, "GROUP", "g", 0, "RETRY", 5, 0), ("TAPPEV", "a", "COUNT", 2),
-            ("TSTAGE", "kept", 0, "b", "FIELDS", 1, "f", "VALUES", *range(5)), ("TPUBLISH", "q", 1, "put"),
-            ("TSTAGE", "new", 0, "a", "FIELDS", 1, "f", "VALUES", 1), ("TDROP", "left"),
-        ):  # fmt: skip
-            world.run(*words)
-        world.nothing_is_lost()
-        for _ in range(failures):
-            world.take()
-            for words in MEANWHILE[meanwhile]:
-                world.run(*words)
-            world.nothing_is_lost()
-            world.end(False)
-        world.take()
-        for words in MEANWHILE[meanwhile]:
-            world.run(*words)
-        world.nothing_is_lost()
-        world.end(True)
-        world.nothing_is_lost()
-        world.whole(True)
-        world.nothing_is_lost()
-        assert world.store.offset == len(world.log)  # so the store alone is what was compared
-    finally:
-        world.teardown()
+)
+def test_records_of_consumers_that_do_not_fit_are_damage(batch: bytes) -> None:
+    ks = empty()
+    call(ks, NOW, "SET", "text", "v")
+    stream = ks.create_stream(b"s")
+    group = effects.create_group(ks, b"s", stream, b"g", 0, -1, lone=True)
+    one, _ = effects.consumer(ks, b"s", stream, group, b"one", NOW)
+    two, _ = effects.consumer(ks, b"s", stream, group, b"two", NOW)
+    effects.own(ks, b"s", stream, group, one, NOW, 0, -1, RAWS[1:2], [], [])
+    effects.forget_consumer(ks, b"s", stream, group, two)
+    ks.take_batch()
+    before = ks.digest()
+    with pytest.raises(CorruptError):
+        replay(ks, batch)
+    assert ks.digest() == before
 
 
 def test_golden_records_of_stages() -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from resp.errors import CorruptError
 from storage.capture import StreamCapture
+from storage.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
+from storage.nodes.dashed import dashed_many
+from storage.nodes.node import Node
 from storage.nodes.pool import NodePool
 from storage.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore, opened
@@ -42,6 +45,16 @@ def reborn(store: MemoryStore, nodes: NodePool) -> Stream:
 
 def wires(lo: int, hi: int) -> bytes:
     return b"".join(b"<%d>" % number for number in range(lo, hi))
+
+
+def test_where_nodes_begin() -> None:
+    stream, _, _ = made(25)
+    assert [stream.node_border(ordinal) for ordinal in (0, 9, 10, 19, 24, 25, 99)] == [0, 0, 10, 10, 20, 25, 25]
+    stream.evict_before(13, stream.id_at(12))
+    assert [stream.node_border(ordinal) for ordinal in (0, 13, 19, 20)] == [13, 13, 13, 20]
+    stream.evict_before(25, stream.id_at(24))
+    assert stream.node_border(5) == stream.node_border(25) == 25
+    assert made(20)[0].node_border(20) == 20
 
 
 def test_limits_seal_the_tail() -> None:
@@ -374,3 +387,35 @@ def test_a_search_opens_a_node_only_where_it_must() -> None:
     other, _, _ = made(30)  # nothing evicted
     assert other.seek(1).ordinal == 0
     assert other.at_hand(other.seek(1), 3, 1000) == wires(0, 3)
+
+
+def real(entries: int, cache: int) -> tuple[Stream, NodePool, list[bytes]]:
+    """A stream of nodes of ten that are stored, and its entries."""
+    store = MemoryStore()
+    nodes = NodePool(store, NodeCache(cache))
+    nodes.max_entries = 10
+    stream = Stream(1, nodes)
+    wires = [entry_wire(id_bulk(number + 1, 0), [b"f", b"v" * number]) for number in range(entries)]
+    for number, wire in enumerate(wires):
+        stream.append(number + 1, 0, wire)
+    checkpoint(stream, store)
+    return stream, nodes, wires
+
+
+@pytest.mark.parametrize("cache", [0, 3000, 1 << 20])
+def test_nodes_that_x_commands_read_again_keep_the_x_form(cache: int) -> None:
+    stream, nodes, wires = real(95, cache)
+    for _ in range(6):
+        for lo in range(0, 95, 7):
+            for hi in (lo + 1, min(lo + 9, 95), 95):
+                assert b"".join(stream.dashed(stream.place(lo), hi)) == dashed_many(wires[lo:hi])
+                assert stream.read(lo, hi) == b"".join(wires[lo:hi])
+        assert nodes.cache.bytes <= cache
+        assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
+    kept = [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.dashed]
+    assert kept or cache < 1 << 20
+    stream.delete([40, 41, 55], stream.id_at(55))
+    left = [wire for number, wire in enumerate(wires) if number not in (40, 41, 55)]
+    assert b"".join(stream.dashed(stream.place(0), 95)) == dashed_many(left)
+    stream.evict_before(30, stream.id_at(29))
+    assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])

@@ -21,6 +21,10 @@ from storage.nodes.pool import NodePool
 from storage.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore, opened
 
+# A change as a journal would hold it: last ID, entries added and highest deleted ID; an ID and its entry's bytes; an ID
+# and the ordinal up to which entries were evicted; ordinals of deleted entries
+Effect = tuple[int, int, int] | tuple[int, bytes] | tuple[int, int] | list[int]
+
 
 @dataclass
 class Model:
@@ -28,9 +32,24 @@ class Model:
 
     ids: list[int] = field(default_factory=list)  # of all entries ever
     wires: list[bytes] = field(default_factory=list)
-    first: int = 0  # entries evicted
-    log: list[tuple[int, bytes] | tuple[int, int]] = field(default_factory=list)
+    first: int = 0  # the oldest living entry
+    evicted_to: int = 0
+    last: int = 0  # the last ID
+    shift: int = 0
+    dead: set[int] = field(default_factory=set)  # ordinals, from the first on
+    deleted: int = 0
+    max_deleted: int = 0
+    log: list[Effect] = field(default_factory=list)
     applied: int = 0
+
+    def living(self, lo: int, hi: int) -> list[int]:
+        return [ordinal for ordinal in range(lo, hi) if ordinal not in self.dead]
+
+    def begin_at(self, first: int) -> None:
+        while first in self.dead:
+            first += 1
+        self.first = first
+        self.dead = {ordinal for ordinal in self.dead if ordinal >= first}
 
 
 @dataclass
@@ -60,9 +79,13 @@ class StreamMachine(RuleBasedStateMachine):
         self.model = Model()
         self.capture: tuple[StreamCapture, int] | None = None
 
-    def apply(self, stream: Stream, entry: tuple[int, bytes] | tuple[int, int]) -> None:
-        """One logged effect: an append, or an eviction up to an ordinal."""
-        if isinstance(entry[1], bytes):
+    def apply(self, stream: Stream, entry: Effect) -> None:
+        """One logged effect."""
+        if isinstance(entry, list):
+            stream.delete(entry, self.model.ids[entry[-1]])
+        elif len(entry) == 3:
+            stream.set_last_id(*entry)
+        elif isinstance(entry[1], bytes):
             stream.append(entry[0] >> 64, entry[0] & MASK64, entry[1])
         else:
             stream.evict_before(entry[1], entry[0])
@@ -83,12 +106,13 @@ class StreamMachine(RuleBasedStateMachine):
         wire=st.binary(max_size=30),
     )
     def append(self, ms: int, seq: int, wire: bytes) -> None:
-        last = self.model.ids[-1] if self.model.ids else 0
+        last = self.model.last
         new = last + seq + 1 if not ms else ((last >> 64) + ms) << 64 | seq
         if new > MAX_ID:
             return
         self.model.ids.append(new)
         self.model.wires.append(wire)
+        self.model.last = new
         self.model.log.append((new, wire))
         self.apply(self.stream, self.model.log[-1])
 
@@ -99,18 +123,19 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 7, 1 << 33]), parts=st.lists(st.binary(max_size=60), max_size=14))
     def append_packed(self, ms: int, parts: list[bytes]) -> None:
-        last = self.model.ids[-1] if self.model.ids else 0
+        last = self.model.last
         first = ((last >> 64) + ms) << 64
         self.stream.append_packed(first >> 64, 0, array("I", map(len, parts)), b"".join(parts))
         for number, wire in enumerate(parts):
             self.model.ids.append(first + number)
             self.model.wires.append(wire)
+            self.model.last = first + number
             self.model.log.append((first + number, wire))
 
     @rule(ms=st.sampled_from([1, 1, 7, 1 << 33]), parts=st.lists(st.binary(max_size=60), min_size=1, max_size=6))
     def adopt(self, ms: int, parts: list[bytes]) -> None:
         """Entries that get their IDs later; a restart finds them one by one."""
-        last = self.model.ids[-1] if self.model.ids else 0
+        last = self.model.last
         first = ((last >> 64) + ms) << 64 | last & 1023
         bares = [b"*2\r\n\r\n" + part for part in parts]
         draft = BareDraft(first >> 64, first & 1023, [Piece.of(b"k", array("I", map(len, bares)), b"".join(bares))])
@@ -119,20 +144,49 @@ class StreamMachine(RuleBasedStateMachine):
             text = b"%d.%d" % (first >> 64, (first & 1023) + number)
             self.model.ids.append(first + number)
             self.model.wires.append(b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, part))
+            self.model.last = first + number
             self.model.log.append((first + number, self.model.wires[-1]))
 
     def evict(self, border: int) -> None:
         model = self.model
         if border > model.first:
-            gone, to = border - model.first, model.ids[border - 1]
-            model.first = border
+            gone = model.living(model.first, border)
+            to = self.stream.id_before(border)
+            assert to == model.ids[gone[-1]]
+            model.evicted_to = to
+            model.begin_at(border)
             model.log.append((to, border))
-            assert self.stream.evict_before(border, to) == gone
+            assert self.stream.evict_before(border, to) == len(gone)
 
     @rule(keep=st.integers(0, 20))
     def evict_by_count(self, keep: int) -> None:
-        self.evict(self.stream.next_ord - keep)
+        self.evict(self.stream.ahead(self.stream.next_ord, keep))
         assert self.stream.length <= max(keep, 0)
+
+    def delete_some(self, ordinals: list[int]) -> None:
+        model = self.model
+        if ordinals:
+            model.dead.update(ordinals)
+            model.deleted += len(ordinals)
+            model.max_deleted = max(model.max_deleted, model.ids[ordinals[-1]])
+            model.begin_at(model.first)
+            model.log.append(ordinals)
+            self.apply(self.stream, ordinals)
+
+    @rule(data=st.data())
+    def delete_one(self, data: st.DataObject) -> None:
+        living = self.model.living(self.model.first, len(self.model.ids))
+        if living:
+            self.delete_some([data.draw(st.sampled_from(living))])
+
+    @rule(data=st.data(), step=st.sampled_from([1, 1, 2, 3]))
+    def delete_many(self, data: st.DataObject, step: int) -> None:
+        lo, hi = self.span(data)
+        living = self.model.living(lo, hi)[::step]
+        ids = [self.model.ids[ordinal] for ordinal in living]
+        assert self.stream.ords_of([0, *ids, MAX_ID]) == living
+        self.delete_some(living)
+        assert self.stream.ords_of(ids) == []
 
     @rule(data=st.data())
     def evict_by_time(self, data: st.DataObject) -> None:
@@ -140,6 +194,15 @@ class StreamMachine(RuleBasedStateMachine):
         now = data.draw(st.sampled_from(ids)) if ids else 5
         self.evict(self.stream.ord_from(now >> 64 << 64))
         assert self.stream.first_id() >= now >> 64 << 64 or not self.stream.length
+
+    @rule(ahead=st.sampled_from([0, 1, 5, 1 << 64]), added=st.integers(0, 100))
+    def set_last_id(self, ahead: int, added: int) -> None:
+        model = self.model
+        model.last += ahead
+        model.shift = added - len(model.ids)
+        model.max_deleted = min(model.last, model.max_deleted + 1)
+        model.log.append((model.last, added, model.max_deleted))
+        self.apply(self.stream, model.log[-1])
 
     @rule()
     def evict_nothing(self) -> None:
@@ -177,8 +240,12 @@ class StreamMachine(RuleBasedStateMachine):
             assert first_id == model.ids[first]
             assert node.ids(0, len(node)) == model.ids[first : ends[-1]]
             assert node.slice(0, len(node)) == b"".join(model.wires[first : ends[-1]])
-        assert all(end > model.first for end in ends)  # nothing that is dead
+        assert all(end > model.first for end in ends)  # nothing that is evicted
         assert capture.first_ord == model.first
+        for first, first_id, runs in capture.sparse:
+            assert first_id == model.ids[first]
+            alive = [first + at for start, stop in runs for at in range(start, stop)]
+            assert alive == model.living(max(first, model.first), alive[-1] + 1)
         self.capture = capture, len(model.log)
 
     @precondition(lambda self: self.capture is not None)
@@ -191,11 +258,15 @@ class StreamMachine(RuleBasedStateMachine):
         self.model.applied = position
         self.capture = None
         taken = [blob for _, _, blob in capture.nodes]  # where one was, another may be: of a draft that went on
-        assert not [blob for _, _, blob in self.stream.capture().nodes if any(blob is old for old in taken)]
+        again = self.stream.capture()
+        self.stream.uncaptured(again)
+        assert not [blob for _, _, blob in again.nodes if any(blob is old for old in taken)]
 
     @precondition(lambda self: self.capture is not None)
     @rule()
     def fail_checkpoint(self) -> None:
+        assert self.capture is not None
+        self.stream.uncaptured(self.capture[0])
         self.capture = None
 
     @precondition(lambda self: self.sid in self.store.metas)
@@ -209,6 +280,10 @@ class StreamMachine(RuleBasedStateMachine):
         loads = self.store.loads
         for first in self.store.firsts(self.sid):
             stream.add_stored_node(first, self.store.blobs[self.sid, first][0])
+        for (sid, chunk), container in sorted(self.store.marks.items()):
+            if sid == self.sid:
+                stream.restore_marks(chunk, container)
+        stream.all_nodes_added()
         assert self.store.loads == loads  # keys only
         assert stream.meta() == self.store.metas[self.sid]
         for entry in self.model.log[self.model.applied :]:
@@ -219,21 +294,31 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
         lo, hi = self.span(data)
-        wires = self.model.wires[lo:hi]
+        living = self.model.living(lo, hi)
+        wires = [self.model.wires[ordinal] for ordinal in living]
+        ids = [self.model.ids[ordinal] for ordinal in living]
         loads = self.store.loads
         assert self.stream.wire_size(lo, hi) >= len(b"".join(wires))
         assert self.store.loads == loads  # from the index
         assert self.stream.read(lo, hi) == b"".join(wires)
         assert self.stream.read_reverse(lo, hi) == wires[::-1]
-        if lo < hi:
+        assert self.stream.each(lo, hi) == wires
+        assert self.stream.ids(lo, hi) == ids
+        assert self.stream.count(lo, hi) == len(ids)
+        for some in (1, len(ids) // 2, len(ids)):
+            if 0 < some <= len(ids):
+                assert self.stream.count(lo, self.stream.after(lo, some)) == some
+                assert self.stream.count(self.stream.ahead(hi, some), hi) == some
+        if living:
+            lo = living[0]
             for place in (self.stream.place(lo), self.stream.seek(self.model.ids[lo])):
                 assert place.ordinal == lo
-                raws = [entry_id.to_bytes(16, "big") for entry_id in self.model.ids[lo:hi]]
+                raws = [entry_id.to_bytes(16, "big") for entry_id in ids]
                 assert self.stream.raw_ids(place, hi) == raws
                 for limit in (20, 1000):  # a node ends with the entry that exceeds 100 bytes, of 30 at most
                     assert self.stream.at_hand(place, hi, limit) in (None, b"".join(wires))
-            assert self.stream.id_at(lo) == self.model.ids[lo]
-            assert self.stream.id_at(hi - 1) == self.model.ids[hi - 1]
+            assert self.stream.id_at(lo) == ids[0]
+            assert self.stream.id_before(hi) == ids[-1]
 
     @rule(data=st.data(), step=st.sampled_from([-1, 0, 0, 1]))
     def find(self, data: st.DataObject, step: int) -> None:
@@ -241,15 +326,17 @@ class StreamMachine(RuleBasedStateMachine):
         probe = data.draw(st.sampled_from([0, 5 << 64, MAX_ID, *model.ids])) + step
         if 0 <= probe <= MAX_ID + 1:
             at = bisect_left(model.ids, probe)
-            assert self.stream.ord_from(probe) == max(model.first, at)
-            there = model.first <= at < len(model.ids) and model.ids[at] == probe
+            living = model.living(max(model.first, at), len(model.ids))
+            assert self.stream.ord_from(probe) == (living[0] if living else len(model.ids))
+            there = bool(living) and model.ids[living[0]] == probe
+            assert self.stream.ord_of(probe) == (at if there else -1)
             assert self.stream.find(probe) == (model.wires[at] if there else None)
 
     @precondition(lambda self: len(self.readers) < 4)
     @rule(data=st.data(), backward=st.booleans())
     def begin_reader(self, data: st.DataObject, backward: bool) -> None:
         lo, hi = self.span(data)
-        wires = self.model.wires[lo:hi]
+        wires = [self.model.wires[ordinal] for ordinal in self.model.living(lo, hi)]
         pieces, close = (self.stream.pieces_reverse if backward else self.stream.pieces)(lo, hi)
         self.readers.append(Reader(pieces, close, b"".join(wires[::-1] if backward else wires)))
 
@@ -292,13 +379,19 @@ class StreamMachine(RuleBasedStateMachine):
     def stats_are_right(self) -> None:
         model, stream = self.model, self.stream
         assert (stream.first_ord, stream.next_ord) == (model.first, len(model.ids))
-        assert stream.length == len(model.ids) - model.first
+        living = model.living(model.first, len(model.ids))
+        assert stream.length == len(living)
+        assert (stream.marks is None) == (not model.dead)
+        assert stream.marks is None or stream.marks.marked(0, len(model.ids)) == sorted(model.dead)
+        assert (stream.deleted, stream.max_deleted) == (model.deleted, model.max_deleted)
+        assert stream.newest_id() == (model.ids[living[-1]] if living else 0)
         assert self.nodes.bytes == stream.memory_bytes()
-        assert stream.last_id == (model.ids[-1] if model.ids else 0)
+        assert stream.last_id == model.last
+        assert stream.entries_added == len(model.ids) + model.shift
         assert stream.first_id() == (model.ids[model.first] if stream.length else 0)
-        assert stream.evicted_to == (model.ids[model.first - 1] if model.first else 0)
+        assert stream.evicted_to == model.evicted_to
         assert (stream.node_count > 0) == (stream.length > 0)
-        assert stream.node_count <= stream.length
+        assert stream.node_count <= stream.length + 1  # the tail may have no living entry
         assert stream.disk_bytes() >= 0
         assert self.store.pins == len(self.readers)
         assert 0 <= self.nodes.cache.bytes <= self.nodes.cache.max_bytes

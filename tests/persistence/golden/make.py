@@ -43,7 +43,8 @@ SETTINGS = {
 }  # fmt: skip
 
 Words = tuple[bytes | str | int, ...]
-LAYOUT = (b"nodes", b"memory-bytes", b"disk-bytes")  # fields of TINFO that another version may answer differently
+# fields of TINFO that another version may answer differently, or not have
+LAYOUT = (b"nodes", b"memory-bytes", b"disk-bytes", b"deleted", b"deleted-to")
 INFO = (
     "master_replid", "master_replid2", "master_repl_offset", "second_repl_offset", "log_store_offset",
     "log_journal_offset", "log_offset",
@@ -66,6 +67,8 @@ def comparable(words: Sequence[object], reply: Any) -> Any:
                 for part in (name, value)]  # fmt: skip
     if words[0] == "KEYS":
         return sorted(reply)
+    if words[0] == "XINFO":
+        return without_seen(reply)
     return reply
 
 
@@ -138,6 +141,12 @@ def first_part(c: Process) -> None:
     c("TSTAGE", "dropped", FAR, "staged:a", "FIELDS", 1, "n", "VALUES", "never seen")
     c("TSTAGE", "early", FAR, "published", "FIELDS", 1, "n", "VALUES", *range(12))
     c("TPUBLISH", "fence", 6, "early")
+    c("SET", "patched", "0123456789" * 30)
+    c("SET", "string's old name", "v", "PXAT", 9_999_999_999_997)
+    c("SET", "overwritten by a name", "v")
+    c("TMAPPEND", "old name", "FIELDS", 1, "n", "VALUES", *range(25))
+    c("TREAD", "old name", "0", 9, "GROUP", "moves along", 0, "RETRY", FAR, 0)
+    c("TSTAGE", "checked", FAR, "published with check", "FIELDS", 1, "n", "VALUES", *range(9))
 
 
 def second_part(c: Process) -> None:
@@ -153,6 +162,13 @@ def second_part(c: Process) -> None:
     c("TSTAGE", "two keys", 0, "staged:b", "FIELDS", 2, "a", "b", "VALUES", "1", "2", "3", "4")
     c("TSTAGE", "again", FAR, "staged:a", "FIELDS", 1, "n", "VALUES", "after the others")
     c("TMAPPEND", "jobs", "FIELDS", 1, "n", "VALUES", *range(40))
+    c("SETRANGE", "patched", 7, "in the middle")
+    c("APPEND", "patched", " and behind")
+    c("RENAME", "string's old name", "overwritten by a name")
+    c("PEXPIREAT", "old name", 9_999_999_999_996)
+    c("RENAME", "old name", "new name")
+    c("TMAPPEND", "new name", "FIELDS", 1, "n", "VALUES", *range(25, 30))
+    c("TPUBLISH", "checked fence", 3, "CHECK", "what was checked", "checked")
     groups(c)
 
 
@@ -178,11 +194,58 @@ def groups(c: Process) -> None:
     c("TAPPEV", "evicted", "COUNT", 19)
 
 
+def x_first_part(c: Process) -> None:
+    """Redis's stream commands, where the server has them: what the first checkpoint stores."""
+    for number in range(1, 61):
+        c("XADD", "x", f"{number}-1", "n", number)
+    c("XDEL", "x", *[f"{number}-1" for number in (1, 9, 10, 11, 12, 13, 14, 15, 16, 30, 45)])
+    c("XGROUP", "CREATE", "x", "g", 0, "ENTRIESREAD", 0)
+    c("XGROUP", "CREATE", "lone", "nobody", "$", "MKSTREAM")
+    c("XREADGROUP", "GROUP", "g", "ann", "COUNT", 20, "STREAMS", "x", ">")
+    c("XREADGROUP", "GROUP", "g", "bob", "COUNT", 10, "STREAMS", "x", ">")
+    c("XCFGSET", "x", "IDMP-DURATION", 86_400, "IDMP-MAXSIZE", 5)
+    for number in range(7):
+        c("XADD", "producers", "IDMP", f"p{number % 2}", number, "*", "n", number)
+
+
+def x_second_part(c: Process) -> None:
+    """What changes it."""
+    c("XDEL", "x", *[f"{number}-1" for number in (17, 18, 25, 60)])
+    c("XACK", "x", "g", "2-1", "3-1", "31-1")
+    c("XCLAIM", "x", "g", "cid", 0, "4-1", "32-1", "TIME", 1_700_000_000_000, "RETRYCOUNT", 5)
+    c("XGROUP", "CREATECONSUMER", "x", "g", "idle")
+    c("XGROUP", "DELCONSUMER", "x", "g", "bob")
+    c("XTRIM", "x", "MAXLEN", 40)
+    c("XSETID", "x", "70-0", "ENTRIESADDED", 99, "MAXDELETEDID", "65-0")
+    c("XADD", "x", "70-*", "n", "after")
+    c("XADD", "producers", "IDMP", "p0", "another", "*", "n", "another")
+    c("XGROUP", "SETID", "lone", "nobody", "0-0")
+
+
+X_LAST: tuple[Words, ...] = (
+    ("XDEL", "x", "50-1", "70-1"), ("XREADGROUP", "GROUP", "g", "ann", "COUNT", 3, "STREAMS", "x", ">"),
+    ("XADD", "x", "71-0", "n", "in the WAL"), ("XACK", "x", "g", "5-1"),
+)  # fmt: skip
+X_THEN: tuple[Words, ...] = (
+    ("XREADGROUP", "GROUP", "g", "ann", "COUNT", 2, "STREAMS", "x", ">"),
+    ("XPENDING", "x", "g"),
+    ("XACK", "x", "g", "4-1", "6-1"),
+    ("XDEL", "x", "58-1", "59-1"),
+    ("XRANGE", "x", "-", "+"),
+    ("XADD", "x", "72-0", "n", "more"),
+    ("XLEN", "x"),
+)  # fmt: skip
+
+
 LAST: tuple[Words, ...] = (  # what only the WAL has
     ("MULTI",), ("SET", "in the WAL", "v"), ("TAPPEND", "plain", "n", "last", "text", "in a transaction"), ("EXEC",),
     ("TMAPPEND", "only in the WAL", "FIELDS", 1, "n", "VALUES", *range(20)),
     ("TREAD", "only in the WAL", "0", 4, "GROUP", "g", 0, "RETRY", FAR, 0),
     ("TSTAGE", "again", FAR, "staged:a", "FIELDS", 1, "n", "VALUES", "from the WAL"),
+    ("SETRANGE", "patched", 2, "from the WAL"), ("RENAME", "new name", "newest name"),
+    ("TSTAGE", "last", FAR, "newest name", "FIELDS", 1, "n", "VALUES", 30, 31),
+    ("TPUBLISH", "checked fence", 4, "CHECK", "checked again", "last"),
+    ("TAPPEV", "newest name", "COUNT", 20),
 )  # fmt: skip
 
 
@@ -203,7 +266,11 @@ def reads(c: Process) -> Iterator[Words]:
         for group in c("TGROUP", "LIST", key):
             yield "TPENDING", key, group[1]
             yield "TPENDING", key, group[1], "-", "+", 1000
-    yield "DEBUG", "DIGEST"
+        if knows_xadd(c):
+            yield "XRANGE", key, "-", "+"
+            yield "XINFO", "STREAM", key, "FULL", "COUNT", 0
+    for fence in ("fence", "checked fence", "no fence"):
+        yield "TFENCE", fence
 
 
 THEN: tuple[Words, ...] = (
@@ -224,6 +291,25 @@ THEN: tuple[Words, ...] = (
     ("VALUES", "never"),
     ("INCR", "number"),
 )
+
+
+def knows_xadd(c: Process) -> bool:
+    return bool(c("COMMAND", "INFO", "XADD")[0])
+
+
+def without_seen(reply: Any) -> Any:
+    """XINFO's reply without the times at which consumers were seen, which a kill sets back, and without nodes."""
+    if not isinstance(reply, list):
+        return reply
+    kept: list[Any] = []
+    at = 0
+    while at < len(reply):
+        if reply[at] in (b"seen-time", b"radix-tree-keys", b"radix-tree-nodes"):
+            at += 2
+        else:
+            kept.append(without_seen(reply[at]))
+            at += 1
+    return kept
 
 
 def answer(c: Any, words: Words) -> Any:
@@ -257,6 +343,9 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
         directory = Path(place)
         c = Process(checkout, module, directory)
         first_part(c)
+        x = knows_xadd(c)
+        if x:
+            x_first_part(c)
         c("SAVE")
         if not kill:  # a replication history: a replica of nobody, then a leader again, twice
             for _ in range(2):
@@ -264,10 +353,12 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
                 c("REPLICAOF", "NO", "ONE")
                 c("INCR", "number")
         second_part(c)
+        if x:
+            x_second_part(c)
         until(lambda: info(c)["log_tail_waiting_bytes"] == "0")
         commands = list(reads(c))
         if kill:
-            c.raw.pipeline(*LAST)
+            c.raw.pipeline(*LAST, *(X_LAST if x else ()))
             commands = list(reads(c))
         said = [[words, c(*words)] for words in commands]
         facts = info(c)
@@ -281,7 +372,7 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
         c = Process(checkout, module, directory)
         for words, reply in said:
             assert comparable(words, c(*words)) == comparable(words, reply), words
-        then = [[words, answer(c.raw, words)] for words in THEN]
+        then = [[words, answer(c.raw, words)] for words in (*THEN, *(X_THEN if x else ()))]
         c.end(signal.SIGTERM)
     kept = {
         "now": seconds * 1000 + micros // 1000,

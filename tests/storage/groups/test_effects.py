@@ -10,8 +10,9 @@ from storage import records
 from storage.entries import entry_wire, id_bulk
 from storage.groups import effects
 from storage.groups.effects import Reader
-from storage.groups.group import Group
+from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
+from storage.groups.pendingdump import assemble
 from storage.ids import MAX_ID
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
@@ -74,10 +75,17 @@ def wire(seq: int) -> bytes:
     return entry_wire(id_bulk(NOW, seq), [b"f", b"%d" % seq])
 
 
+def row(
+    entry: int, deliveries: int, first: int, due: int, expire: int, retry: int, most: int, key: bytes
+) -> PendingRow:  # fmt: skip
+    """What TREAD delivered."""
+    return PendingRow(entry, deliveries, first, due, expire, retry, most, key, 0, due - retry)
+
+
 def facts(ks: Keyspace) -> list[tuple[object, ...]]:
     """Everything of all groups that a checkpoint keeps."""
     return [
-        (key, name, group.meta(), group.pending.parts())
+        (key, value.lone, name, group.meta(), group.pending.parts())
         for key, value in sorted(ks.keys.items()) if isinstance(value, Stream)
         for name, group in sorted(value.groups.items())
     ]  # fmt: skip
@@ -121,7 +129,7 @@ def test_the_record_of_a_group_makes_its_stream() -> None:  # [14]
 def test_deliver_moves_the_offset_and_keeps_messages_pending(at: Setup) -> None:
     effects.deliver(at.ks, b"s", at.stream, at.group, IDS[1], READER, RAWS[:2], [], [])
     assert at.group.offset == IDS[1]
-    assert at.pending() == [PendingRow(entry_id, 1, NOW, NOW + 100, NOW + 900, 100, 3, b"dead") for entry_id in IDS[:2]]
+    assert at.pending() == [row(entry_id, 1, NOW, NOW + 100, NOW + 900, 100, 3, b"dead") for entry_id in IDS[:2]]
     assert (at.group.redelivered, at.group.dirty) == (0, True)
     assert at.ks.timers.next() == NOW + 900
     assert at.ks.ready == [], "readers of the group have nothing new"
@@ -142,7 +150,7 @@ def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most:
     at.deliver(3)
     reader = Reader(NOW + 100, 250, NOW + 9999, 7, b"other", flags)
     effects.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], RAWS[:2], [])
-    again = [PendingRow(entry_id, 2, NOW, NOW + 350, NOW + 900, 250, most, dead) for entry_id in IDS[:2]]
+    again = [row(entry_id, 2, NOW, NOW + 350, NOW + 900, 250, most, dead) for entry_id in IDS[:2]]
     assert at.pending()[:2] == again
     assert at.pending()[2].deliveries == 1
     assert (at.group.redelivered, at.group.offset) == (2, IDS[2])
@@ -155,7 +163,7 @@ def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
     effects.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, RAWS[2:4], [RAWS[1]], [])
     first, second = at.pending()
     assert (first.id, first.deliveries) == (IDS[0], 1)
-    assert second == PendingRow(IDS[1], 2, NOW, NOW + 200, NOW + 900, 100, 3, b"dead")
+    assert second == row(IDS[1], 2, NOW, NOW + 200, NOW + 900, 100, 3, b"dead")
     assert at.group.offset == IDS[3]
     at.logged(None)
 
@@ -263,6 +271,202 @@ def test_end_group_takes_a_stream_along_that_existed_for_groups_only() -> None: 
     assert batch.endswith(records.destroy(b"s", b"h") + records.delete(b"s"))
     replay(twin, batch)
     assert twin.digest() == ks.digest()
+
+
+# -- consumers -----------------------------------------------------------------------------------------------------
+def made(at: Setup, name: bytes = b"c") -> Consumer:
+    consumer, new = effects.consumer(at.ks, b"s", at.stream, at.group, name, NOW)
+    assert new
+    at.logged(None)
+    return consumer
+
+
+def x(entry: int, owner: Consumer | None, last: int, deliveries: int = 1, first: int = NOW) -> PendingRow:
+    """What XREADGROUP delivered."""
+    return PendingRow(entry, deliveries, first, 0, 0, 0, 0, b"", owner.number if owner else 0, last)
+
+
+def test_create_group_and_move_group(at: Setup) -> None:
+    group = effects.create_group(at.ks, b"s", at.stream, b"new", IDS[2], 3)
+    assert (group.offset, group.entries_read, group.ttl, at.stream.lone, at.ks.ready) == (IDS[2], 3, 0, False, [b"s"])
+    at.logged(records.xgroup(b"s", b"new", IDS[2], 3, 0))
+    effects.move_group(at.ks, b"s", at.stream, group, 0, -1)
+    assert (group.offset, group.entries_read, at.ks.ready) == (0, -1, [b"s"])
+    at.logged(records.xgroup(b"s", b"new", 0, -1, 0))
+
+
+def test_move_group_keeps_the_time_to_live_and_messages(at: Setup) -> None:
+    at.deliver(2)
+    effects.set_group(at.ks, b"s", at.stream, b"g", at.group.offset, 500, NOW + 500)
+    at.logged(None)
+    effects.move_group(at.ks, b"s", at.stream, at.group, IDS[4], 5)
+    assert (at.group.ttl, at.group.deadline, len(at.group.pending)) == (500, NOW + 500, 2)
+    at.logged(None)
+
+
+def test_a_lone_stream_outlives_its_groups() -> None:
+    ks, twin = empty(), empty()
+    stream = ks.create_stream(b"s")
+    effects.create_group(ks, b"s", stream, b"g", 0, 0, lone=True)
+    effects.end_group(ks, b"s", stream, b"g")
+    batch = ks.take_batch()
+    assert batch == records.xgroup(b"s", b"g", 0, 0, records.LONE) + records.destroy(b"s", b"g")
+    replay(twin, batch)
+    for each in (ks, twin):
+        value = each.keys[b"s"]
+        assert isinstance(value, Stream)
+        assert (value.lone, value.groups) == (True, {})
+    assert twin.take_batch() == batch
+    assert twin.digest() == ks.digest()
+
+
+def test_consumers_are_made_once_and_seen_again(at: Setup) -> None:
+    at.group.ttl = 700
+    first, new = effects.consumer(at.ks, b"s", at.stream, at.group, b"c", NOW)
+    assert (first.name, first.number, first.seen, first.active, new) == (b"c", 1, NOW, -1, True)
+    assert at.group.deadline == NOW + 700, "a sign of life"
+    at.group.ttl, at.group.deadline = 0, NEVER
+    at.logged(records.consumer(b"s", b"g", 1, NOW, b"c"))
+    assert effects.consumer(at.ks, b"s", at.stream, at.group, b"c", NOW + 5) == (first, False)
+    assert (first.seen, at.ks.log) == (NOW + 5, [])
+    first.seen = NOW
+    second = made(at, b"")
+    assert (second.number, at.group.owners) == (2, {1: first, 2: second})
+
+
+def test_numbers_are_not_given_again(at: Setup) -> None:
+    assert effects.forget_consumer(at.ks, b"s", at.stream, at.group, made(at)) == 0
+    at.logged(records.forget(b"s", b"g", 1))
+    assert made(at).number == 2
+    for group in (at.group, group_of(at.twin)):
+        group.next_consumer = 1 << 32
+    assert made(at, b"d").number == 1, "until four billion were given"
+    assert made(at, b"e").number == 3
+    again = Group.restore(b"g", at.group.meta(), bytes(assemble(at.group.pending.parts())))
+    assert (again.next_consumer, again.free_number()) == (1 << 32, 4)
+
+
+def group_of(ks: Keyspace) -> Group:
+    stream = ks.keys[b"s"]
+    assert isinstance(stream, Stream)
+    return stream.groups[b"g"]
+
+
+def test_own_new_messages(at: Setup) -> None:
+    consumer = made(at)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 5, IDS[2], 3, RAWS[:3], [], [])
+    assert at.pending() == [x(entry_id, consumer, NOW + 5, first=NOW + 5) for entry_id in IDS[:3]]
+    assert (at.group.offset, at.group.entries_read, consumer.active) == (IDS[2], 3, NOW + 5)
+    at.logged(records.own(b"s", b"g", 1, records.INCREMENT, IDS[2], 3, NOW + 5, NOW + 5, 0, RAWS[:3], [], []))
+    assert at.ks.timers.next() is None
+    # set back, they begin anew, even another's
+    other = made(at, b"other")
+    effects.own(at.ks, b"s", at.stream, at.group, other, NOW + 9, IDS[1], 2, RAWS[:2], [], [])
+    assert [row.owner for row in at.pending()] == [2, 2, 1]
+    assert at.pending()[0] == x(IDS[0], other, NOW + 9, first=NOW + 9)
+    at.logged(None)
+
+
+def test_own_claims_from_anybody(at: Setup) -> None:
+    at.deliver(2)
+    one, two = made(at), made(at, b"two")
+    effects.own(at.ks, b"s", at.stream, at.group, one, NOW, IDS[3], -1, RAWS[2:4], [], [])
+    at.logged(None)
+    new, again, gone = [RAWS[5]], RAWS[1:3], [RAWS[3]]
+    effects.own(at.ks, b"s", at.stream, at.group, two, NOW + 8, IDS[3], -1, new, again, gone, last=NOW + 3)
+    assert at.pending()[1:] == [
+        x(IDS[1], two, NOW + 3, 2), x(IDS[2], two, NOW + 3, 2), x(IDS[5], two, NOW + 3, 1, NOW + 3)
+    ]  # fmt: skip
+    assert [at.group.pending.owned(number) for number in (1, 2)] == [0, 3]
+    assert (two.active, one.active) == (NOW + 8, NOW)
+    at.logged(records.own(b"s", b"g", 2, records.INCREMENT, IDS[3], -1, NOW + 3, NOW + 8, 0, new, again, gone))
+    # the server's redelivery leaves them alone
+    assert at.group.pending.due(NOW + 10**9, 9) == []
+    assert at.group.pending.drops(NOW + 10**9, 9) == [(IDS[0], "expired")]
+    assert effects.set_due(at.ks, b"s", at.stream, at.group, NOW, RAWS[1:3]) == 0
+    assert at.ks.log == []
+    assert effects.ack(at.ks, b"s", at.stream, at.group, RAWS[:2]) == 2
+    at.logged(None)
+
+
+@pytest.mark.parametrize(
+    ("count", "increment", "decrement", "flags", "deliveries"),
+    [
+        (None, True, False, records.INCREMENT, 3), (None, False, False, 0, 2),
+        (None, False, True, records.DECREMENT, 1), (None, True, True, records.DECREMENT, 1),
+        (0, True, False, records.HAS_COUNT, 0), (1 << 40, True, False, records.HAS_COUNT, 1 << 40),
+    ],
+)  # fmt: skip
+def test_own_counts_deliveries(
+    at: Setup, count: int | None, increment: bool, decrement: bool, flags: int, deliveries: int
+) -> None:
+    consumer = made(at)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW, 0, -1, RAWS[:1], [], [], 2)
+    at.logged(None)
+    effects.own(
+        at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, -1, [], RAWS[:1], [], count, None, increment, decrement
+    )
+    assert at.pending() == [x(IDS[0], consumer, NOW + 1, deliveries)]
+    at.logged(records.own(b"s", b"g", 1, flags, 0, -1, NOW + 1, NOW + 1, count or 0, [], RAWS[:1], []))
+
+
+def test_own_by_nobody_gives_messages_back_in_order(at: Setup) -> None:
+    consumer = made(at)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW, IDS[3], 4, RAWS[:4], [], [])
+    at.logged(None)
+    for raw in (RAWS[2], RAWS[0]):  # in the same millisecond
+        effects.own(at.ks, b"s", at.stream, at.group, None, NOW + 1, IDS[3], 4, [], [raw], [], increment=False)
+        at.logged(None)
+    assert at.pending()[0] == x(IDS[0], None, 0)
+    assert at.group.pending.owned(0) == 2
+    assert [row.id for row in at.group.pending.idle_before(NOW, None, 9)] == [IDS[2], IDS[0], IDS[1], IDS[3]]
+    assert (at.group.pending.first_idle(), consumer.active) == (0, NOW)
+
+
+def test_own_of_nothing_logs_nothing(at: Setup) -> None:
+    consumer = made(at)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, -1, [], [], [])
+    assert (at.ks.log, consumer.active) == ([], -1)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, 0, [], [], [])  # it knows more than before
+    assert (at.group.entries_read, consumer.active) == (0, -1)
+    at.logged(None)
+
+
+def test_forget_consumer_takes_its_messages_along(at: Setup) -> None:
+    one, two = made(at), made(at, b"two")
+    effects.own(at.ks, b"s", at.stream, at.group, one, NOW, IDS[1], 2, RAWS[:2], [], [])
+    effects.own(at.ks, b"s", at.stream, at.group, two, NOW, IDS[2], 3, RAWS[2:3], [], [])
+    replay(at.twin, at.ks.take_batch())
+    at.twin.take_batch()
+    assert effects.forget_consumer(at.ks, b"s", at.stream, at.group, one) == 2
+    assert (at.pending(), at.group.consumers, at.group.owners) == ([x(IDS[2], two, NOW)], {b"two": two}, {2: two})
+    at.logged(records.forget(b"s", b"g", 1))
+
+
+def test_a_reader_of_the_server_keeps_the_entries_read(at: Setup) -> None:
+    effects.move_group(at.ks, b"s", at.stream, at.group, 0, 0)
+    at.logged(None)
+    at.deliver(4)
+    assert at.group.entries_read == 4
+    effects.set_group(at.ks, b"s", at.stream, b"g", IDS[3], 0, NEVER)  # the offset stays
+    at.logged(None)
+    assert at.group.entries_read == 4
+    effects.set_group(at.ks, b"s", at.stream, b"g", IDS[0], 0, NEVER)
+    at.logged(None)
+    assert at.group.entries_read == -1
+    at.deliver(5)
+    assert at.group.entries_read == -1, "not known before, so not after"
+
+
+def test_a_read_with_retry_takes_a_consumers_message_over(at: Setup) -> None:
+    consumer = made(at)
+    effects.own(at.ks, b"s", at.stream, at.group, consumer, NOW, IDS[1], 2, RAWS[:2], [], [])
+    effects.set_group(at.ks, b"s", at.stream, b"g", 0, 0, NEVER)
+    replay(at.twin, at.ks.take_batch())
+    at.twin.take_batch()
+    at.deliver(1)
+    assert at.pending() == [row(IDS[0], 1, NOW, NOW + 100, NOW + 900, 100, 3, b"dead"), x(IDS[1], consumer, NOW)]
+    assert at.group.pending.owned(1) == 1
 
 
 # -- cursor --------------------------------------------------------------------------------------------------------

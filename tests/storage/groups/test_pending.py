@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from resp.errors import CorruptError
 from storage.groups import pending, sortedrows
 from storage.groups.pending import PendingRow, PendingTable
-from storage.groups.pendingdump import assemble
+from storage.groups.pendingdump import OWNED, assemble
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1
@@ -30,10 +31,25 @@ spans = st.integers(0, 40)
 retries = st.integers(1, 40)
 limits = st.integers(0, 3)
 keys = st.sampled_from([b"", b"dead", b"other", b"\0\xff"])
+OWNERS = [1, 2, 300, (1 << 32) - 1]
+owners = st.sampled_from(OWNERS)
 
 
 def raws(*entries: int) -> list[bytes]:
     return [entry.to_bytes(16, "big") for entry in entries]
+
+
+def row(
+    entry: int, deliveries: int, first: int, due: int, expire: int, retry: int, most: int, key: bytes
+) -> PendingRow:  # fmt: skip
+    """What TREAD delivered."""
+    return PendingRow(entry, deliveries, first, due, expire, retry, most, key, 0, max(first, due - retry))
+
+
+def falls_due(row: PendingRow, due: int, **others: Any) -> PendingRow:
+    """The row with another due time, and what follows from it."""
+    row = row._replace(due=due, **others)
+    return row._replace(last=max(row.first, row.due - row.retry))
 
 
 def ids_of(table: PendingTable) -> list[int]:
@@ -53,6 +69,7 @@ class Model(RuleBasedStateMachine):
         self.patch.setattr(sortedrows, "CHUNK_BYTES", 240)
         self.table = PendingTable()
         self.model: dict[int, PendingRow] = {}
+        self.given: dict[int, int] = {}  # when messages were given back
         self.now = NOW
 
     def teardown(self) -> None:
@@ -60,7 +77,7 @@ class Model(RuleBasedStateMachine):
 
     # -- what the words mean, in the plainest form
     def again(self, row: PendingRow) -> bool:
-        return (not row.max_deliveries or row.deliveries < row.max_deliveries) and (
+        return row.due > 0 and (not row.max_deliveries or row.deliveries < row.max_deliveries) and (
             not row.expire or row.due < row.expire
         )
 
@@ -77,7 +94,7 @@ class Model(RuleBasedStateMachine):
     def add(self, entry: int, retry: int, expire: int, most: int, key: bytes) -> None:
         at = expire and self.now + expire
         self.table.add(raws(entry), self.now, self.now + retry, at, retry, most, key)
-        self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
+        self.model[entry] = row(entry, 1, self.now, self.now + retry, at, retry, most, key)
 
     @rule(entries=st.lists(ids, max_size=20), ordered=st.booleans(), retry=retries, expire=spans, most=limits, key=keys)
     def add_many(self, entries: list[int], ordered: bool, retry: int, expire: int, most: int, key: bytes) -> None:
@@ -86,17 +103,84 @@ class Model(RuleBasedStateMachine):
             entries.sort()
         self.table.add(raws(*entries), self.now, self.now + retry, at, retry, most, key)
         for entry in entries:
-            self.model[entry] = PendingRow(entry, 1, self.now, self.now + retry, at, retry, most, key)
+            self.model[entry] = row(entry, 1, self.now, self.now + retry, at, retry, most, key)
 
-    @precondition(lambda self: self.model)
+    @rule(entries=st.lists(ids, max_size=20), owner=owners, back=spans, count=limits)
+    def own_new(self, entries: list[int], owner: int, back: int, count: int) -> None:
+        last = self.now - back
+        self.table.own_new(raws(*entries), owner, last, count)
+        for entry in entries:
+            self.model[entry] = PendingRow(entry, count, last, 0, 0, 0, 0, b"", owner, last)
+
+    @rule(
+        entries=st.lists(ids, max_size=20), every=st.booleans(), owner=owners, back=spans,
+        count=st.integers(-1, 3), step=st.sampled_from([-1, 0, 1]),
+    )  # fmt: skip
+    def own(self, entries: list[int], every: bool, owner: int, back: int, count: int, step: int) -> None:
+        last = self.now - back
+        if set(entries) - self.model.keys():
+            if every:
+                with pytest.raises(KeyError):
+                    self.table.own(raws(*entries), owner, last, count, step)
+            entries = [entry for entry in entries if entry in self.model]
+        assert self.table.has_all(raws(*entries))
+        self.table.own(raws(*entries), owner, last, count, step)
+        for entry in set(entries):
+            self.hand_over(entry, owner, last, count, step)
+
+    @rule(entries=st.lists(ids, max_size=20), step=st.sampled_from([-1, 0]))
+    def give_back(self, entries: list[int], step: int) -> None:
+        entries = [entry for entry in entries if entry in self.model]
+        last = self.table.next_of_nobody(self.now)
+        kept = [self.given[entry] for entry, row in self.model.items() if row.due == row.owner == 0]
+        assert last == max(self.now, max(kept, default=-1) + 1)
+        self.table.own(raws(*entries), 0, last, -1, step)
+        for entry in set(entries):
+            self.hand_over(entry, 0, 0, -1, step)
+            self.given[entry] = last
+
+    def hand_over(self, entry: int, owner: int, last: int, count: int, step: int) -> None:
+        old = self.model[entry]
+        count = max(0, old.deliveries + step) if count < 0 else count
+        self.model[entry] = PendingRow(entry, count, old.first, 0, 0, 0, 0, b"", owner, last)
+
+    @rule(owner=owners)
+    def forget(self, owner: int) -> None:
+        theirs = [entry for entry, row in self.model.items() if row.owner == owner]
+        assert self.table.forget(owner) == len(theirs)
+        for entry in theirs:
+            del self.model[entry]
+
+    @rule(owner=st.sampled_from([*OWNERS, 0, 7]), start=ids, end=ids, count=st.integers(-1, 50), frozen=st.booleans())
+    def rows_of(self, owner: int, start: int, end: int, count: int, frozen: bool) -> None:
+        found = [
+            self.model[entry] for entry in sorted(self.model)
+            if start <= entry <= end and self.model[entry].owner == owner and not self.model[entry].due
+        ]  # fmt: skip
+        table = self.table.freeze() if frozen else self.table
+        assert table.rows_of(owner, start, end, count) == found[: max(0, count)]
+
+    @rule(back=spans, limit=st.integers(1, 12), page=st.booleans())
+    def idle(self, back: int, limit: int, page: bool) -> None:
+        theirs = [row for row in self.model.values() if not row.due]
+        zone = sorted((row for row in theirs if not row.owner), key=lambda row: (self.given[row.id], row.id))
+        old = sorted((row.last, row.id) for row in theirs if row.owner and row.last <= self.now - back)
+        expected = zone + [self.model[entry] for _, entry in old]
+        found = self.table.idle_before(self.now - back, None, limit)
+        while page and found and len(more := self.table.idle_before(self.now - back, found[-1], limit)):
+            found += more
+        assert found == (expected if page else expected[:limit])
+
+    @precondition(lambda self: any(row.due for row in self.model.values()))
     @rule(data=st.data(), retry=st.none() | retries, most=st.none() | limits, key=st.none() | keys, wait=spans)
     def redeliver(self, data: st.DataObject, retry: int | None, most: int | None, key: bytes | None, wait: int) -> None:
-        entry = data.draw(st.sampled_from(sorted(self.model)))
+        entry = data.draw(st.sampled_from(sorted(entry for entry, row in self.model.items() if row.due)))
         row = self.model[entry]
         self.table.redeliver(raws(entry), self.now + wait, retry, most, key)
-        self.model[entry] = row._replace(
+        self.model[entry] = falls_due(
+            row,
+            self.now + wait,
             deliveries=row.deliveries + 1,
-            due=self.now + wait,
             retry=row.retry if retry is None else retry,
             max_deliveries=row.max_deliveries if most is None else most,
             deadletter=row.deadletter if key is None else key,
@@ -104,32 +188,35 @@ class Model(RuleBasedStateMachine):
 
     @rule(entries=st.lists(ids, max_size=20), retry=st.none() | retries, key=st.none() | keys, wait=spans)
     def redeliver_many(self, entries: list[int], retry: int | None, key: bytes | None, wait: int) -> None:
-        if entries and not set(entries) <= self.model.keys():
+        there = {entry for entry, row in self.model.items() if row.due}
+        if entries and not set(entries) <= there:
             with pytest.raises(KeyError):
                 self.table.redeliver(raws(*entries), self.now + wait, retry, None, key)
-            entries = [entry for entry in entries if entry in self.model]
+            entries = [entry for entry in entries if entry in there]
         self.table.redeliver(raws(*entries), self.now + wait, retry, None, key)
         for entry in set(entries):
             row = self.model[entry]
-            self.model[entry] = row._replace(
+            self.model[entry] = falls_due(
+                row,
+                self.now + wait,
                 deliveries=row.deliveries + 1,
-                due=self.now + wait,
                 retry=row.retry if retry is None else retry,
                 deadletter=row.deadletter if key is None else key,
             )
 
     @rule(entries=st.lists(ids, max_size=20), wait=spans)
     def set_due_many(self, entries: list[int], wait: int) -> None:
-        there = [entry for entry in entries if entry in self.model]
+        there = [entry for entry in entries if entry in self.model and self.model[entry].due]
         assert self.table.set_due(raws(*entries), self.now + wait) == raws(*sorted(set(there)))
         for entry in there:
-            self.model[entry] = self.model[entry]._replace(due=self.now + wait)
+            self.model[entry] = falls_due(self.model[entry], self.now + wait)
 
     @rule(entry=ids, wait=spans)
     def set_due(self, entry: int, wait: int) -> None:
-        assert self.table.set_due(raws(entry), self.now + wait) == raws(*[entry] * (entry in self.model))
-        if entry in self.model:
-            self.model[entry] = self.model[entry]._replace(due=self.now + wait)
+        there = entry in self.model and self.model[entry].due > 0
+        assert self.table.set_due(raws(entry), self.now + wait) == raws(*[entry] * there)
+        if there:
+            self.model[entry] = falls_due(self.model[entry], self.now + wait)
 
     @rule(entry=ids)
     def remove(self, entry: int) -> None:
@@ -168,7 +255,9 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def reload(self) -> None:
-        self.table = PendingTable.load(dumped(self.table))
+        dump = dumped(self.table)
+        assert dump[:4] == (b"TLP3" if any(not row.due for row in self.model.values()) else b"TLP2")
+        self.table = PendingTable.load(dump)
 
     # -- always
     @invariant()
@@ -196,6 +285,14 @@ class Model(RuleBasedStateMachine):
             assert soonest <= min(live, default=soonest)
 
     @invariant()
+    def same_owners(self) -> None:
+        theirs = [row for row in self.model.values() if not row.due]
+        for owner in (0, *OWNERS):
+            assert self.table.owned(owner) == sum(row.owner == owner for row in theirs)
+        assert set(self.table.owners()) == {row.owner for row in theirs}
+        assert self.table.first_idle() == min((row.last for row in theirs), default=None)
+
+    @invariant()
     def each_run_has_messages(self) -> None:
         lows = [run[:16] for run in self.table._runs.span(b"", b"", 1000)]
         raws = self.table._rows.span(b"", b"", 1000)
@@ -206,6 +303,12 @@ class Model(RuleBasedStateMachine):
     def chunks_are_in_order(self) -> None:
         for part in (self.table._rows, self.table._runs, self.table._due, self.table._drop):
             check_chunks(part)
+        owned = self.table._owned
+        if owned is not None:
+            runs = [run for run in self.table._runs.span(b"", b"", 1000) if run[-1] == OWNED]
+            for part in (owned._by_owner, owned._by_last):
+                check_chunks(part)
+                assert sorted(entry[-16:] for entry in part.span(b"", b"", 1000)) == [run[:16] for run in runs]
 
 
 def check_chunks(part: sortedrows.SortedRows) -> None:
@@ -353,6 +456,62 @@ def test_golden_dump() -> None:
     assert dumped(loaded) == golden
 
 
+def test_golden_dump_with_owners() -> None:
+    table = PendingTable()
+    table.own_new(raws(5 << 64 | 7, 5 << 64 | 8), 3, 1000, 1)
+    table.add(raws(6 << 64), 1001, 2001, 0, 1000)
+    table.own(raws(5 << 64 | 8), 4, 1500)
+    table.own_new(raws(7 << 64), 4, 900, (1 << 63) - 1)
+    table.own(raws(7 << 64), 0, 1600)
+    golden = bytes.fromhex(
+        "544c5033 0000000000000004 0000000000000004 00000000 "
+        "00000000000000050000000000000007 00000000000003e8 00000000000003e8 0000000000000001 0000000000000000 "
+        "00000000 00000003 00000000 02 "
+        "00000000000000050000000000000008 00000000000003e8 00000000000005dc 0000000000000002 0000000000000000 "
+        "00000000 00000004 00000000 02 "
+        "00000000000000060000000000000000 00000000000003e9 00000000000007d1 0000000000000000 00000000000003e8 "
+        "00000001 00000000 00000000 00 "
+        "00000000000000070000000000000000 0000000000000384 0000000000000640 7fffffffffffffff 0000000000000000 "
+        "00000000 00000000 00000000 02 "
+        "00000000000000050000000000000007 00000000000000050000000000000008 00000000000000060000000000000000 "
+        "00000000000000070000000000000000"
+    )
+    golden += struct.pack(">I", zlib.crc32(golden))
+    assert dumped(table) == golden
+    loaded = PendingTable.load(golden)
+    assert loaded.rows(0, MAX_ID, 9) == table.rows(0, MAX_ID, 9)
+    assert [loaded.owned(owner) for owner in (0, 3, 4)] == [1, 1, 1]
+    assert [row.id for row in loaded.idle_before(1500, None, 9)] == [7 << 64, 5 << 64 | 7, 5 << 64 | 8]
+    assert loaded.drops(10**15, 9) == []
+    assert loaded.due(10**15, 9) == [6 << 64]
+    assert dumped(loaded) == golden
+
+
+def test_messages_of_one_delivery_are_one_run_of_their_owner() -> None:
+    table, ids = PendingTable(), sequence(1000)
+    for start in range(0, 1000, 100):
+        table.own_new(raws(*ids[start : start + 100]), 1 + start // 100, NOW + start, 1)
+    assert table._runs.count == 10
+    assert table.owned(3) == 100
+    table.own(raws(*ids[150:950]), 99, NOW + 5000)
+    assert [table.owned(owner) for owner in (1, 2, 3, 10, 99)] == [100, 50, 0, 50, 800]
+    assert table._runs.count == 12  # they differ in when they were delivered first
+    assert table.rows_of(99, ids[160], ids[169], 100) == table.rows(ids[160], ids[169], 100)
+    assert table.remove(raws(*ids[::2])) == 500
+    assert table.owned(99) == 400
+    assert table.forget(99) == 400
+    assert (len(table), table.owners()) == (100, [1, 2, 10])
+
+
+def test_the_last_of_old_dumps_follows_from_the_due_time() -> None:
+    table = PendingTable()
+    table.add(raws(1), 1000, 2000, 0, 1000)
+    table.redeliver(raws(1), 7500, 500)
+    loaded = PendingTable.load(dumped(table)).get(1)
+    assert loaded is not None
+    assert (loaded.last, loaded.owner) == (7000, 0)
+
+
 def test_a_dump_without_runs_is_still_read() -> None:
     table = PendingTable()
     table.add(raws(5 << 64 | 7, 5 << 64 | 8), 1000, 2000, 9000, 1000, 3, b"dead")
@@ -449,7 +608,7 @@ def damaged() -> Iterator[bytes]:
 
     body = dump[:-4]
     assert sealed(body) == dump
-    yield sealed(b"TLP3" + body[4:])  # a format of tomorrow
+    yield sealed(b"TLP4" + body[4:])  # a format of tomorrow
     yield sealed(body[:4] + struct.pack(">Q", 3) + body[12:])  # counts that don't add up
     yield sealed(body[:12] + struct.pack(">Q", 3) + body[20:])
     yield sealed(body[:20] + struct.pack(">I", 7) + body[24:])
@@ -463,6 +622,13 @@ def damaged() -> Iterator[bytes]:
     yield sealed(body[:4] + many + head[20:] + runs)
     yield sealed(head + runs + rows[16:] + bytes(15) + b"\x03")  # a run without rows
     yield sealed(head + runs[:59] + b"\x09" + runs[60:] + rows)  # a key that isn't there
+    yield sealed(head + runs[:60] + b"\x02" + runs[61:] + rows)  # an owner's, which TLP2 can't have
+    owned = b"TLP3" + head[4:]
+    yield sealed(owned + runs[:60] + b"\x03" + runs[61:] + rows)  # a kind of run that isn't there
+    of_owner = runs[:16] + struct.pack(">QQQQIIIB", 5, 5, 1, 0, 0, 7, 0, 2) + runs[61:]
+    assert PendingTable.load(sealed(owned + of_owner + rows)).owned(7) == 1
+    for at in (16, 24, 32, 40, 47, 48, 51, 56, 59):  # what must be 0
+        yield sealed(owned + of_owner[:at] + b"\x80" + of_owner[at + 1 :] + rows)
 
 
 def test_a_damaged_dump_is_refused() -> None:

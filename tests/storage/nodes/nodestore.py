@@ -6,6 +6,7 @@ from resp.errors import CorruptError
 from storage.capture import StreamCapture
 from storage.nodes.node import Node, new_compressor
 from storage.nodes.packed import open_packed
+from storage.nodes.thinned import thinned
 
 
 class View:
@@ -14,6 +15,7 @@ class View:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._blobs: dict[tuple[int, int], tuple[int, bytes]] | None = dict(store.blobs)
+        self._writes = store.writes
         store.pins += 1
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -22,6 +24,9 @@ class View:
 
     def pin(self) -> View:
         raise AssertionError("nobody pins a view")
+
+    def is_current(self) -> bool:
+        return self._writes == self._store.writes
 
     def release(self) -> None:
         assert self._blobs is not None, "released twice"
@@ -33,7 +38,9 @@ class MemoryStore:
     def __init__(self) -> None:
         self.blobs: dict[tuple[int, int], tuple[int, bytes]] = {}  # sid, first ordinal -> first ID, blob
         self.metas: dict[int, bytes] = {}
+        self.marks: dict[tuple[int, int], bytes] = {}  # sid, chunk -> container
         self.pins = 0  # views not released
+        self.writes = 0
         self.loads = 0
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -43,15 +50,32 @@ class MemoryStore:
     def pin(self) -> View:
         return View(self)
 
+    def is_current(self) -> bool:
+        return True
+
     def release(self) -> None:
         raise AssertionError("the store itself isn't pinned")
 
     def write(self, capture: StreamCapture) -> None:
         """A checkpoint. Of the nodes that begin before the stream does the last one stays: its end isn't known here."""
+        self.writes += 1
         self.metas[capture.sid] = capture.meta
+        sparse = {first: alive for first, _, alive in capture.sparse}
         for first, first_id, node in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
+            less = thinned(node, sparse.pop(first), new_compressor()) if first in sparse else None
             blob = node if isinstance(node, bytes) else node.seal(new_compressor())
-            self.blobs[capture.sid, first] = first_id, blob
+            self.blobs[capture.sid, first] = first_id, less or blob
+        for first, alive in sparse.items():
+            if (capture.sid, first) in self.blobs:
+                first_id, blob = self.blobs[capture.sid, first]
+                self.blobs[capture.sid, first] = first_id, thinned(blob, alive, new_compressor()) or blob
+        for first, first_id in capture.dead_nodes:
+            assert self.blobs.pop((capture.sid, first), (first_id, b""))[0] == first_id
+        for chunk, container in capture.marks:
+            if container:
+                self.marks[capture.sid, chunk] = container
+            else:
+                self.marks.pop((capture.sid, chunk), None)
         dead = [first for first in self.firsts(capture.sid) if first <= capture.first_ord]
         for first in dead[:-1]:
             del self.blobs[capture.sid, first]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from itertools import accumulate
 from zlib import crc32
 
 import pytest
@@ -105,6 +106,8 @@ def test_whatever_is_sealed_opens_again(raw: list[tuple[int, bytes]], compress: 
         assert some.slice(lo, hi) == b"".join(wires[lo:hi])
         assert some.slice(hi, lo) == b""
         assert some.each_reversed(lo, hi) == wires[lo:hi][::-1]
+        assert some.each(lo, hi) == wires[lo:hi]
+        assert some.cuts(lo, hi) == list(accumulate(map(len, wires[lo:hi])))
         assert some.largest() == max(map(len, wires))
         for probe in [0, MAX_ID] + [near + step for near in ids for step in (-1, 0, 1)]:
             if probe >= 0:
@@ -176,10 +179,10 @@ def test_any_content_under_a_right_checksum_is_a_node_or_damage(body: bytes, how
 def test_a_stored_node_must_be_the_one_expected() -> None:
     blob = seal(sensor_node(40))
     first = 1_700_000_000_000 << 64
-    assert len(open_stored(blob, 9, 512, first, 40)) == 40
+    assert len(open_stored(blob, 9, 512, first, 40, None)) == 40
     for count, first_id, data in ((41, first, blob), (40, first + 1, blob), (40, first, blob[:-1])):
         with pytest.raises(CorruptError, match=r"stream 9, entries 512 to 55.*[Rr]estore"):
-            open_stored(data, 9, 512, first_id, count)
+            open_stored(data, 9, 512, first_id, count, None)
 
 
 def test_the_sensor_workload_takes_few_bytes() -> None:

@@ -21,7 +21,7 @@ from storage.keyspace import Keyspace
 from storage.replay import replay
 from storage.stream import Stream
 from tests.storage.captures import all_stored, whole_capture
-from tests.storage.test_replay import NOW, call, empty
+from tests.storage.replaykit import NOW, call, empty
 
 KEYS = st.sampled_from([b"a", b"b"])
 NAMES = st.sampled_from([b"s1", b"s2", b"s3"])

@@ -1,0 +1,53 @@
+"""Formats: which servers can read what a server writes into its log and its store. Bytes only, no I/O.
+
+    1    what every version reads
+    2    records of the kinds from 20 on, and the late databases of the store (persistence.layout)
+
+A replica says with ``REPLCONF capa format-N`` what it reads; earlier versions, which ignore such words, read format 1.
+They follow a newer leader for as long as it writes nothing that they can't read. So the servers of a cluster can be
+upgraded one after another, and until something new is written also the other way.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from resp.errors import CorruptError
+from storage.records import HEAD
+from storage.replay import KNOWN
+
+FORMAT = 2  # what this version reads
+CAPA = b"format-"
+FIRST_OF_2 = 20  # the lowest kind of a record of format 2
+
+
+def kinds(batch: bytes) -> set[int]:
+    """The kinds of records in a batch. Raises CorruptError if it is none."""
+    found: set[int] = set()
+    at, end = 0, len(batch)
+    try:
+        while at < end:
+            kind, size = HEAD.unpack_from(batch, at)
+            found.add(kind)
+            at += HEAD.size + size
+    except struct.error:
+        at = -1
+    if at != end:
+        raise CorruptError("a batch that ends inside a record")
+    return found
+
+
+def needed(batch: bytes) -> int:
+    """The format that the reader of a batch must know."""
+    return 2 if max(kinds(batch), default=0) >= FIRST_OF_2 else 1
+
+
+def unknown(batch: bytes) -> int:
+    """The highest kind of a record in a batch that this version doesn't know; 0: it knows all. Raises CorruptError."""
+    return max(kinds(batch) - KNOWN, default=0)
+
+
+def said(value: bytes) -> int:
+    """The format that a replica reads, from one of its capabilities; 0 if that says something else."""
+    number = value.removeprefix(CAPA)
+    return int(number) if value.startswith(CAPA) and number.isdigit() and len(number) < 5 else 0

@@ -1,0 +1,63 @@
+"""Entries in the form that X commands send: made from the wire form (``entries``) by their heads only.
+
+    *5 CRLF $15 CRLF 1486475519747.0 CRLF             $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...      T form, as kept
+    *2 CRLF $15 CRLF 1486475519747-0 CRLF *4 CRLF     $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...      X form
+
+Entries that are neighbours mostly begin with the same bytes, up to the ID, whose length these bytes tell, and have the
+dot of the ID at the same place. So two looks tell where to cut, and nothing is searched. Compiled, 1000 entries take
+0.11 ms; with replace() for the dot, 0.13 ms.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+
+from storage.nodes.node import Node
+
+PARTS = 6  # of each entry that dashed_run() makes
+
+
+def dashed_node(node: Node) -> tuple[bytes, array[int]]:
+    """All entries of a node, and where in that each ends."""
+    parts = dashed_run(bytes(node.wire), node.ends.tolist())
+    ends = list(accumulate([len(part) for part in parts]))
+    return b"".join(parts), array("I", ends[PARTS - 1 :: PARTS])
+
+
+def dashed(entry: bytes) -> bytes:
+    """One entry."""
+    return b"".join(dashed_run(entry, [len(entry)]))
+
+
+def dashed_many(entries: list[bytes]) -> bytes:
+    """Many entries, joined."""
+    return b"".join(dashed_run(b"".join(entries), list(accumulate([len(entry) for entry in entries]))))
+
+
+def dashed_run(wire: bytes, cuts: list[int]) -> list[bytes]:
+    """Entries that are joined in ``wire`` and end at ``cuts``: the parts that make their X form."""
+    parts: list[bytes] = []
+    head = b"\0"  # what the last entry began with, up to its ID; no entry begins with a zero
+    first = values = b""  # the same in the X form, and the header of its second array
+    size = 1  # of the head
+    dot = stop = 0  # offsets of the ID's dot, and behind its CRLF
+    at = 0
+    for end in cuts:
+        if wire[at : at + size] != head or wire[at + dot] != 46:
+            count_end = wire.index(b"\r\n", at)
+            size_end = wire.index(b"\r\n", count_end + 2)
+            size = size_end + 2 - at
+            dot = wire.index(b".", size_end) - at
+            stop = size + int(wire[count_end + 3 : size_end]) + 2
+            head = wire[at : at + size]
+            first = b"*2" + wire[count_end : at + size]
+            values = b"*%d\r\n" % (int(wire[at + 1 : count_end]) - 1)
+        parts.append(first)
+        parts.append(wire[at + size : at + dot])
+        parts.append(b"-")
+        parts.append(wire[at + dot + 1 : at + stop])
+        parts.append(values)
+        parts.append(wire[at + stop : end])
+        at = end
+    return parts

@@ -1,0 +1,274 @@
+"""A stream's nodes and marks: what ``stream`` and ``streamreads`` stand on. Here entries are added.
+
+See ``stream`` for the rules.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Final
+
+from storage.groups.group import Group
+from storage.marks import Marks
+from storage.nodes.draft import Draft, WrittenDraft
+from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
+from storage.nodes.node import OVERHEAD, TailNode, seal
+from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.pool import NodePool
+from storage.producers import Producers
+
+# Shared by all streams without sealed nodes, so that 100,000 small ones stay cheap. Never changed.
+NO_INDEX: Final = NodeIndex()
+NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
+
+MOST_ADDED: Final = (1 << 63) - 1  # what clients take for an integer
+STREAM_BYTES: Final = 350  # memory of an empty stream
+BLOB_BYTES: Final = 150  # memory that a blob in ``_blobs`` takes besides its own bytes
+ENTRY_BYTES: Final = 20  # of an entry in the tail: its ID and its end
+
+
+class StreamNodes:
+    """See ``stream``. ``sid`` is the stream's name in the store and is never used twice."""
+
+    __slots__ = (
+        "_blob_bytes", "_blobs", "_claimed", "_dead_nodes", "_index", "_largest_entry", "_largest_node", "_marked",
+        "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord", "_thin", "deleted", "dirty",
+        "evicted_to", "first_ord", "groups", "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "marks",
+        "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
+    )  # fmt: skip
+
+    def __init__(self, sid: int, pool: NodePool) -> None:
+        self.sid = sid
+        self.pool = pool
+        pool.bytes += STREAM_BYTES
+        self.last_ms = 0  # last ID given out, or set by XSETID; 0, 0 until the first entry
+        self.last_seq = 0
+        self.next_ord = 0  # entries ever added
+        self.first_ord = 0  # the oldest living entry; next_ord if there is none
+        self.evicted_to = 0  # ID of the newest evicted entry, 0 if none
+        self.shift = 0  # entries_added is so much above next_ord
+        self.marks: Marks | None = None  # of dead entries from first_ord on; None if there are none
+        self.deleted = 0  # entries ever deleted one by one
+        self.max_deleted = 0  # the highest of their IDs, or set by XSETID
+        self.lone = False  # it lives without entries and groups, even if it never had an entry
+        self.producers: Producers | None = None
+        self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
+        self.idmp_most = 0
+        self.groups: dict[bytes, Group] = {}
+        self.dirty = False  # changed since the last capture; kept by the keyspace
+        self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
+        self._index = NO_INDEX
+        self._blobs = NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
+        self._blob_bytes = 0  # of those, in memory
+        self._tail: TailNode | None = None  # never empty
+        self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
+        self._reopen = False  # the last node in the index may become the tail again
+        self._raised = -1  # the last ID is not that of the last entry as long as this is next_ord
+        self._marked: Marks | None = None  # what ``marks`` is; without marks, what a capture must still take
+        # for the next capture: nodes that left the index, first ordinals and IDs; nodes in which entries died
+        self._dead_nodes: list[tuple[int, int]] = []
+        self._thin: set[int] = set()
+        self._claimed = 0  # marks that the restored metadata promises
+        # of all nodes ever sealed, evicted ones included
+        self._sealed_entries = 0
+        self._sealed_bytes = 0  # of blobs
+        self._largest_entry = 0  # bytes of wire
+        self._largest_node = 0  # bytes of wire
+
+    @property
+    def last_id(self) -> int:
+        return self.last_ms << 64 | self.last_seq
+
+    @property
+    def length(self) -> int:
+        """Living entries."""
+        marks = self.marks
+        return self.next_ord - self.first_ord - (0 if marks is None else marks.total)
+
+    @property
+    def entries_added(self) -> int:
+        """Entries ever added, as far as XSETID has not said otherwise; at the largest number it stays."""
+        return min(self.next_ord + self.shift, MOST_ADDED)
+
+    @property
+    def node_count(self) -> int:
+        return len(self._index) + (self._tail is not None)
+
+    # -- appending -------------------------------------------------------------------------------------------
+    def append(self, ms: int, seq: int, wire: bytes) -> None:
+        """Add an entry whose ID is above last_id. All or nothing, also without memory (MemoryError)."""
+        tail = self._tail
+        if tail is None:
+            tail = self._open_tail()
+        held = tail.wire
+        held += wire  # first what may fail
+        size = len(held)
+        tail.ends.append(size)
+        tail.ms.append(ms)
+        tail.seq.append(seq)
+        pool = self.pool
+        if self._tail is None:  # only now: it is never empty
+            self._tail = tail
+            pool.bytes += OVERHEAD
+        pool.bytes += len(wire) + ENTRY_BYTES
+        self.last_ms = ms
+        self.last_seq = seq
+        self.next_ord += 1
+        if size >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
+            self._seal(tail)
+
+    def append_packed(self, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
+        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+
+        Does the same as that many append()s.
+        """
+        at = start = 0
+        total = len(sizes)
+        pool = self.pool
+        while at < total:
+            tail = self._tail
+            if tail is None:
+                tail = self._open_tail()
+            held = len(tail.wire)
+            ends = list(accumulate(sizes[at : at + max(1, pool.max_entries - len(tail.ends))], initial=held))
+            del ends[0]
+            if ends[-1] > pool.max_bytes:
+                del ends[bisect_left(ends, pool.max_bytes) + 1 :]  # the entry that exceeds the limit is the last
+            count, stop = len(ends), start + ends[-1] - held
+            tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
+            tail.extend(ms, seq + at, ends)
+            if self._tail is None:
+                self._tail = tail
+                pool.bytes += OVERHEAD
+            pool.bytes += ends[-1] - held + ENTRY_BYTES * len(ends)
+            at += count
+            start = stop
+            self.last_ms, self.last_seq = ms, seq + at - 1
+            self.next_ord += count
+            if ends[-1] >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
+                self._seal(tail)
+
+    def _open_tail(self) -> TailNode:
+        if self._reopen:
+            self._reopen = False
+            self._tail = self._reopen_last()
+        if self._tail is None:
+            self._tail_ord = self.next_ord
+            return TailNode()
+        return self._tail
+
+    def adopt(self, draft: Draft, ms: int, seq: int) -> None:
+        """Add a draft's entries, whose IDs are ms.seq, ms.seq + 1 ..., all above last_id."""
+        tail = self._tail
+        if tail is not None:
+            if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
+                self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
+            self._drop_tail(tail)
+        self._adopt(draft, self.next_ord, ms << 64 | seq)
+        self.next_ord += len(draft)
+        self.last_ms, self.last_seq = ms, seq + len(draft) - 1
+        self._tail_ord = self.next_ord
+        self._reopen = True
+
+    def _adopt(self, draft: Draft, first: int, first_id: int) -> None:
+        self._push(first, first_id, draft, draft.size)
+        self._largest_entry = max(self._largest_entry, draft.largest)
+        self._largest_node = max(self._largest_node, draft.wire_bytes)
+
+    def _push(self, first: int, first_id: int, blob: bytes | Draft, size: int) -> None:
+        """Add a node to the index; its blob takes ``size`` bytes of memory until it is stored."""
+        if self._index is NO_INDEX:
+            self._index = NodeIndex()
+            self.pool.bytes += INDEX_BYTES
+        if self._blobs is NO_BLOBS:
+            self._blobs = {}
+        self._blobs[first] = blob
+        self._blob_bytes += size
+        self._index.push(first, first_id)
+        self.pool.bytes += NODE_BYTES + BLOB_BYTES + size
+        self.pool.unstored += size
+
+    def _reopen_last(self) -> TailNode | None:
+        """The last node of the index as the tail, if it has room."""
+        index, pool = self._index, self.pool
+        last = len(index.ords) - 1
+        if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
+            return None
+        node = self._node(last).unpack()
+        if len(node.wire) >= pool.max_bytes or len(node) != self.next_ord - index.ords[last]:
+            return None
+        pool.cache.drop(self.sid, index.ords[last])
+        self._drop_blob(index.ords[last])
+        self._tail_ord = index.pop()
+        tail = TailNode.of(node)
+        pool.bytes += tail.size - NODE_BYTES
+        return tail
+
+    def _seal(self, tail: TailNode) -> None:
+        """The tail is full. It isn't put into the cache, which is for nodes that are read."""
+        if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
+            blob = seal(tail)
+            self._push(self._tail_ord, tail.id_at(0), blob, len(blob))
+            self._sealed_entries += len(tail)
+            self._sealed_bytes += len(blob)
+            self._largest_entry = max(self._largest_entry, tail.largest())
+            self._largest_node = max(self._largest_node, len(tail.wire))
+        self._drop_tail(tail)
+        self._tail_ord = self.next_ord
+
+    def _drop_tail(self, tail: TailNode) -> None:
+        self._tail = None
+        self.pool.bytes -= tail.size
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+    def _node(self, position: int) -> AnyNode:
+        """The node at a position of the index."""
+        index, pool = self._index, self.pool
+        first = index.ords[position]
+        node = pool.cache.get(self.sid, first)
+        if node is None:
+            first_id = index.first_id(position)
+            blob = self._blobs.get(first)
+            if isinstance(blob, Draft):
+                node = blob.unpack()
+            else:
+                blob = blob or pool.store.load(self.sid, first, first_id)
+                node = open_stored(blob, self.sid, first, first_id, self._end(position) - first, self.marks)
+            pool.cache.put(self.sid, first, node)
+        return node
+
+    def _end(self, position: int) -> int:
+        """The ordinal after the last entry of the node at a position, and after the dead ones behind it."""
+        position += 1
+        ords = self._index.ords
+        return ords[position] if position < len(ords) else self._tail_ord
+
+    def _is_dead(self, first: int, end: int, first_id: int) -> bool:
+        """Whether the node of [first, end) has no living entry; then the store is told to forget it.
+
+        One that has some dead ones is noted for capture().
+        """
+        dead = 0 if self.marks is None else self.marks.count(first, end)
+        if dead == end - first:
+            self._dead_nodes.append((first, first_id))
+            return True
+        if dead:
+            self._thin.add(first)
+        return False
+
+    def _drop_nodes(self, first_ords: array[int]) -> None:
+        """Nodes at the front are gone. Of 100,000 most are neither in ``_blobs`` nor in the cache."""
+        self.pool.cache.drop_many(self.sid, first_ords)
+        blobs, last = self._blobs, first_ords[-1]
+        for first in first_ords if len(first_ords) <= len(blobs) else [first for first in blobs if first <= last]:
+            self._drop_blob(first)
+
+    def _drop_blob(self, first_ord: int) -> None:
+        blob = self._blobs.pop(first_ord, None)
+        if blob is not None:
+            size = blob.size if isinstance(blob, Draft) else len(blob)
+            self._blob_bytes -= size
+            self.pool.bytes -= BLOB_BYTES + size
+            self.pool.unstored -= size
