@@ -1,8 +1,8 @@
 """The commands: a declaration and a handler for each.
 
 Handlers do no I/O, read no clock, and never wait. The modules here are for all commands; the handlers are in
-``streams``, ``keys`` and ``admin``; who may call them is in ``acl``. To add a command, declare it above its handler in
-the file of its subject. Name a new file in ``registry``.
+``streams``, ``redis_streams``, ``keys`` and ``admin``; who may call them is in ``acl``. To add a command, declare it
+above its handler in the file of its subject. Name a new file in ``registry``.
 
     context    arguments and results of handlers, and the parts of the server that they can use
     declare    declares commands and finds them; derives arity, key positions, ACL categories and documentation

@@ -8,11 +8,12 @@ running server through its parts: ``ctx.server.clients``, ``ctx.server.config`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from commands.acl.denials import Denials
 from commands.acl.user import User
-from commands.session import Session
+from commands.session import Caching, Session
+from storage.groups.group import Group
 from storage.keyspace import Keyspace
 
 
@@ -31,16 +32,33 @@ class Chunks:
         self.held = held
 
 
+# Which pending messages of its group a blocked reader waits for (Block.wants), if not those of consumers that have been
+# idle for so many ms.
+NOTHING_PENDING: Final = -1
+WHAT_IS_DUE: Final = -2
+
+
+def next_pending(group: Group, wants: int) -> int | None:
+    """When there is a pending message for a reader that ``wants`` such ones (ms since epoch), None if there is none."""
+    if wants == WHAT_IS_DUE:
+        return group.pending.next_due()
+    if wants == NOTHING_PENDING:
+        return None
+    first = group.pending.first_idle()
+    return first + wants if first else first  # 0: one was given back, for whoever comes
+
+
 class Block:
     """Returned if the client must wait until one of ``keys`` has news. Subclasses make the reply.
 
     ``keys``: at least one, none twice. ``group``: which group of each of these streams the client waits for, None for
     none. ``in_turn``: it takes what it is served from the others of its group, so that they are served one after
     another, in the order in which they blocked; else everyone is served. ``timeout_reply`` is sent at ``deadline`` (ms
-    since epoch; 0: never).
+    since epoch; 0: never). ``wants``: see above. ``by_name``: its group may end and be made anew while it waits, and
+    serve() is asked also where there is none; else another group of the same name is not its own, and it gets an error.
     """
 
-    __slots__ = ("deadline", "group", "in_turn", "keys", "timeout_reply")
+    __slots__ = ("by_name", "deadline", "group", "in_turn", "keys", "timeout_reply", "wants")
 
     def __init__(
         self, keys: Sequence[bytes], group: bytes | None, in_turn: bool, deadline: int, timeout_reply: bytes
@@ -50,10 +68,12 @@ class Block:
         self.in_turn = in_turn
         self.deadline = deadline
         self.timeout_reply = timeout_reply
+        self.wants = WHAT_IS_DUE
+        self.by_name = False
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
-        """The reply, or None to go on waiting. Called when ``key`` is signalled, and when a message of its group falls
-        due. Where it returns None it has looked at no other key.
+        """The reply, or None to go on waiting. Called when ``key`` is signalled, and when there is a pending message
+        that it wants. Where it returns None it has looked at no other key.
 
         Raises CommandError, which ends the wait.
         """
@@ -162,6 +182,10 @@ class ServerParts(Protocol):
     @property
     def pubsub(self) -> PubSubPart: ...
     @property
+    def tracking(self) -> TrackingPart: ...
+    @property
+    def notices(self) -> NoticesPart: ...
+    @property
     def config(self) -> ConfigPart: ...
     @property
     def writes(self) -> WritesPart: ...
@@ -264,6 +288,22 @@ class PubSubPart(Protocol):
     def shard_channels(self, pattern: bytes | None) -> list[bytes]: ...
     def shard_subscribers(self, channel: bytes) -> int: ...
     def pattern_count(self) -> int: ...
+
+
+class TrackingPart(Protocol):
+    """For CLIENT TRACKING."""
+
+    def enable(self, session: Session, caching: Caching) -> None:
+        """Begin, or change what was asked for before; prefixes are added."""
+    def disable(self, session: Session) -> None:
+        """Idempotent."""
+
+
+class NoticesPart(Protocol):
+    """What clients are told of changes: keyspace events, and messages of CLIENT TRACKING."""
+
+    def tell(self, session: Session | None) -> None:
+        """Queue what has happened since the last call; ``session``: whose commands it was, None for nobody's."""
 
 
 class ConfigPart(Protocol):

@@ -46,10 +46,10 @@ Handler = Callable[[Context, list[bytes]], Reply]
 # Handles calls of one command that arrived together, with the same key and the same number of words. Its arguments: the
 # context, the calls, the bytes in which they arrived, and the offsets in these bytes before, between and after them
 # (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have each call
-# handled alone.
+# handled alone. Only the number of parts counts, and what they are when joined: one may have the replies of later ones.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
-# The position of the key after a token, where a search for the word could be misled by arguments that look like it; 0
-# if there is none.
+# The position of the first key after a token, where a search for the word could be misled by arguments that look like
+# it; 0 if there is none.
 KeyAfterToken = Callable[[Sequence[bytes]], int]
 # The number of the key spec that holds for a call, where each form of a command has keys in other places.
 KeySpecOf = Callable[[Sequence[bytes]], int]
@@ -175,7 +175,7 @@ class Command:
             if spec.keyword and self.key_after_token is not None:
                 at = self.key_after_token(argv)
                 if at:
-                    found.append((at, spec))
+                    found += [(position, spec) for position in spec.span(at, argv)]
             else:
                 found += [(at, spec) for at in spec.positions(argv)]
         return found
@@ -431,7 +431,7 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
     else:
         begin = {"type": "index", "spec": {"index": spec.index}}
     found: dict[str, object] = {
-        "type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 0},
+        "type": "range", "spec": {"lastkey": spec.last, "keystep": spec.step, "limit": 2 if spec.halved else 0},
     }  # fmt: skip
     if spec.counted:
         found = {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": spec.step}}

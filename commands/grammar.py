@@ -124,10 +124,11 @@ def shown_flag(flag: str) -> str:
 class KeySpec:
     """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
 
-    __slots__ = ("counted", "flags", "index", "keyword", "last", "real", "reads", "step", "writes")
+    __slots__ = ("counted", "flags", "halved", "index", "keyword", "last", "real", "reads", "step", "writes")
 
     def __init__(
-        self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int, counted: bool = False
+        self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int, counted: bool = False,
+        halved: bool = False,
     ) -> None:  # fmt: skip
         self.flags = flags
         # position of the first key in argv, or where the search for ``keyword`` starts; if ``counted``, that of the
@@ -137,6 +138,7 @@ class KeySpec:
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
         self.last = last  # the last key, counted from the first; -1: up to the last argument
         self.step = step  # from one key to the next
+        self.halved = halved  # only the first half of what would be keys are: as many other words follow (XREAD)
         self.real = "not_key" not in flags  # False: a name that cluster clients treat as one, such as a shard channel
         self.reads = "ACCESS" in flags  # what a key holds is read; its existence and size alone don't count
         self.writes = not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(flags)
@@ -154,7 +156,13 @@ class KeySpec:
                 first = upper.index(self.keyword.encode(), self.index) + 1
             except ValueError:
                 return range(0)
+        return self.span(first, argv)
+
+    def span(self, first: int, argv: Sequence[bytes]) -> range:
+        """positions(), where the first key is known."""
         last = first + self.last if self.last >= 0 else len(argv) - 1
+        if self.halved:
+            last = first + (last - first + 1) // 2 - 1
         return range(first, min(last, len(argv) - 1) + 1, self.step)
 
 
@@ -179,16 +187,28 @@ def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
         yield KeySpec(spec.flags, at - 1, "", 0, width, counted=True)
 
 
+def _is_halved(node: Arg) -> bool:
+    """Whether it is like ``STREAMS key [key ...] id [id ...]``: keys, then as many other words."""
+    if node.type != "block" or not node.token or len(node.children) != 2:
+        return False
+    first, second = node.children
+    return first.type == "key" and first.multiple and second.type != "key" and second.multiple
+
+
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
     """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
     ``at``: the position of the first argument; None if those before it have no fixed number of words. ``start``: where
     the search for a keyword begins. ``end``: no arguments follow.
     """
+    before = start  # words before those whose number isn't fixed
     for number, node in enumerate(args):
         size, fixed = node.words()
         last_node = end and number == len(args) - 1
-        if number and args[number - 1].name == NUMKEYS and at is not None:
+        before = at if at is not None else before
+        if last_node and _is_halved(node):
+            yield KeySpec(tuple(node.children[0].access.split()), before, node.token or "", -1, 1, halved=True)
+        elif number and args[number - 1].name == NUMKEYS and at is not None:
             yield from _counted(node, at, start)
         elif node.type == "key":
             yield _key_spec(node, at, start, last_node)

@@ -12,6 +12,7 @@ INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
 LONGEST_SPAN: Final = 1 << 62  # ms
+LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; with the time of today, it is still a 64-bit number
 
 _LONGEST: Final = 20  # characters of the lowest 64-bit number
 _SHORT: Final = 18  # a number with so many digits is always below 2**63
@@ -45,6 +46,15 @@ def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
     raise CommandError(text)
 
 
+def check_database(raw: bytes, text: str = "") -> None:
+    """Raise CommandError unless it is 0, the number of the only database. ``text``: the error for what is no number."""
+    index = integer(raw, text or errors.NOT_INTEGER)
+    if not -(1 << 31) <= index < 1 << 31:
+        raise CommandError(text or errors.NOT_INT)
+    if index:
+        raise CommandError(errors.NO_SUCH_DATABASE)
+
+
 def positive(raw: bytes) -> int:
     """A number of at least 0, which Redis calls positive. Raises CommandError."""
     value = integer(raw)
@@ -71,6 +81,8 @@ def timeout_ms(raw: bytes) -> int:
     value = integer(raw, errors.BAD_TIMEOUT)
     if value < 0:
         raise CommandError(errors.NEGATIVE_TIMEOUT)
+    if value > LONGEST_TIMEOUT:
+        raise CommandError(errors.LONG_TIMEOUT)
     return value
 
 
@@ -87,8 +99,9 @@ def raw_ids(texts: list[bytes]) -> list[bytes]:
     """IDs, as of parse_id(), each as 16 bytes, big-endian. Raises CommandError."""
     raws: list[bytes] = []
     last, high = b".", b""  # messages that are acknowledged together often have the same ms
+    mark = b"-" if texts and b"-" in texts[0] else b"."
     for text in texts:
-        ms, dot, seq = text.partition(b".")
+        ms, dot, seq = text.partition(mark)
         low = _SEQS.get(seq) if dot else None
         if low is not None and ms != last and len(ms) <= _SHORT and ms.isdigit():
             last, high = ms, int(ms).to_bytes(8, "big")

@@ -50,12 +50,29 @@ REMEDY = "restore the directory from a backup, or from a replica"  # at the end 
 # -- texts without a variable part ---------------------------------------------------------------------------
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"
+NOT_INT = "ERR value is out of range, value must between -2147483648 and 2147483647"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 INVALID_ID = "ERR Invalid stream ID specified as stream command argument"
 NO_SUCH_KEY = "ERR no such key"
 ID_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 NEGATIVE_TIMEOUT = "ERR timeout is negative"
+LONG_TIMEOUT = "ERR timeout is out of range"
 BAD_TIMEOUT = "ERR timeout is not an integer or out of range"
+BUSY_GROUP = "BUSYGROUP Consumer Group name already exists"
+XGROUP_NEEDS_KEY = (
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option "
+    "to create an empty stream automatically."
+)
+BAD_ENTRIES_READ = "ERR value for ENTRIESREAD must be positive or -1"
+MISSING_GROUP = "ERR Missing GROUP option for XREADGROUP"
+BAD_MIN_IDLE = "ERR min-idle-time is not an integer or out of range"
+NEGATIVE_MIN_IDLE = "ERR min-idle-time must be a positive integer"
+BAD_CLAIM_COUNT = "ERR COUNT must be > 0"
+BAD_NACK_MODE = "ERR mode must be SILENT, FAIL, or FATAL"
+NACK_NEEDS_IDS = "ERR syntax error, expected IDS keyword"
+BAD_NACK_NUMIDS = "ERR numids must be a positive integer"
+NACK_NUMIDS_MISMATCH = "ERR number of IDs doesn't match numids"
+BAD_RETRYCOUNT = "ERR Invalid RETRYCOUNT value, must be >= 0"
 RETRY_NEEDS_GROUP = "ERR RETRY requires GROUP"
 NEEDS_RETRY = "ERR MAXDELIVERIES and DEADLETTER require RETRY"
 BAD_RETRY = "ERR retry-ms must be at least 1"
@@ -65,7 +82,37 @@ EMPTY_GROUP = "ERR the group's name must not be empty"
 BAD_FIELDS = "ERR the number of FIELDS must be positive and match the fields given"
 NOT_POSITIVE = "ERR value is out of range, must be positive"
 TOO_MUCH_AT_ONCE = "ERR the entries of one command may take 512 MiB together"
+UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+
+# X commands
+ID_NOT_ABOVE = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+IDMP_WITH_ID = "ERR IDMP/IDMPAUTO can be used only with auto-generated IDs"
+TWO_PRODUCERS = "ERR IDMP/IDMPAUTO specified multiple times"
+NO_IDEMPOTENT_ID = "ERR IDMP requires a non-empty idempotent ID"
+NO_PARAMETER = "ERR At least one parameter must be specified"
+BAD_NUMIDS = "ERR Number of IDs must be a positive integer"
+NUMIDS = "ERR The `numids` parameter must match the number of arguments"
+ID_ZERO = "ERR The ID specified in XADD must be greater than 0-0"
+BAD_RANGE_START = "ERR invalid start ID for the interval"
+BAD_RANGE_END = "ERR invalid end ID for the interval"
+BAD_MAXLEN = "ERR The MAXLEN argument must be >= 0."
+BAD_LIMIT = "ERR The LIMIT argument must be >= 0."
+TWO_STRATEGIES = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
+LIMIT_WITHOUT_STRATEGY = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
+LIMIT_OF_EXACT = "ERR syntax error, LIMIT cannot be used without the special ~ option"
+NO_STRATEGY = "ERR syntax error, XTRIM must be called with a trimming strategy"
+GROUP_OF_XREAD = "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead."
+NOACK_OF_XREAD = "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead."
+CLAIM_OF_XREAD = "ERR The CLAIM option is only supported by XREADGROUP. You called XREAD instead."
+NEW_OF_XREAD = (
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
+)
+NEGATIVE_ADDED = "ERR entries_added must be positive"
+ADDED_BELOW_LENGTH = "ERR The entries_added specified in XSETID is smaller than the target stream length"
+SETID_BELOW_TOP = "ERR The ID specified in XSETID is smaller than the target stream top item"
+SETID_BELOW_DELETED = "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
+SETID_BELOW_GIVEN = "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
 
 # connections
 NOAUTH = "NOAUTH Authentication required."
@@ -83,7 +130,24 @@ BAD_MAXAGE = "ERR maxage is not an integer or out of range"
 MAXAGE_TOO_SMALL = "ERR maxage should be greater than 0"
 BAD_UNBLOCK_REASON = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"
 BAD_PAUSE_MODE = "ERR CLIENT PAUSE mode must be WRITE or ALL"
-CACHING_UNSUPPORTED = "ERR client-side caching is not supported"
+ONE_REDIRECTION = "ERR A client can only redirect to a single other client"
+NO_REDIRECTION = "ERR The client ID you want redirect to does not exist"
+PREFIX_NEEDS_BCAST = "ERR PREFIX option requires BCAST mode to be enabled"
+BCAST_STAYS = (
+    "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a "
+    "different mode."
+)
+BCAST_AND_OPT = "ERR OPTIN and OPTOUT are not compatible with BCAST"
+OPTIN_AND_OPTOUT = "ERR You can't specify both OPTIN mode and OPTOUT mode"
+OPT_STAYS = (
+    "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a "
+    "different mode."
+)
+NOT_CACHING = (
+    "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled"
+)
+NOT_OPTIN = "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode."
+NOT_OPTOUT = "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode."
 AUTH_WITHOUT_NEED = (
     "ERR AUTH <password> called without any password configured for the default user. "
     "Are you sure your configuration is correct?"
@@ -130,6 +194,11 @@ SYNC_UNSUPPORTED = (
     "ERR SYNC is not supported: replicas of this server are tidelog servers, which send PSYNC. There are no RDB files; "
     "'tidelog backup' makes a backup"
 )
+DUMP_UNSUPPORTED = (
+    "ERR DUMP and RESTORE are not supported: what they exchange is a piece of an RDB file, and there are none. RENAME "
+    "moves a key, COPY copies a string; 'tidelog export' copies streams to a Redis, 'tidelog import' from one"
+)
+SAME_OBJECT = "ERR source and destination objects are the same"
 BAD_REPLID = "ERR PSYNC replicationid must be 40 hex digits, or ?"
 IS_REPLICA = "ERR Command is not valid when client is a replica."
 BAD_COMMAND = "ERR Invalid command specified"
@@ -152,6 +221,14 @@ DEBUG_NOT_ALLOWED = (
 )
 
 
+def no_producer(option: bytes) -> CommandError:
+    return CommandError(f"ERR {option.decode()} requires a non-empty producer ID")
+
+
+def not_within(option: bytes, most: int) -> CommandError:
+    return CommandError(f"ERR {option.decode()} must be between 1 and {most}")
+
+
 def wrong_type() -> CommandError:
     return CommandError(WRONG_TYPE)
 
@@ -169,12 +246,55 @@ def arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
+def prefix_overlaps(prefix: bytes, other: bytes, existing: bool) -> CommandError:
+    which = "an existing" if existing else "another provided"
+    return CommandError(
+        f"ERR Prefix '{show(prefix)}' overlaps with {which} prefix '{show(other)}'. Prefixes for a single client must "
+        "not overlap."
+    )
+
+
 def no_samples(event: bytes) -> str:
     return f"ERR No samples available for event '{show(event)}'"
 
 
 def no_group(key: bytes, group: bytes) -> CommandError:
     return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
+
+
+def unbalanced(command: str, words: str) -> CommandError:
+    """XREAD or XREADGROUP (in lower case) with more keys than IDs. ``words``: what can stand in an ID's place."""
+    return CommandError(
+        f"ERR Unbalanced '{command}' list of streams: for each stream key an {words} must be specified."
+    )
+
+
+def no_group_to_read(key: bytes, group: bytes) -> CommandError:
+    return CommandError(
+        f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}' in XREADGROUP with GROUP option"
+    )
+
+
+def no_group_of_key(key: bytes, group: bytes) -> CommandError:
+    return CommandError(f"NOGROUP No such consumer group '{show(group)}' for key name '{show(key)}'")
+
+
+def meaningless_id(word: str) -> CommandError:
+    """``word``: an ID of XREAD that XREADGROUP does not take, $ or +."""
+    return CommandError(
+        f"ERR The {word} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer "
+        f"by specifying a proper ID, or use the > ID to get new messages. The {word} ID would just return an empty "
+        "result set."
+    )
+
+
+def bad_claim(what: str, command: str) -> CommandError:
+    """``what``: the number that isn't one; ``command``: XCLAIM or XAUTOCLAIM."""
+    return CommandError(f"ERR Invalid {what} argument for {command}")
+
+
+def unrecognized_claim(command: str, option: bytes) -> CommandError:
+    return CommandError(f"ERR Unrecognized {command} option '{show(option)}'")
 
 
 def too_many_keys(command: str, keys: int, most: int) -> CommandError:

@@ -13,7 +13,7 @@ from commands.streams.readargs import Position, ReadOptions
 from commands.streams.replies import entries_reply, info_element, joined
 from resp import errors
 from resp import reply as encode
-from storage import records
+from storage import events, records
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.overdue import drop_overdue
@@ -63,6 +63,7 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
             offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
         deadline = now + options.ttl if options.ttl else NEVER
         group = effects.set_group(ks, key, stream, name, offset, options.ttl, deadline)
+        ks.notify(events.STREAM, b"tgroup-create", key)
     elif group.ttl != options.ttl:
         deadline = now + options.ttl if options.ttl else NEVER
         effects.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
@@ -82,7 +83,7 @@ def _is_long(stream: Stream, group: Group, options: ReadOptions, now: int) -> bo
     """Whether others shall have their turn while the messages of a large count are delivered."""
     if group.pending.due_at(now) >= DUE_AT_ONCE:
         return True
-    new = min(options.count, stream.next_ord - effects.cursor(stream, group))
+    new = min(options.count, stream.count(effects.cursor(stream, group), stream.next_ord))
     return new > _at_once(new, options)
 
 
@@ -99,7 +100,10 @@ class ReadSlices:
     entries are those that were delivered, even if they are evicted before it is sent.
     """
 
-    __slots__ = ("_begun", "_elements", "_group", "_key", "_moment", "_new", "_next", "_options", "_parts", "_snapshot")
+    __slots__ = (
+        "_begun", "_elements", "_group", "_key", "_moment", "_new", "_next", "_options", "_parts",
+        "_read_to", "_snapshot",
+    )  # fmt: skip
 
     def __init__(self, key: bytes, options: ReadOptions, group: Group, moment: int) -> None:
         self._key = key
@@ -111,6 +115,7 @@ class ReadSlices:
         self._begun = False  # with new entries
         self._new = 0  # new entries delivered so far
         self._next = 0  # ordinal of the next one
+        self._read_to = 0  # ordinal after the last one delivered
         self._snapshot: Snapshot | None = None  # of new entries
 
     def close(self) -> None:
@@ -146,8 +151,8 @@ class ReadSlices:
         group = self._group
         lo = effects.cursor(stream, group)
         if not self._begun:
-            self._begun, self._next = True, lo
-            end = min(lo + self._options.count - self._elements, stream.next_ord)
+            self._begun, self._next, self._read_to = True, lo, lo
+            end = stream.after(lo, self._options.count - self._elements)
             if lo < end:
                 self._snapshot = stream.snapshot(lo, end)
             if group.offset < stream.evicted_to:  # [17] (a)
@@ -155,13 +160,18 @@ class ReadSlices:
                 self._elements += 1
                 if lo >= end:
                     _deliver(ctx, self._key, self._options, stream, group, stream.evicted_to, [], [], {})
-        if self._snapshot is None or lo != self._next:
+        if self._snapshot is None or lo != self._next or lo >= self._snapshot.end:
             return False
+        # What is deleted meanwhile is in the snapshot still, but it was not delivered: then the read ends here. It may
+        # also lie between what the last slice delivered and the next living entry.
         end = self._snapshot.end
-        hi = lo + _at_once(end - lo, self._options)
+        hi = min(end, stream.after(lo, _at_once(end - lo, self._options)))
+        if self._snapshot.count(self._read_to, hi) != stream.count(lo, hi):
+            return False
         _deliver_new(ctx, self._key, self._options, stream, group, stream.place(lo), hi, [], {})
-        self._new += hi - lo
-        self._next = hi
+        self._new += stream.count(lo, hi)
+        self._next = effects.cursor(stream, group)
+        self._read_to = hi
         return hi < end
 
     def _reply(self, ctx: Context, stream: Stream) -> Chunks:
@@ -170,7 +180,11 @@ class ReadSlices:
             parts.insert(0, info_element(stream, ctx.session.proto))
             self._elements += 1
         if snapshot is not None:
-            snapshot.end_at(self._next)
+            if self._new:
+                snapshot.end_at(self._read_to)
+            else:
+                snapshot.close()
+                snapshot = None
         return joined(self._elements + self._new, parts, snapshot)
 
 
@@ -191,11 +205,13 @@ def _serve_group(
     most = min(count, DUE_AT_ONCE)
     due, gone, old = _due(ks, key, most, stream, group, now)
     lo = effects.cursor(stream, group)
-    hi = min(lo + count - len(due), stream.next_ord)
-    if hi - lo > NEW_AT_ONCE:
-        hi = lo + _at_once(hi - lo, options)
+    hi = stream.after(lo, count - len(due))
+    new = stream.count(lo, hi)
+    if new > NEW_AT_ONCE:
+        new = _at_once(new, options)
+        hi = stream.after(lo, new)
     if len(due) == most < count:  # there may be more: new entries come after all of them
-        hi = lo
+        hi, new = lo, 0
     if lo >= hi and not due and not anyway:
         return None
     overtaken = group.offset < stream.evicted_to  # [17] (a)
@@ -208,7 +224,7 @@ def _serve_group(
         parts.append(null)
     if old:
         parts += [null if wire is None else wire for wire in old]
-    reply = entries_reply(len(parts) + max(hi - lo, 0), b"".join(parts), stream, place, hi)
+    reply = entries_reply(len(parts) + new, b"".join(parts), stream, place, hi)
     if place is not None:
         _deliver_new(ctx, key, options, stream, group, place, hi, due, gone)
     elif due or overtaken:
@@ -225,7 +241,7 @@ def _deliver_new(
         new = stream.raw_ids(place, hi)
         offset = int.from_bytes(new[-1], "big")
     else:  # nothing becomes pending
-        new, offset = [], stream.id_at(hi - 1)
+        new, offset = [], stream.id_before(hi)
     _deliver(ctx, key, options, stream, group, offset, new, due, gone)
     group.cursor, group.cursor_of = hi, offset
 
@@ -270,6 +286,6 @@ def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group,
 
 def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
     """Whether a TREAD for the group would return an entry, or the null of one that is due and evicted."""
-    if group.offset < stream.last_id and stream.first_ord < stream.next_ord:
+    if group.offset < stream.last_id and effects.cursor(stream, group) < stream.next_ord:
         return True
     return bool(_due_ids(ks, key, 1, stream, group, now))

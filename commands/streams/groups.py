@@ -12,6 +12,7 @@ from commands.parse import integer, span
 from commands.parts import AT_ONCE, by_id
 from resp import errors
 from resp import reply as encode
+from storage import events
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow, PendingTable
@@ -184,6 +185,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
         offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
     group.touch(ctx.now)
     effects.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
+    ctx.ks.notify(events.STREAM, b"tgroup-setid", argv[2])
     return encode.OK
 
 

@@ -28,8 +28,8 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
     lo = place.ordinal
     if lo >= hi:
         return encode.EMPTY_ARRAY
-    hi = min(hi, lo + count)
-    return entries_reply(hi - lo, b"", stream, place, hi)
+    hi = min(hi, stream.after(lo, count))
+    return entries_reply(stream.count(lo, hi), b"", stream, place, hi)
 
 
 @command(
@@ -46,7 +46,7 @@ def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
     lo = stream.ord_from(start)
     if lo >= hi:
         return encode.EMPTY_ARRAY
-    return reversed_reply(stream, max(lo, hi - count), hi)
+    return reversed_reply(stream, max(lo, stream.ahead(hi, count)), hi)
 
 
 def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[Stream, int, int, int] | None:
@@ -74,12 +74,6 @@ def tlen(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.integer(stream.length if stream is not None else 0)
 
 
-@command("XLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
-def xlen(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the same as TLEN: redis-cli --bigkeys asks for the sizes of streams by this name."""
-    return tlen(ctx, argv)
-
-
 @command(
     "TCOUNT", key("RO ACCESS"), arg("start-id"), arg("end-id"),
     flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
@@ -90,7 +84,7 @@ def tcount(ctx: Context, argv: list[bytes]) -> Reply:
     if found is None:
         return encode.integer(0)
     stream, start, hi, _ = found
-    return encode.integer(max(0, hi - stream.ord_from(start)))
+    return encode.integer(max(0, stream.count(stream.ord_from(start), hi)))
 
 
 @command(
@@ -108,7 +102,7 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     lo = stream.ord_from(last_id + 1)
     if lo >= stream.next_ord:
         return encode.null(ctx.session.proto)
-    return encode.bulk(format_id(stream.id_at(min(lo + n, stream.next_ord) - 1)))
+    return encode.bulk(format_id(stream.id_before(stream.after(lo, n))))
 
 
 @command(
@@ -129,8 +123,10 @@ def _facts(stream: Stream) -> dict[str, int | bytes | None]:
         "length": stream.length,
         "first": format_id(stream.first_id()) if stream.length else None,
         "last": format_id(stream.last_id),
-        "entries-added": stream.next_ord,
-        "evicted": stream.first_ord,
+        "entries-added": stream.entries_added,
+        "evicted": stream.next_ord - stream.length - stream.deleted,
+        "deleted": stream.deleted,
+        "deleted-to": format_id(stream.max_deleted),
         "evicted-to": format_id(stream.evicted_to),
         "nodes": stream.node_count,
         "memory-bytes": stream.memory_bytes() + sum(g.pending.memory_bytes() for g in groups),

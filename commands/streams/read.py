@@ -116,7 +116,7 @@ def _serve_plain(
     if stream is not None and position.before(stream):
         place = stream.seek(position.id + 1)
         lo = place.ordinal
-        hi = min(lo + options.count, stream.next_ord)
+        hi = stream.after(lo, options.count)
     elif not options.with_info:  # the usual answer to a reader that polls
         return None if options.count and not anyway else encode.EMPTY_ARRAY
     if lo >= hi and options.count and not anyway:
@@ -129,4 +129,5 @@ def _serve_plain(
     ):
         head += encode.null_array(ctx.session.proto)  # [17] (a): entries in between are gone
         extra += 1
-    return entries_reply(hi - lo + extra, head, stream, place, hi)
+    new = hi - lo if stream is None else stream.count(lo, hi)
+    return entries_reply(new + extra, head, stream, place, hi)

@@ -32,16 +32,16 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place |
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(_after([top, head], snapshot.forward()), snapshot.close, snapshot.memory_bytes + len(head))
+    return Chunks(after([top, head], snapshot.forward()), snapshot.close, snapshot.memory_bytes + len(head))
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
     """The entries with ordinals [lo, hi), newest first."""
-    top = array_header(hi - lo)
+    top = array_header(stream.count(lo, hi))
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, *stream.read_reverse(lo, hi)))
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(_after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes)
+    return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes)
 
 
 def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
@@ -50,7 +50,7 @@ def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
     held = sum(map(len, parts))
     if snapshot is None:
         return Chunks(iter(head), _nothing, held)
-    return Chunks(_after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held)
+    return Chunks(after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held)
 
 
 def _nothing() -> None:
@@ -65,7 +65,7 @@ def info_element(stream: Stream | None, proto: int) -> bytes:
     return b"*2\r\n" + first + encode.bulk(format_id(stream.last_id))
 
 
-def _after(head: list[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
+def after(head: list[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
     first = next(pieces, b"")  # if it is damaged, the reply can still be an error
     yield from head
     yield first

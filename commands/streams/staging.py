@@ -12,6 +12,7 @@ from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
+from storage import events
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.stages import publish
@@ -78,6 +79,9 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
         firsts.append((target, ms, seq))
         total += count
     publish.publish(ks, fence, epoch, check, names, content, firsts)
+    if ks.event_classes:
+        for target in content:
+            ks.notify(events.STREAM, b"tpublish", target)
     return encode.array_header(2) + PUBLISHED + encode.integer(total)
 
 

@@ -88,10 +88,11 @@ class StreamWait(Block):
 
 
 def _is_after(positions: list[Position], stream: Stream) -> bool:
-    """Whether the stream has an entry after one of the positions: it has one, and its last ID is that of the newest."""
+    """Whether the stream has an entry after one of the positions."""
     if stream.first_ord == stream.next_ord:
         return False
-    return any(position.before(stream) for position in positions)
+    newest = stream.newest_id()
+    return any(position.id < newest for position in positions)
 
 
 class GroupWait(Block):

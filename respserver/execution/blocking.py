@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from commands.acl.check import denied
-from commands.context import Await, Block, Chunks, Context, Delay, ServerParts
+from commands.context import WHAT_IS_DUE, Await, Block, Chunks, Context, Delay, ServerParts, next_pending
 from commands.declare import lookup
 from resp import errors, reply
 from resp.errors import CommandError
@@ -45,17 +45,19 @@ KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured
 class Line:
     """Who waits for one group of one key, or for a key without a group."""
 
-    __slots__ = ("in_turn", "together")
+    __slots__ = ("in_turn", "together", "wants")
 
     def __init__(self) -> None:
         # readers of the group, first come, first served; made when there is one
         self.in_turn: OrderedDict[Waiter, Block] | None = None
+        self.wants: dict[int, int] = {}  # what these want of what is pending, and how many do
         self.together: dict[Waiter, Block] = {}  # everyone else: all are served
 
     def add(self, waiter: Waiter, block: Block) -> None:
         if not block.in_turn:
             self.together[waiter] = block
             return
+        self.wants[block.wants] = self.wants.get(block.wants, 0) + 1
         if self.in_turn is None:
             self.in_turn = OrderedDict()
         self.in_turn[waiter] = block
@@ -65,6 +67,21 @@ class Line:
             del self.together[waiter]
         elif self.in_turn is not None:
             del self.in_turn[waiter]
+            left = self.wants[block.wants] - 1
+            if left:
+                self.wants[block.wants] = left
+            else:
+                del self.wants[block.wants]
+
+    def first(self, vain: set[int]) -> Waiter | None:
+        """The first reader in turn that wants something else than those who were asked in vain."""
+        queue = self.in_turn
+        if not queue or len(vain) == len(self.wants):
+            return None
+        for waiter, block in queue.items():
+            if block.wants not in vain:
+                return waiter
+        return None
 
     def waiters(self) -> list[Waiter]:
         return [*(self.in_turn or ()), *self.together]
@@ -99,8 +116,10 @@ class Waiter(Wait):
         """CLIENT UNBLOCK."""
         if isinstance(self.block, Delay):
             return False
-        unblocked = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"
-        self._registry.release(self, unblocked if error else self.late_reply())
+        if error:
+            self._registry.fail(self, errors.UNBLOCKED)
+        else:
+            self._registry.release(self, self.late_reply())
         return True
 
 
@@ -189,11 +208,15 @@ class Blocking:
                 self._data.ks.arm_group(key, group)
 
     def _file_due(self, key: bytes, name: bytes) -> None:
-        """Let wake() serve the line when the next message of the group falls due."""
+        """Let wake() serve the line when there is the next pending message that somebody there wants."""
         group = self._group(key, name)
-        when = group.pending.next_due() if group is not None else None
-        if when is not None:
-            self._due.arm(PENDING_DUE, key, name, when)
+        if group is None:
+            return
+        line = self._lines[key][name]
+        for wants in (*line.wants, WHAT_IS_DUE) if line.together else line.wants:
+            when = next_pending(group, wants)
+            if when is not None:
+                self._due.arm(PENDING_DUE, key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
@@ -238,6 +261,16 @@ class Blocking:
         self.forget(waiter)
         self._answer(waiter.conn, answer)
 
+    def fail(self, waiter: Waiter, text: str) -> None:
+        """End the wait with an error."""
+        self.release(waiter, self._error(waiter, text))
+
+    def _error(self, waiter: Waiter, text: str) -> bytes:
+        """An error reply to the call, which has failed."""
+        self._counters.note_error(text)
+        lookup(waiter.argv).failed += 1
+        return reply.error(text)
+
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> None:
         self._ticks.note_write(conn.session)
         conn.answer(answer)
@@ -262,20 +295,22 @@ class Blocking:
             self._serve_together(key, name)
 
     def _serve_in_turn(self, key: bytes, name: bytes) -> None:
-        """Serve the readers of a group, until there is nothing for the first one."""
+        """Serve the readers of a group, until there is nothing for the first one of each kind."""
         line = self._lines.get(key, {}).get(name)
-        if line is None:
+        if line is None or not line.in_turn:
             return
         ctx = self._context()
         queue = line.in_turn
-        while queue:
-            waiter = next(iter(queue))
+        vain: set[int] = set()
+        while (waiter := line.first(vain)) is not None:
             ctx.session = waiter.conn.session
             answer = self._ask(waiter, queue[waiter], key)
             if answer is None:
-                self._file_due(key, name)
-                return
-            self.release(waiter, answer)
+                vain.add(queue[waiter].wants)
+            else:
+                self.release(waiter, answer)
+        if queue:
+            self._file_due(key, name)
 
     def _serve_together(self, key: bytes, name: bytes | None) -> None:
         """Serve everyone else that there is news for."""
@@ -328,11 +363,13 @@ class Blocking:
         name = block.group
         try:
             if name is not None and waiter.groups.get(key) is not self._group(key, name):
-                raise errors.no_group(key, name)  # it ended; a new group of the same name is another one [16]
+                if not block.by_name:
+                    raise errors.no_group(key, name)  # it ended; a new group of the same name is another one [16]
+                self._leave(waiter, key, name)
+                self._join(waiter, key, name)
             return block.serve(self._ctx, key)
         except CommandError as error:
-            self._counters.note_error(error.text)
-            return reply.error(error.text)
+            return self._error(waiter, error.text)
         except MemoryError:
             if name is not None:
                 self._exhaustion.end("serving the reader of a group")
@@ -370,8 +407,7 @@ class Blocking:
         try:
             answer = waiter.late_reply()
         except CommandError as error:  # of a delayed login
-            self._counters.note_error(error.text)
-            answer = reply.error(error.text)
+            answer = self._error(waiter, error.text)
         self.release(waiter, answer)
 
     def next_wake(self, now: int, mono: int) -> int | None:
@@ -401,8 +437,7 @@ class Blocking:
             if denial is not None:
                 text = denial.error().text
                 self._parts.users.note(session, denial.reason, denial.what)
-                self._counters.note_error(text)
-                self.release(waiter, reply.error(text))
+                self.fail(waiter, text)
 
     def unblock_groups(self, text: str) -> None:
         """This server is no leader any more: end the waits that only a leader can serve, with this error.
@@ -412,8 +447,7 @@ class Blocking:
         ended = [waiter for waiter in self._awaiting if not waiter.firm]
         ended += self._waiting(True)
         for waiter in ended:
-            self._counters.note_error(text)
-            self.release(waiter, reply.error(text))
+            self.fail(waiter, text)
 
     def _waiting(self, for_groups: bool) -> list[Waiter]:
         """The clients that wait for streams, each once; or only those that wait for groups."""

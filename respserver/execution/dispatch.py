@@ -22,6 +22,7 @@ from resp.errors import CommandError
 from respserver.clients.connection import Connection, Executor, connection_of
 from respserver.clients.flow import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
+from respserver.clients.notices import Notices
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.data import Data
@@ -46,7 +47,7 @@ class Dispatcher(Executor):
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, blocking: Blocking,
         slicing: Slicing, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger, parts: ServerParts,
-        memory: Memory, exhaustion: Exhaustion,
+        memory: Memory, exhaustion: Exhaustion, notices: Notices,
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
@@ -61,6 +62,7 @@ class Dispatcher(Executor):
         self._logger = logger
         self._memory = memory
         self._exhaustion = exhaustion
+        self._notices = notices
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
         # of the last call that _call() made
         self._command: Command | None = None  # whose stats it counts for; None: for none
@@ -85,22 +87,39 @@ class Dispatcher(Executor):
             self._account(session, argv, ended - started)
             started = ended
             if isinstance(answer, (Block, Await, Slices)):
-                if isinstance(answer, Slices):
-                    self._slicing.begin(conn, answer, self._command, argv)
-                else:
-                    self._blocking.park(conn, answer, ctx, argv)
+                self._park(conn, answer, argv)
                 conn.hold(commands, done)
                 break
             streamed = self._deliver(conn, answer)
             ks = ctx.ks = self._data.ks  # DEBUG RELOAD brings another
-            if ks.ready:
-                self._blocking.serve_ready()
+            if ks.events or ks.ready:
+                self._follow_up(session)
             if streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE:
                 conn.hold(commands, done)
                 if session.close_after_reply:
                     conn.backlog.clear()
                 break
         self._finish(conn, done)
+
+    def _park(self, conn: Connection, answer: Block | Await | Slices, argv: list[bytes]) -> None:
+        """Let the client wait for its reply."""
+        if self._ctx.ks.events:
+            self._notices.tell(conn.session)
+        conn.release_pushes()
+        if isinstance(answer, Slices):
+            self._slicing.begin(conn, answer, self._command, argv)
+        else:
+            self._blocking.park(conn, answer, self._ctx, argv)
+
+    def _follow_up(self, session: Session) -> None:
+        """After a command of the client: tell others what it has changed, then serve those who wait for that."""
+        ks = self._data.ks
+        if ks.events:
+            self._notices.tell(session)
+        if ks.ready:
+            self._blocking.serve_ready()
+            if ks.events:
+                self._notices.tell(None)
 
     def _begin(self, session: Session) -> Context:
         """Prepare the context for commands of a session, with one reading of the clock for all of them."""
@@ -258,6 +277,7 @@ class Dispatcher(Executor):
         if session.multi and "immediate" not in command.traits:
             self._queue(conn, argv)
             return reply.QUEUED
+        answer: Reply | None = None
         try:
             answer = command.handler(self._ctx, argv)
         except Exception:
@@ -266,6 +286,8 @@ class Dispatcher(Executor):
             raise
         finally:
             self._monitors.show(session, command, argv)
+            if session.caching is not None:
+                self._notices.ran(session, command, argv, isinstance(answer, Block))
         self._command = command
         return answer
 
@@ -405,6 +427,8 @@ class Dispatcher(Executor):
         if took > self._timings.slow_ns:
             self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
         self._monitors.show(ctx.session, command, argv)
+        if ctx.session.caching is not None:
+            self._notices.ran(ctx.session, command, argv, False)
         return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
 
 

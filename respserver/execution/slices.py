@@ -21,6 +21,7 @@ from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
 from respserver.clients.monitor import redacted
+from respserver.clients.notices import Notices
 from respserver.clock import Clock
 from respserver.data import Data
 from respserver.execution.faults import fault_reply
@@ -63,7 +64,7 @@ class Slicing:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, gates: Gates, ticks: Ticks, counters: Counters,
-        timings: Timings, logger: Logger, parts: ServerParts, exhaustion: Exhaustion,
+        timings: Timings, logger: Logger, parts: ServerParts, exhaustion: Exhaustion, notices: Notices,
     ) -> None:  # fmt: skip
         self._loop = loop
         self._clock = clock
@@ -74,6 +75,7 @@ class Slicing:
         self._timings = timings
         self._logger = logger
         self._exhaustion = exhaustion
+        self._notices = notices
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[Work] = deque()
 
@@ -98,6 +100,8 @@ class Slicing:
                 self._works.append(work)
             else:
                 self._finish(work, answer)
+            if self._data.ks.events:
+                self._notices.tell(work.session)
             self._ticks.queue()
             if self._works:
                 self._loop.call_soon(self._turn)  # after the tick, and after what has arrived meanwhile

@@ -31,6 +31,9 @@ class EmptyStore:
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         raise AssertionError("nothing was stored")
 
+    def is_current(self) -> bool:
+        return True
+
     def pin(self) -> EmptyStore:
         return self
 
@@ -79,6 +82,10 @@ class FakeTransport:
     def push(self, data: bytes) -> None:
         self.server.pushed.append((self.session.id, data))
 
+    def hold_pushes(self) -> None: ...
+
+    def release_pushes(self) -> None: ...
+
     def stats(self) -> TransportStats:
         return TransportStats()
 
@@ -123,6 +130,8 @@ class FakeServer(Clock):
         self.gates = Gates()
         self.monitors = Monitors(self.gates, self)
         self.pubsub = PubSub(relay=lambda channel, message, shard: None)
+        self.tracking: Any = Recorder([])
+        self.notices: Any = Recorder([])
         self.timings = Timings(self.config)
         self.timings.slowlog.slower_than, self.timings.latency.threshold = 0, 1
         self.pauses: Any = Recorder(self.calls)

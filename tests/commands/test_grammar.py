@@ -21,7 +21,7 @@ WORDS = {"integer": b"10", "double": b"1.5", "unix-time": b"33000000000", "patte
 
 COMPLAINTS = (
     "syntax error", "wrong number of arguments", "unsupported option", "unrecognized option", "unknown subcommand",
-    "invalid condition",
+    "invalid condition", "unrecognized xclaim option", "unrecognized xnack option",
 )  # fmt: skip
 
 Choose = Callable[[Arg], bool]  # whether an optional argument is present
@@ -29,13 +29,15 @@ Choose = Callable[[Arg], bool]  # whether an optional argument is present
 
 def word_of(node: Arg) -> bytes:
     """A value for an argument, chosen by its type, or by its name where the type allows too much."""
-    if node.name.endswith("-id") or node.name in ("id", "start", "end"):
+    if node.name.endswith("-id") or node.name in ("id", "lastid", "start", "end"):
         return b"5.1"
+    if node.name == "min-idle-time":
+        return b"10"
     if node.name == "cursor":
         return b"0"
     if node.name == "protover":
         return b"3"
-    if node.name == "numkeys":
+    if node.name in ("numkeys", "numids"):
         return b"1"
     return WORDS.get(node.type, node.name.encode())
 
@@ -75,6 +77,9 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         first, at = argv.index(b"FIELDS") + 2, argv.index(b"VALUES")
         argv[first - 1] = b"%d" % (at - first)
         argv[at + 1 :] = [b"v"] * (at - first)
+    if b"IDS" in argv:  # and how many of them are IDs
+        at = argv.index(b"IDS") + 2
+        argv[at - 1] = b"%d" % argv[at:].count(b"5.1")
     if cmd.name == "msetex":  # the same with keys
         argv[1] = b"%d" % max(1, argv.count(b"key"))
     if cmd.name == "acl|setuser":
@@ -89,6 +94,9 @@ def complaint(argv: list[bytes]) -> str:
     server = FakeServer()
     session = server.connect()
     session.multi = argv[0] in (b"EXEC", b"DISCARD")
+    if argv[0] in (b"XCLAIM", b"XNACK"):  # whose options are read once the group is found
+        made = [b"XGROUP", b"CREATE", b"key", b"group", b"0", b"MKSTREAM"]
+        lookup(made).handler(Context(server.ks, server, session, server.ms), made)
     try:
         lookup(argv).handler(Context(server.ks, server, session, server.ms), argv)
     except CommandError as error:

@@ -36,6 +36,8 @@ def test_positive_and_timeout_have_their_own_error_texts() -> None:
         positive(b"-1")
     with pytest.raises(CommandError, match=r"^ERR timeout is negative$"):
         timeout_ms(b"-1")
+    with pytest.raises(CommandError, match=r"^ERR timeout is out of range$"):
+        timeout_ms(b"9223372036854775807")
     with pytest.raises(CommandError, match=r"^ERR timeout is not an integer or out of range$"):
         timeout_ms(b"soon")
 

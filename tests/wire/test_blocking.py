@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from commands.parse import LONGEST_TIMEOUT
 from respserver.testing import RunningServer
 from tests.wire.faults import until
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
-LONGEST = (1 << 63) - 1  # ms
 
 
 def blocked_reader(hand: RunningServer, connect: Connect) -> Raw:
@@ -58,10 +58,11 @@ def test_a_blocked_reader_keeps_its_group_across_a_reload(hand: RunningServer, c
 
 def test_the_longest_timeout_is_accepted(server: RunningServer) -> None:
     with Raw(server.port) as reader, Raw(server.port) as c:
-        reader.send("TREAD", "s", 0, 1, "BLOCK", LONGEST)
+        reader.send("TREAD", "s", 0, 1, "BLOCK", LONGEST_TIMEOUT)
         until(lambda: server.server.blocking.count == 1)
         c("TAPPEND", "s", "f", "v")
         assert len(reader.read()) == 1
+        assert c("TREAD", "s", 0, 1, "BLOCK", LONGEST_TIMEOUT + 1) == "ERR timeout is out of range"
 
 
 def test_waits_that_ended_leave_nothing_behind(hand: RunningServer, connect: Connect) -> None:

@@ -39,3 +39,17 @@ def test_there_are_no_rdb_files(server: RunningServer, tmp_path: Path) -> None:
     done = cli(server, "--rdb", str(tmp_path / "dump.rdb"))
     assert done.returncode == 1
     assert "There are no RDB files; 'tidelog backup' makes a backup" in done.stdout + done.stderr
+
+
+def test_use_is_not_counted(server: RunningServer) -> None:
+    with Raw(server.port) as c:
+        c("SET", "a", "v")
+    done = cli(server, "--hotkeys")
+    assert done.returncode == 1
+    assert "An LFU maxmemory policy is not selected" in done.stdout + done.stderr
+
+
+def test_latency(server: RunningServer) -> None:
+    done = cli(server, "--latency", "-i", "0.2", "--raw")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 4  # lowest, highest, mean, samples

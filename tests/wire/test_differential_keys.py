@@ -545,3 +545,21 @@ def test_random_copies(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
     for name in ("a", "b", "c"):
         script += [("GET", name), ("PEXPIRETIME", name)]
     assert both[0].script(script) == both[1].script(script)
+
+
+def test_there_is_one_database(same: Same) -> None:
+    same("""
+        SET a 1
+        SELECT 0 \\n SELECT x \\n SELECT -1 \\n SELECT 16 \\n SELECT 2147483648 \\n SELECT -2147483649 \\n SELECT
+        MOVE a 0 \\n MOVE a x \\n MOVE a -1 \\n MOVE a 16 \\n MOVE a 2147483648 \\n MOVE a \\n MOVE nothing 0
+        SWAPDB 0 0 \\n SWAPDB x 0 \\n SWAPDB 0 x \\n SWAPDB 0 16 \\n SWAPDB -1 0 \\n SWAPDB 0 2147483648 \\n SWAPDB 0
+        COPY a b DB 16 \\n COPY a b DB 2147483648 \\n COPY a b DB x
+        DUMP nothing \\n DUMP \\n RESTORE
+    """.replace(" \\n ", "\n"))
+
+
+def test_a_key_cannot_be_dumped(server: RunningServer) -> None:
+    with Raw(server.port) as c:
+        c("SET", "a", 1)
+        assert c("DUMP", "a").startswith("ERR DUMP and RESTORE are not supported")
+        assert c("RESTORE", "b", 0, "x").startswith("ERR DUMP and RESTORE are not supported")

@@ -323,6 +323,13 @@ def histories_part(w: World) -> None:
     w.follow()
 
 
+def caches(w: World) -> None:
+    for options in ([], ["BCAST", "PREFIX", "x"]):
+        client = w.connect()
+        client("CLIENT", "TRACKING", "ON", *options)
+        client("GET", "k")
+
+
 def fails_over(w: World) -> None:
     asleep = Raw(w.replica.port)
     w.stack.callback(lambda: w.me("FAILOVER", "ABORT"))
@@ -341,6 +348,10 @@ MOVES: list[tuple[Step, dict[str, Check]]] = [
     }),
     (busy, {
         "instantaneous_ops_per_sec": grew, "instantaneous_input_kbps": grew, "instantaneous_output_kbps": grew,
+    }),
+    (caches, {
+        "tracking_clients": grew, "tracking_total_keys": grew, "tracking_total_items": grew,
+        "tracking_total_prefixes": grew,
     }),
     (errs, {"total_error_replies": grew, "errorstat_*": changed}),
     (denials, {f"acl_access_denied_{what}": grew for what in ("auth", "cmd", "key", "channel")}),
@@ -499,7 +510,7 @@ CONSTANT: dict[str, tuple[str, str]] = {
     "process_supervised": ("no", "set at the start"), "run_id": ("[0-9a-f]{40}", "of this start"),
     "tcp_port": (r"\d+", "set at the start"), "executable": (".+", "of this installation"),
     "config_file": (".*", "set at the start"), "io_threads_active": ("0", "there is one thread"),
-    "cluster_connections": ("0", "no cluster"), "tracking_clients": ("0", "no client-side caching"),
+    "cluster_connections": ("0", "no cluster"),
     "used_memory_startup": (r"\d+", "taken at the start"), "total_system_memory": (r"\d+", "of this machine"),
     "total_system_memory_human": (".+", "of this machine"), "used_memory_lua": ("0", "no scripts"),
     "used_memory_scripts": ("0", "no scripts"), "maxmemory_policy": ("noeviction", "nothing is evicted"),
@@ -512,7 +523,7 @@ CONSTANT: dict[str, tuple[str, str]] = {
     "evicted_keys": ("0", "nothing is evicted"), "evicted_clients": ("0", "clients are not closed for memory"),
     "pubsubshard_channels": ("0", "no cluster"), "latest_fork_usec": ("0", "nothing forks"),
     "total_forks": ("0", "nothing forks"), "migrate_cached_sockets": ("0", "no MIGRATE"),
-    "tracking_total_keys": ("0", "no client-side caching"), "cluster_enabled": ("0", "no cluster"),
+    "cluster_enabled": ("0", "no cluster"),
     "repl_backlog_first_byte_offset": (r"\d+", "moves when the journal is cut behind a backlog: tests/replication"),
     "used_cpu_sys_children": (r"0\.0+|.*", "the server starts no processes"),
     "used_cpu_user_children": (r"0\.0+|.*", "the server starts no processes"),

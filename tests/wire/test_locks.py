@@ -137,3 +137,39 @@ def test_a_script_is_a_write(c: Raw) -> None:
     assert c("RENAME", "a", "b").startswith("NOPERM")
     assert c("COPY", "a", "b").startswith("NOPERM")
     assert c("GETRANGE", "a", 0, -1) == b"token"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_one_holder_at_a_time(server: RunningServer, protocol: int) -> None:
+    """Reading and writing apart from each other loses no step where a lock is held."""
+
+    async def play() -> None:
+        async with redis.asyncio.Redis(port=server.port, protocol=protocol) as client:
+
+            async def step() -> None:
+                for _ in range(5):
+                    async with client.lock("lock", timeout=10, sleep=0.001):
+                        await client.set("n", int(await client.get("n") or 0) + 1)
+
+            await asyncio.gather(*[step() for _ in range(8)])
+            assert await client.get("n") == b"40"
+            assert await client.exists("lock") == 0
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_lock_within_a_transaction(server: RunningServer, protocol: int) -> None:
+    """As taskiq-redis has it: acquired and released in the pipeline that does the work, scripts among the commands."""
+
+    async def play() -> None:
+        async with redis.asyncio.Redis(port=server.port, protocol=protocol) as client:
+            pipe = client.pipeline()
+            lock = pipe.lock("lock", timeout=10)
+            await lock.acquire()
+            pipe.set("n", 1)
+            await lock.release()
+            assert await pipe.execute() == [True, True, 1]
+            assert await client.keys() == [b"n"]
+
+    asyncio.run(play())

@@ -57,6 +57,32 @@ def test_others_see_the_slices_so_far(
 
 
 @pytest.mark.interpreted
+def test_messages_change_hands_in_slices(c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = fill(c)
+    c("XGROUP", "SETID", "s", "g", 0)
+    owned = set[int]()
+
+    def look(_: int) -> None:
+        stream: Any = hand.server.data.ks.keys[b"s"]
+        group = stream.groups[b"g"]
+        group.offset = stream.last_id  # as if another consumer had read
+        consumer = group.consumers.get(b"c")
+        owned.add(group.pending.owned(consumer.number) if consumer is not None else 0)
+
+    steps = Steps(hand, monkeypatch, look)
+    assert len(c("XCLAIM", "s", "g", "c", 0, *ids, "JUSTID")) == MANY
+    assert steps.turns >= 5
+    assert len(owned) >= 4
+    group = c("XINFO", "GROUPS", "s")[0]
+    assert group[group.index(b"last-delivered-id") + 1] == ids[-1].replace(b".", b"-")
+    turns = steps.turns
+    assert len(c("XCLAIM", "s", "g", "c", 0, *ids)) == MANY
+    assert c("XNACK", "s", "g", "FAIL", "IDS", MANY, *ids) == MANY
+    assert steps.turns >= turns + 10
+    assert c("XPENDING", "s", "g", "-", "+", 10, "c") == []
+
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("how", ["closed", "shut down"])
 def test_it_is_finished_without_its_client(
     c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, how: str

@@ -8,6 +8,7 @@ import pytest
 
 from respserver.execution import slices
 from respserver.testing import RunningServer
+from storage.stream import Stream
 from tests.wire.rawclient import Raw
 from tests.wire.turns import MANY, Steps, fill
 
@@ -268,4 +269,38 @@ def test_a_group_that_eviction_has_overtaken(c: Raw, hand: RunningServer) -> Non
 
 def pins(hand: RunningServer) -> int:
     """Long replies that hold a view of the store."""
-    return hand.call(lambda: hand.server.data.disk.store._view.pins)
+    return hand.call(lambda: hand.server.data.disk.store.view.pins)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("after", [0, 1])
+def test_entries_at_the_end_that_were_deleted_before(c: Raw, after: int) -> None:
+    """Those from 10,000 on; one may follow."""
+    ids = append(c, 10_100 + after)
+    c("XDEL", "s", *[entry_id.replace(b".", b"-") for entry_id in ids[10_000:10_100]])
+    reply = c("TREAD", "s", 0, NEW, "GROUP", "g", 0, *RETRY)
+    assert [entry[0] for entry in reply] == ids[:10_000] + ids[10_100:]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("evicted", [False, True])
+def test_an_entry_between_two_slices_is_deleted_meanwhile(
+    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, evicted: bool
+) -> None:
+    """The read ends before it, and the next one goes on after it. It is deleted before the slice that ends there."""
+    ids = append(c)
+
+    def change(turn: int) -> None:
+        ks = hand.server.data.ks
+        stream = ks.keys[b"s"]
+        assert isinstance(stream, Stream)
+        if turn == 1:
+            ks.delete_entries(b"s", stream, [10_000], stream.id_at(10_000))
+        elif turn == 2 and evicted:
+            ks.evict(b"s", stream, 10_001, stream.id_at(9999))
+
+    Steps(hand, monkeypatch, change)
+    first = c("TREAD", "s", 0, NEW, "GROUP", "g", 0, *RETRY)
+    assert [entry[0] for entry in first] == ids[:10_000]
+    rest = c("TREAD", "s", 0, NEW, "GROUP", "g", 0, *RETRY)
+    assert [entry[0] for entry in rest] == ids[10_001:]

@@ -172,3 +172,24 @@ def test_the_first_write_after_healing_succeeds(hand: RunningServer, c: Raw) -> 
     hand.call(lambda: setattr(disk, "_problem", None))
     hand.call(hand.server.on_time)
     assert c("SET", "k", 2) == b"OK"
+
+
+@pytest.mark.interpreted
+def test_nobody_hears_of_a_change_that_is_not_durable(hand: RunningServer, connect: Connect, disk: Fault) -> None:
+    """Keyspace events and invalidations wait for the disk with the reply."""
+    c, writer, subscriber, reader, broad = connect(), connect(), connect(), connect(3), connect(3)
+    c("CONFIG", "SET", "notify-keyspace-events", "KEA")
+    subscriber("SUBSCRIBE", "__keyevent@0__:set")
+    reader("CLIENT", "TRACKING", "ON")
+    assert reader("GET", "k") is None
+    broad("CLIENT", "TRACKING", "ON", "BCAST")
+    disk.breaks()
+    writer.send("SET", "k", "v")
+    until(lambda: hand.server.ticks.stalled)
+    c("PING")
+    assert [client.nothing_yet() for client in (writer, subscriber, reader, broad)] == [True] * 4
+    disk.heals()
+    hand.advance(100)
+    assert writer.read() == b"OK"
+    assert subscriber.read() == [b"message", b"__keyevent@0__:set", b"k"]
+    assert reader.read() == broad.read() == [b"invalidate", [b"k"]]

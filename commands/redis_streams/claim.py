@@ -1,0 +1,268 @@
+"""XCLAIM, XAUTOCLAIM: messages become another consumer's. Point [X6].
+
+Messages whose entries are gone leave the pending list instead. What TREAD delivered can be claimed like anything else:
+from then on it is the consumer's, and RETRY does not concern it any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.context import Context, Reply, Slices
+from commands.declare import arg, command, key, opt, repeat, token
+from commands.parse import INT_MAX, integer
+from commands.parts import AT_ONCE
+from commands.redis_streams.ids import range_start, strict_id, xid_bulk
+from commands.redis_streams.owners import consumer_of, id_array, is_idle
+from commands.redis_streams.pending import find_group, need_group
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage.groups import effects
+from storage.groups.group import Group
+from storage.ids import MAX_ID
+from storage.nodes.dashed import dashed_many
+from storage.stream import Stream
+
+DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
+LOOKS: Final = 10  # messages that XAUTOCLAIM looks at for each one that it may claim
+MOST: Final = INT_MAX // 16  # of COUNT
+NO_COUNT: Final = -1  # RETRYCOUNT was not given
+
+
+@command(
+    "XCLAIM", key("RW UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
+    opt(arg("ms", "integer", token="IDLE")), opt(arg("unix-time-milliseconds", "unix-time", token="TIME")),
+    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), opt(token("JUSTID")),
+    opt(arg("lastid", token="LASTID")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
+    """Make pending messages a consumer's; return their entries, or their IDs."""
+    stream, group = need_group(ctx, argv)
+    claim = Claim(ctx, argv, group)
+    if len(claim.ids) > AT_ONCE:
+        return Slices(claim.step, True)
+    claim.run(ctx, argv[1], stream, group, claim.ids)
+    return claim.reply()
+
+
+class Claim:
+    """A call of XCLAIM. Raises CommandError."""
+
+    __slots__ = (
+        "_argv", "_at", "_claimed", "_number", "_parts", "consumer", "count", "force", "ids", "just_id", "last",
+        "least", "offset",
+    )  # fmt: skip
+
+    def __init__(self, ctx: Context, argv: list[bytes], group: Group) -> None:
+        self._argv = argv[:3]
+        self._at = 0  # how many IDs have been handled
+        self.consumer = argv[3]
+        self.least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XCLAIM").text))
+        self.ids: list[int] = []
+        at, end = 5, len(argv)
+        while at < end:
+            try:
+                self.ids.append(strict_id(argv[at]))
+            except CommandError:
+                break  # the options begin
+            at += 1
+        self.offset = group.offset
+        self.count = NO_COUNT
+        self.force = self.just_id = False
+        self.last = -1  # when the messages were delivered; -1: now
+        while at < end:
+            at += self._option(ctx, argv, at)
+        if not 0 <= self.last <= ctx.now:  # whoever computes it may have another clock
+            self.last = ctx.now
+        self._claimed: list[int] = []  # with JUSTID
+        self._parts: list[bytes] = []  # entries, without
+        self._number = 0  # of entries
+
+    def _option(self, ctx: Context, argv: list[bytes], at: int) -> int:
+        """Read the option at ``at``; returns how many words it has."""
+        word = argv[at].upper()
+        if word == b"FORCE":
+            self.force = True
+            return 1
+        if word == b"JUSTID":
+            self.just_id = True
+            return 1
+        if at + 1 == len(argv) or word not in (b"IDLE", b"TIME", b"RETRYCOUNT", b"LASTID"):
+            raise errors.unrecognized_claim("XCLAIM", argv[at])
+        value = argv[at + 1]
+        if word == b"LASTID":
+            self.offset = max(self.offset, strict_id(value))
+            return 2
+        number = integer(value, errors.bad_claim(f"{word.decode()} option", "XCLAIM").text)
+        if word == b"RETRYCOUNT":
+            self.count = max(NO_COUNT, number)
+        else:
+            self.last = ctx.now - number if word == b"IDLE" else number
+        return 2
+
+    def step(self, ctx: Context) -> bytes | None:
+        """Claim the next messages. Raises CommandError if the group is gone."""
+        found = find_group(ctx, self._argv)
+        if found is None:
+            raise errors.no_group(self._argv[1], self._argv[2])
+        stream, group = found
+        ids = self.ids[self._at : self._at + AT_ONCE]
+        self._at += len(ids)
+        self.offset = max(self.offset, group.offset)  # others may have read meanwhile
+        self.run(ctx, self._argv[1], stream, group, ids)
+        return self.reply() if self._at == len(self.ids) else None
+
+    def run(self, ctx: Context, key: bytes, stream: Stream, group: Group, ids: list[int]) -> None:
+        now = ctx.now
+        entries: list[bytes] = []
+        consumer_of(ctx, key, stream, group, self.consumer)
+        new: list[int] = []
+        again: list[int] = []
+        gone: list[int] = []
+        named: set[int] = set()
+        for id in ids:  # noqa: A001
+            if id in named:  # once more: after what the first one did
+                self._own(ctx, key, stream, group, new, again, gone)
+                named.clear()
+            named.add(id)
+            row = group.pending.get(id)
+            wire = stream.find(id)
+            if wire is None:
+                if row is not None:
+                    gone.append(id)
+                continue
+            if row is None:
+                if not self.force:
+                    continue
+                new.append(id)
+            elif self.least and not is_idle(row, self.least, now):
+                continue
+            else:
+                again.append(id)
+            if self.just_id:
+                self._claimed.append(id)
+            else:
+                entries.append(wire)
+        self._own(ctx, key, stream, group, new, again, gone)
+        self._number += len(entries)
+        self._parts.append(dashed_many(entries))
+
+    def _own(
+        self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
+    ) -> None:  # fmt: skip
+        """Make the effect of the messages so far; the lists are emptied."""
+        consumer = consumer_of(ctx, key, stream, group, self.consumer)
+        count = None if self.count == NO_COUNT else self.count
+        both = [] if count is None and not self.just_id else _raw(new)
+        effects.own(
+            ctx.ks, key, stream, group, consumer, ctx.now, self.offset, group.entries_read, both, _raw(again),
+            _raw(gone), count, self.last, not self.just_id,
+        )  # fmt: skip
+        if new and not both:  # a message that is made pending counts as delivered before
+            effects.own(
+                ctx.ks, key, stream, group, consumer, ctx.now, self.offset, group.entries_read, _raw(new), [], [], 2,
+                self.last,
+            )  # fmt: skip
+        new.clear()
+        again.clear()
+        gone.clear()
+        ctx.ks.signal(key)  # a reader with CLAIM may wait for messages that are idle for so long now
+
+    def reply(self) -> bytes:
+        if self.just_id:
+            return id_array(self._claimed)
+        return encode.array_header(self._number) + b"".join(self._parts)
+
+
+def _raw(ids: list[int]) -> list[bytes]:
+    return [id.to_bytes(16, "big") for id in ids]  # noqa: A001
+
+
+@command(
+    "XAUTOCLAIM", key("RW DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
+    opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
+    flags="write fast", group="stream", since="0.1.0",
+    complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
+)  # fmt: skip
+def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
+    """Make idle pending messages a consumer's; return where to go on, their entries or IDs, and IDs that are gone."""
+    least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XAUTOCLAIM").text))
+    start = range_start(argv[5])
+    count, just_id, at, end = DEFAULT_COUNT, False, 6, len(argv)
+    while at < end:
+        word = argv[at].upper()
+        if word == b"COUNT" and at + 1 < end:
+            count = integer(argv[at + 1], errors.BAD_CLAIM_COUNT)
+            if not 0 < count <= MOST:
+                raise CommandError(errors.BAD_CLAIM_COUNT)
+            at += 2
+        elif word == b"JUSTID":
+            just_id = True
+            at += 1
+        else:
+            raise errors.syntax()
+    need_group(ctx, argv)
+    walk = Walk(argv, least, start, count, just_id)
+    reply = walk.step(ctx)
+    return reply if reply is not None else Slices(walk.step, True)
+
+
+class Walk:
+    """A call of XAUTOCLAIM, some messages at a time."""
+
+    __slots__ = ("_argv", "_at", "_claimed", "_entries", "_gone", "_just_id", "_least", "_left", "_looks")
+
+    def __init__(self, argv: list[bytes], least: int, start: int, count: int, just_id: bool) -> None:
+        self._argv = argv[:4]
+        self._least = least
+        self._at = start  # where to go on
+        self._left = count  # messages that the reply may still have
+        self._looks = count * LOOKS
+        self._just_id = just_id
+        self._claimed: list[int] = []
+        self._entries: list[bytes] = []
+        self._gone: list[int] = []
+
+    def step(self, ctx: Context) -> bytes | None:
+        """Raises CommandError if the group is gone."""
+        found = find_group(ctx, self._argv)
+        if found is None:
+            raise errors.no_group(self._argv[1], self._argv[2])
+        stream, group = found
+        consumer = consumer_of(ctx, self._argv[1], stream, group, self._argv[3])
+        rows = group.pending.rows(self._at, MAX_ID, min(AT_ONCE, self._looks)) if self._at <= MAX_ID else []
+        again: list[int] = []
+        gone: list[int] = []
+        for row in rows:
+            if not self._left:
+                break
+            self._looks -= 1
+            self._at = row.id + 1
+            wire = stream.find(row.id)
+            if wire is None:
+                gone.append(row.id)
+            elif self._least and not is_idle(row, self._least, ctx.now):
+                continue
+            else:
+                again.append(row.id)
+                self._entries.append(wire)
+            self._left -= 1
+        effects.own(
+            ctx.ks, self._argv[1], stream, group, consumer, ctx.now, group.offset, group.entries_read, [], _raw(again),
+            _raw(gone), increment=not self._just_id,
+        )  # fmt: skip
+        self._claimed += again
+        self._gone += gone
+        following = group.pending.rows(self._at, MAX_ID, 1) if self._at <= MAX_ID else []
+        if following and self._left and self._looks:
+            return None
+        return self._reply(following[0].id if following else 0)
+
+    def _reply(self, cursor: int) -> bytes:
+        if self._just_id:
+            claimed = id_array(self._claimed)
+        else:
+            claimed = encode.array_header(len(self._entries)) + dashed_many(self._entries)
+        return b"".join((b"*3\r\n", xid_bulk(cursor), claimed, id_array(self._gone)))

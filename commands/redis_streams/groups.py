@@ -1,0 +1,156 @@
+"""XGROUP: groups and their consumers, made, moved and removed. Points [X6] and [X8].
+
+A group that is made here has no time to live. It is the same thing as one that TREAD makes.
+"""
+
+from __future__ import annotations
+
+from commands.context import Context, Reply
+from commands.declare import arg, command, key, oneof, opt, token
+from commands.help import help_reply
+from commands.parse import integer
+from commands.redis_streams.ids import strict_id
+from commands.redis_streams.owners import consumer_of
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage import events
+from storage.groups import effects
+from storage.groups.group import Group
+from storage.ids import MAX_ID
+from storage.stream import Stream
+
+_NEW_ID = oneof("id-selector", arg("id"), token("$", "new-id"))
+_ENTRIES_READ = opt(arg("entries-read", "integer", token="ENTRIESREAD"))
+
+
+def _options(argv: list[bytes], mkstream: bool) -> tuple[bool, int]:
+    """Whether MKSTREAM was given, and ENTRIESREAD or -1. Raises CommandError."""
+    make, entries_read, at = False, -1, 5
+    while at < len(argv):
+        word = argv[at].upper()
+        if mkstream and word == b"MKSTREAM":
+            make = True
+            at += 1
+        elif word == b"ENTRIESREAD" and at + 1 < len(argv):
+            entries_read = integer(argv[at + 1])
+            if entries_read < -1:
+                raise CommandError(errors.BAD_ENTRIES_READ)
+            at += 2
+        else:
+            raise errors.bad_subcommand(argv)
+    return make, entries_read
+
+
+def _stream(ctx: Context, name: bytes) -> Stream:
+    stream = ctx.ks.stream(name, ctx.now)
+    if stream is None:
+        raise CommandError(errors.XGROUP_NEEDS_KEY)
+    return stream
+
+
+def _group(stream: Stream, argv: list[bytes]) -> Group:
+    group = stream.groups.get(argv[3])
+    if group is None:
+        raise errors.no_group_of_key(argv[2], argv[3])
+    return group
+
+
+def _any_id(text: bytes) -> int:
+    """Raises CommandError."""
+    if text == b"-":
+        return 0
+    return MAX_ID if text == b"+" else strict_id(text)
+
+
+@command(
+    "XGROUP|CREATE", key("RW INSERT"), arg("group"), _NEW_ID, opt(token("MKSTREAM")), _ENTRIES_READ,
+    flags="write denyoom", group="stream", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
+    """Make a group that begins after an ID, or at what arrives from now on; with MKSTREAM also the stream."""
+    name, group = argv[2], argv[3]
+    make, entries_read = _options(argv, True)
+    stream = ctx.ks.stream(name, ctx.now) if make else _stream(ctx, name)
+    if len(argv) > 8:
+        raise errors.bad_subcommand(argv)
+    if argv[4] == b"$":
+        offset = stream.last_id if stream is not None else 0
+    else:
+        offset = strict_id(argv[4])
+    if stream is None:
+        stream, lone = ctx.ks.create_stream(name), True
+    elif group in stream.groups:
+        raise CommandError(errors.BUSY_GROUP)
+    else:
+        lone = False
+    effects.create_group(ctx.ks, name, stream, group, offset, min(entries_read, stream.entries_added), lone)
+    ctx.ks.notify(events.STREAM, b"xgroup-create", name)
+    return encode.OK
+
+
+@command(
+    "XGROUP|SETID", key("RW UPDATE"), arg("group"), _NEW_ID, _ENTRIES_READ,
+    flags="write", group="stream", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
+    """Move a group's last delivered ID; its pending messages stay."""
+    _, entries_read = _options(argv, False)
+    stream = _stream(ctx, argv[2])
+    group = _group(stream, argv)
+    if len(argv) > 7:
+        raise errors.bad_subcommand(argv)
+    offset = stream.last_id if argv[4] == b"$" else _any_id(argv[4])
+    group.touch(ctx.now)
+    effects.move_group(ctx.ks, argv[2], stream, group, offset, min(entries_read, stream.entries_added))
+    ctx.ks.notify(events.STREAM, b"xgroup-setid", argv[2])
+    return encode.OK
+
+
+@command(
+    "XGROUP|DESTROY", key("RW DELETE"), arg("group"),
+    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
+)  # fmt: skip
+def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
+    """End a group, its consumers and pending messages included; return 1, or 0 if there was none."""
+    stream = _stream(ctx, argv[2])
+    if argv[3] not in stream.groups:
+        return encode.integer(0)
+    effects.end_group(ctx.ks, argv[2], stream, argv[3], b"xgroup-destroy")
+    return encode.integer(1)
+
+
+@command(
+    "XGROUP|CREATECONSUMER", key("RW INSERT"), arg("group"), arg("consumer"),
+    flags="write denyoom", group="stream", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
+    """Make a consumer; return 1, or 0 if there is one of that name."""
+    stream = _stream(ctx, argv[2])
+    group = _group(stream, argv)
+    if argv[4] in group.consumers:
+        return encode.integer(0)
+    consumer_of(ctx, argv[2], stream, group, argv[4])
+    return encode.integer(1)
+
+
+@command(
+    "XGROUP|DELCONSUMER", key("RW DELETE"), arg("group"), arg("consumer"),
+    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages of the consumer.",
+)  # fmt: skip
+def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove a consumer; return how many messages it had pending, which are no longer pending."""
+    stream = _stream(ctx, argv[2])
+    group = _group(stream, argv)
+    consumer = group.consumers.get(argv[4])
+    if consumer is None:
+        return encode.integer(0)
+    dropped = effects.forget_consumer(ctx.ks, argv[2], stream, group, consumer)
+    ctx.ks.notify(events.STREAM, b"xgroup-delconsumer", argv[2])
+    return encode.integer(dropped)
+
+
+@command("XGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
+def xgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the subcommands with their summaries."""
+    return help_reply("XGROUP")

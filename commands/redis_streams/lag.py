@@ -1,0 +1,70 @@
+"""``entries-read`` and ``lag`` of a group, by Redis's rules.
+
+A group counts the entries that were read for it, of all that were ever added. The count is known while no entry ahead
+of the group is gone: the stream's first ID and its highest deleted ID tell that, and nothing tells how many there were.
+Where the count is not known it can be found again at the stream's first entry, before it, and at its last ID.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage.groups.group import Group
+from storage.stream import Stream
+
+UNKNOWN: Final = -1
+
+
+def holes_after(stream: Stream, id: int) -> bool:  # noqa: A002
+    """Whether an entry at or after the ID may have been deleted."""
+    return stream.length > 0 and 0 < stream.max_deleted >= id
+
+
+def count_at(stream: Stream, id: int) -> int:  # noqa: A002
+    """How many entries had been added when the one with this ID was, or UNKNOWN."""
+    added = stream.entries_added
+    if not added or (not stream.length and id <= stream.last_id):
+        return added
+    if id and id < stream.max_deleted:
+        return UNKNOWN
+    if id >= stream.last_id:
+        return added if id == stream.last_id else UNKNOWN
+    first = stream.first_id()
+    if not stream.max_deleted or stream.max_deleted < first:
+        if id < first:
+            return added - stream.length
+        if id == first:
+            return added - stream.length + 1
+    return UNKNOWN
+
+
+def count_after(stream: Stream, group: Group, count: int, first: int, last: int) -> int:
+    """``entries-read`` after the group has read its next ``count`` entries; ``first``, ``last``: IDs of the outer ones.
+
+    As if each had been read alone: one that is read where the count is known and nothing ahead is gone adds one to it;
+    any other sets it to what is known of its own ID.
+    """
+    known = group.entries_read
+    if known >= 0 and group.offset >= stream.first_id() and not holes_after(stream, group.offset):
+        return min(known + count, stream.entries_added)  # it can have been given by XGROUP
+    if not stream.entries_added:
+        return known
+    known = count_at(stream, first)
+    if count == 1:
+        return known
+    if known >= 0 and not holes_after(stream, first):
+        return known + count - 1
+    return count_at(stream, last)
+
+
+def lag(stream: Stream, group: Group) -> int | None:
+    """How many entries the group has not read yet, None if that is not known."""
+    if not stream.entries_added or not stream.length:
+        return 0
+    first = stream.first_id()
+    if group.offset < first and stream.max_deleted < first:
+        return stream.length
+    if group.entries_read >= 0 and not holes_after(stream, group.offset):
+        return stream.entries_added - group.entries_read
+    known = count_at(stream, group.offset)
+    return stream.entries_added - known if known >= 0 else None

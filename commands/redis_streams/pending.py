@@ -1,0 +1,299 @@
+"""XACK, XPENDING, XNACK: what consumers have pending. Point [X6]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from commands.context import Chunks, Context, Reply, Slices
+from commands.declare import arg, block, command, key, oneof, opt, repeat, token
+from commands.parse import INT_MAX, integer, raw_ids
+from commands.parts import AT_ONCE, by_id
+from commands.redis_streams.ids import range_end, range_start, xid_bulk
+from commands.redis_streams.owners import idle_of, is_idle, owner_of
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage.groups import effects
+from storage.groups.group import Consumer, Group
+from storage.groups.pending import PendingRow, PendingTable
+from storage.stream import Stream
+
+NO_COUNT: Final = -1  # RETRYCOUNT was not given
+
+
+def find_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group] | None:
+    """The stream in argv[1] and its group in argv[2], to change them; None if either is missing."""
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    return None if stream is None or group is None else (stream, group)
+
+
+def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
+    """find_group() at a command's begin, where it counts as a look at the key; raises CommandError for None."""
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    if stream is None or group is None:
+        raise errors.no_group(argv[1], argv[2])
+    return stream, group
+
+
+@command(
+    "XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def xack(ctx: Context, argv: list[bytes]) -> Reply:
+    """Acknowledge messages of a group; return how many were pending."""
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
+    if stream is None or argv[2] not in stream.groups:
+        return encode.integer(0)  # whatever the IDs are
+    return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
+
+
+def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
+    found = find_group(ctx, argv)
+    if found is None:
+        return 0
+    stream, group = found
+    group.touch(ctx.now)
+    return effects.ack(ctx.ks, argv[1], stream, group, ids)
+
+
+# -- XPENDING ----------------------------------------------------------------------------------------------------------
+@command(
+    "XPENDING", key("RO ACCESS"), arg("group"),
+    opt(block(
+        "filters", opt(arg("min-idle-time", "integer", token="IDLE")), arg("start"), arg("end"),
+        arg("count", "integer"), opt(arg("consumer")),
+    )),
+    flags="readonly", group="stream", since="0.1.0",
+    complexity="O(log P + M): P pending messages, M returned; with IDLE, M looked at.",
+)  # fmt: skip
+def xpending(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a summary of a group's pending messages, or those in a range of IDs, of one consumer, or idle ones."""
+    words = len(argv)
+    if words != 3 and not 6 <= words <= 9:
+        raise errors.syntax()
+    at, idle = 3, 0
+    start = end = count = 0
+    if words > 3:
+        if argv[3].upper() == b"IDLE":
+            idle, at = integer(argv[4]), 5
+            if words < 8:
+                raise errors.syntax()
+        count = integer(argv[at + 2])
+        start, end = range_start(argv[at]), range_end(argv[at + 1])
+    stream = ctx.ks.read_stream(argv[1], ctx.now)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    if group is None:
+        raise errors.no_group(argv[1], argv[2])
+    if words == 3:
+        return _summary(group, ctx.session.proto)
+    owner = 0
+    if words > at + 3:
+        consumer = group.consumers.get(argv[at + 3])
+        if consumer is None:
+            return encode.EMPTY_ARRAY
+        owner = consumer.number
+    if count <= 0 or start > end:
+        return encode.EMPTY_ARRAY
+    if not idle and not owner:
+        return _range_reply(group, start, end, count, ctx.now)
+    scan = Scan(group, owner, start, end, count, idle, ctx.now)
+    reply = scan.step(ctx)
+    return reply if reply is not None else Slices(scan.step, False)
+
+
+def _summary(group: Group, proto: int) -> bytes:
+    pending = group.pending
+    low, high = pending.lowest(), pending.highest()
+    if low is None or high is None:
+        null = encode.null(proto)
+        return b"*4\r\n:0\r\n" + null + null + encode.null_array(proto)
+    counts = [
+        b"*2\r\n" + encode.bulk(name) + encode.bulk(b"%d" % number)
+        for name in sorted(group.consumers)
+        if (number := pending.owned(group.consumers[name].number))
+    ]
+    return b"*4\r\n:%d\r\n%b%b%b" % (len(pending), xid_bulk(low), xid_bulk(high), encode.array(counts))
+
+
+def _range_reply(group: Group, start: int, end: int, count: int, now: int) -> bytes | Chunks:
+    pending = group.pending
+    total = min(count, pending.between(start, end))
+    head = encode.array_header(total)
+    if total <= AT_ONCE:
+        return head + _listed(group.owners, pending.rows(start, end, total), now)
+    return Chunks(_listing(head, group.owners.copy(), pending.freeze(), start, end, total, now), _nothing)
+
+
+def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int) -> bytes:
+    return b"".join([
+        b"*4\r\n%b%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), owner_of(owners, row), idle_of(row, now), row.deliveries)
+        for row in rows
+    ])  # fmt: skip
+
+
+def _listing(
+    head: bytes, owners: dict[int, Consumer], pending: PendingTable, start: int, end: int, total: int, now: int
+) -> Iterator[bytes]:  # fmt: skip
+    yield head
+    while total > 0:
+        rows = pending.rows(start, end, min(total, AT_ONCE))
+        yield _listed(owners, rows, now)
+        total -= len(rows)
+        start = rows[-1].id + 1
+
+
+def _nothing() -> None:
+    """Nothing is held that has to be released."""
+
+
+class Scan:
+    """A list of those messages in a range that are a consumer's (``owner`` 0: anybody's) and idle for long enough."""
+
+    __slots__ = ("_end", "_found", "_group", "_idle", "_left", "_now", "_owner", "_parts", "_start")
+
+    def __init__(self, group: Group, owner: int, start: int, end: int, count: int, idle: int, now: int) -> None:
+        self._group = group
+        self._owner = owner
+        self._start = start
+        self._end = end
+        self._left = count
+        self._idle = idle
+        self._now = now
+        self._found = 0
+        self._parts: list[bytes] = []  # of the reply
+
+    def step(self, ctx: Context) -> bytes | Chunks | None:  # noqa: ARG002
+        """Look at the next ones."""
+        group, pending = self._group, self._group.pending
+        if self._owner:
+            rows = pending.rows_of(self._owner, self._start, self._end, AT_ONCE)
+        else:
+            rows = pending.rows(self._start, self._end, AT_ONCE)
+        more = len(rows) == AT_ONCE
+        if rows:
+            self._start = rows[-1].id + 1
+        if self._idle > 0:
+            rows = [row for row in rows if is_idle(row, self._idle, self._now)]
+        if self._left < len(rows):
+            rows = rows[: self._left]
+        self._left -= len(rows)
+        self._found += len(rows)
+        self._parts.append(_listed(group.owners, rows, self._now))
+        if more and self._left and self._start <= self._end:
+            return None
+        parts = [encode.array_header(self._found), *self._parts]
+        if len(parts) <= 2:
+            return b"".join(parts)
+        return Chunks(iter(parts), _nothing, sum(map(len, parts)))
+
+
+# -- XNACK -------------------------------------------------------------------------------------------------------------
+@command(
+    "XNACK", key("RW UPDATE"), arg("group"), oneof("mode", token("SILENT"), token("FAIL"), token("FATAL")),
+    block("ids", arg("numids", "integer"), arg("id", multiple=True), token="IDS"),
+    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")),
+    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
+def xnack(ctx: Context, argv: list[bytes]) -> Reply:
+    """Give messages back, so that any consumer can claim them at once; return how many."""
+    stream, group = need_group(ctx, argv)
+    mode = argv[3].upper()
+    if mode not in (b"SILENT", b"FAIL", b"FATAL"):
+        raise CommandError(errors.BAD_NACK_MODE)
+    raws, count, force = _nack_options(argv)
+    if count == NO_COUNT and mode == b"FATAL":
+        count = INT_MAX
+    nack = Nack(argv, raws, None if count == NO_COUNT else count, mode == b"SILENT", force)
+    if len(raws) > AT_ONCE:
+        return Slices(nack.step, True)
+    nack.give_back(ctx, stream, group, raws)
+    return encode.integer(nack.given)
+
+
+class Nack:
+    """A call of XNACK. ``count``: the deliveries from now on; None: those that they have, or one less (``silent``)."""
+
+    __slots__ = ("_argv", "_at", "_count", "_force", "_raws", "_silent", "given")
+
+    def __init__(self, argv: list[bytes], raws: list[bytes], count: int | None, silent: bool, force: bool) -> None:
+        self._argv = argv[:3]
+        self._raws = raws
+        self._at = 0  # how many of them have been handled
+        self._count = count
+        self._silent = silent
+        self._force = force
+        self.given = 0
+
+    def step(self, ctx: Context) -> bytes | None:
+        """Give the next messages back. Raises CommandError if the group is gone."""
+        found = find_group(ctx, self._argv)
+        if found is None:
+            raise errors.no_group(self._argv[1], self._argv[2])
+        raws = self._raws[self._at : self._at + AT_ONCE]
+        self._at += len(raws)
+        self.give_back(ctx, found[0], found[1], raws)
+        return encode.integer(self.given) if self._at == len(self._raws) else None
+
+    def give_back(self, ctx: Context, stream: Stream, group: Group, raws: list[bytes]) -> None:
+        key = self._argv[1]
+        again: dict[bytes, int] = {}  # pending ones, and how often they are named
+        new: dict[bytes, None] = {}
+        for raw in raws:
+            id = int.from_bytes(raw, "big")  # noqa: A001
+            if raw in again or group.pending.get(id) is not None:
+                again[raw] = again.get(raw, 0) + 1
+            elif raw not in new and (not self._force or stream.find(id) is None):
+                continue
+            else:
+                new[raw] = None
+            self.given += 1
+        group.touch(ctx.now)
+        rounds = max(again.values(), default=0)
+        for number in range(rounds if self._silent and self._count is None else min(1, rounds)):
+            named = [raw for raw, times in again.items() if times > number]
+            _give_back(ctx, key, stream, group, [], named, self._count, self._silent)
+        if new:
+            _give_back(ctx, key, stream, group, list(new), [], self._count or 0, False)
+
+
+def _give_back(
+    ctx: Context, key: bytes, stream: Stream, group: Group, new: list[bytes], again: list[bytes], count: int | None,
+    decrement: bool,
+) -> None:  # fmt: skip
+    effects.own(
+        ctx.ks, key, stream, group, None, ctx.now, group.offset, group.entries_read, new, again, [], count,
+        increment=False, decrement=decrement,
+    )  # fmt: skip
+
+
+def _nack_options(argv: list[bytes]) -> tuple[list[bytes], int, bool]:
+    """The IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given. Raises CommandError."""
+    raws: list[bytes] | None = None
+    count, force, at, end = NO_COUNT, False, 4, len(argv)
+    while at < end:
+        word, left = argv[at].upper(), end - at - 1
+        if word == b"IDS" and raws is None and left:
+            number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)
+            if number <= 0:
+                raise CommandError(errors.BAD_NACK_NUMIDS)
+            if number > left - 1:
+                raise CommandError(errors.NACK_NUMIDS_MISMATCH)
+            raws = raw_ids(argv[at + 2 : at + 2 + number])
+            at += 2 + number
+        elif word == b"RETRYCOUNT" and left:
+            count = integer(argv[at + 1])
+            if count < 0:
+                raise CommandError(errors.BAD_RETRYCOUNT)
+            at += 2
+        elif word == b"FORCE":
+            force = True
+            at += 1
+        else:
+            raise errors.unrecognized_claim("XNACK", argv[at])
+    if raws is None:
+        raise CommandError(errors.NACK_NEEDS_IDS)
+    return raws, count, force

@@ -1,0 +1,163 @@
+"""XREAD.
+
+A call that waits looks at all its keys when one of them has news, and replies with every key that has some: several
+can have got entries in one transaction. ``$`` is the last ID when the call was made; ``+`` is looked up anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from commands.context import Block, Chunks, Context, Reply
+from commands.declare import arg, block, command, key, opt
+from commands.parse import integer, timeout_ms
+from commands.redis_streams.ids import strict_id
+from commands.redis_streams.replies import KeyPart, keys_reply
+from resp import errors
+from resp import reply as encode
+from resp.errors import CommandError
+from storage.place import Place
+from storage.stream import Stream
+from storage.timers import NEVER
+
+NEWEST: Final = -1  # in place of an ID: just before the newest entry (+)
+
+# how many words an option of XREAD or XREADGROUP has, itself included
+WORDS: Final = {b"COUNT": 2, b"BLOCK": 2, b"GROUP": 3, b"NOACK": 1, b"CLAIM": 2}
+
+
+def streams_at(argv: Sequence[bytes]) -> int:
+    """The position of the first key in an XREAD or XREADGROUP; 0 if its options can't be parsed."""
+    at, end = 1, len(argv)
+    while at + 1 < end:
+        word = argv[at].upper()
+        if word == b"STREAMS":
+            return at + 1
+        if word not in WORDS:
+            return 0
+        at += WORDS[word]
+    return 0
+
+
+@command(
+    "XREAD", opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
+    block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
+    flags="readonly blocking movablekeys", group="stream", since="0.1.0",
+    complexity="O(K log N + M): K keys with N macro nodes, M entries returned.",
+    key_after_token=streams_at,
+)  # fmt: skip
+def xread(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return what follows an ID in each of many streams; can wait for it."""
+    options = ReadWords(argv)
+    keys, texts = options.keys, options.ids
+    ids = [_position(ctx, keys[at], texts[at]) for at in range(len(keys))]
+    reply = _read(ctx, keys, ids, options.count)
+    if reply is not None:
+        return reply
+    null = encode.null_array(ctx.session.proto)
+    if options.block < 0 or ctx.in_exec:
+        return null
+    deadline = ctx.now + options.block if options.block else NEVER
+    return StreamsRead(keys, ids, options.count, deadline, null)
+
+
+class ReadWords:
+    """The arguments of XREAD."""
+
+    __slots__ = ("block", "count", "ids", "keys")
+
+    def __init__(self, argv: list[bytes]) -> None:
+        """Raises CommandError."""
+        self.count = 0  # the most entries of each key; 0: all
+        self.block = -1  # ms; -1: don't wait; 0: wait for ever
+        at, end = 1, len(argv)
+        while at + 1 < end:
+            word = argv[at].upper()
+            if word == b"STREAMS":
+                break
+            if word == b"BLOCK":
+                self.block = timeout_ms(argv[at + 1])
+            elif word == b"COUNT":
+                self.count = max(0, integer(argv[at + 1]))
+            elif word == b"GROUP" and at + 2 < end:
+                raise CommandError(errors.GROUP_OF_XREAD)
+            elif word == b"NOACK":
+                raise CommandError(errors.NOACK_OF_XREAD)
+            elif word == b"CLAIM":
+                raise CommandError(errors.CLAIM_OF_XREAD)
+            else:
+                raise errors.syntax()
+            at += 2
+        else:
+            if at < end and argv[at].upper() == b"NOACK":
+                raise CommandError(errors.NOACK_OF_XREAD)
+            raise errors.syntax()
+        half = (end - at - 1) // 2
+        if (end - at - 1) % 2:
+            raise errors.unbalanced("xread", "ID, '+', or '$'")
+        self.keys = argv[at + 1 : at + 1 + half]
+        self.ids = argv[at + 1 + half :]
+
+
+def _position(ctx: Context, name: bytes, text: bytes) -> int:
+    """The ID after which a key is read. Raises CommandError."""
+    stream = ctx.ks.stream(name, ctx.now)
+    if text == b"$":
+        return stream.last_id if stream is not None else 0
+    if text == b"+":
+        return NEWEST
+    if text == b">":
+        raise CommandError(errors.NEW_OF_XREAD)
+    return strict_id(text)
+
+
+def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes | Chunks | None:
+    """What the keys have after the IDs; None if that is nothing."""
+    parts: list[KeyPart] = []
+    for at in range(len(keys)):
+        stream = ctx.ks.read_stream(keys[at], ctx.now)
+        if stream is None or not stream.length:
+            continue
+        place = _after(stream, ids[at])
+        if place is not None:
+            hi = stream.after(place.ordinal, count) if count else stream.next_ord
+            parts.append(KeyPart(keys[at], stream, place.ordinal, hi, place))
+    return keys_reply(ctx.session.proto, parts) if parts else None
+
+
+def _after(stream: Stream, id: int) -> Place | None:  # noqa: A002
+    """The first living entry after an ID, or the newest for NEWEST; None if there is none."""
+    if id == NEWEST:
+        return stream.place(stream.ahead(stream.next_ord, 1))
+    if id >= stream.last_id:
+        return None
+    place = stream.seek(id + 1)
+    return place if place.ordinal < stream.next_ord else None
+
+
+class StreamsRead(Block):
+    """A client that waits for entries after an ID, in one of many streams."""
+
+    __slots__ = ("_all_keys", "_count", "_ids")
+
+    def __init__(self, keys: list[bytes], ids: list[int], count: int, deadline: int, null: bytes) -> None:
+        super().__init__(list(dict.fromkeys(keys)), None, False, deadline, null)
+        self._all_keys = keys  # as in the call, where a key may stand twice
+        self._ids = ids
+        self._count = count
+
+    def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
+        stream = ctx.ks.live(key, ctx.now)
+        if not isinstance(stream, Stream) or not stream.length:
+            return None
+        for at in range(len(self._all_keys)):
+            if self._all_keys[at] == key and _after(stream, self._ids[at]) is not None:
+                return _read(ctx, self._all_keys, self._ids, self._count)
+        return None
+
+    def same(self, other: Block) -> bool:
+        return (
+            isinstance(other, StreamsRead) and self._ids == other._ids and self._count == other._count
+            and self._all_keys == other._all_keys
+        )  # fmt: skip

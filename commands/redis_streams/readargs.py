@@ -1,0 +1,87 @@
+"""The arguments of XREADGROUP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.context import NOTHING_PENDING
+from commands.parse import integer, timeout_ms
+from commands.redis_streams.ids import strict_id
+from resp import errors
+from resp.errors import CommandError
+from storage.ids import MAX_ID
+from storage.timers import NEVER
+
+NEW: Final = MAX_ID  # ``>``: what was never delivered; as in Redis, who gives the highest ID means the same
+NO_BLOCK: Final = -1
+NO_CLAIM: Final = NOTHING_PENDING
+
+
+class GroupReadArgs:
+    """A call of XREADGROUP. The IDs are read by ids(), which wants the groups to have been found before."""
+
+    __slots__ = ("argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "noack")
+
+    def __init__(self, argv: list[bytes]) -> None:
+        """Raises CommandError."""
+        self.argv = argv
+        self.group = self.consumer = b""
+        self.count = 0  # 0: no limit
+        self.block = NO_BLOCK  # ms; 0: for ever
+        self.claim = NO_CLAIM  # ms that a message must have been idle for
+        self.noack = False
+        self.first = 0  # position of the first ID in argv
+        self.keys: list[bytes] = []
+        self.ids: list[int] = []  # NEW, or the ID after which the consumer's history begins
+        self._read(argv)
+
+    def _read(self, argv: list[bytes]) -> None:
+        at, end, grouped = 1, len(argv), False
+        while at < end:
+            word = argv[at].upper()
+            more = end - 1 - at
+            if word == b"STREAMS" and more:
+                self._keys(argv, at + 1)
+                break
+            if word == b"GROUP" and more >= 2:
+                self.group, self.consumer, grouped = argv[at + 1], argv[at + 2], True
+                at += 3
+            elif word == b"COUNT" and more:
+                self.count = max(0, integer(argv[at + 1]))
+                at += 2
+            elif word == b"BLOCK" and more:
+                self.block = timeout_ms(argv[at + 1])
+                at += 2
+            elif word == b"CLAIM" and more:
+                self.claim = integer(argv[at + 1], errors.BAD_MIN_IDLE)
+                if self.claim < 0:
+                    raise CommandError(errors.NEGATIVE_MIN_IDLE)
+                at += 2
+            elif word == b"NOACK":
+                self.noack = True
+                at += 1
+            else:
+                raise errors.syntax()
+        if not self.first:
+            raise errors.syntax()
+        if not grouped:
+            raise CommandError(errors.MISSING_GROUP)
+
+    def _keys(self, argv: list[bytes], start: int) -> None:
+        words = len(argv) - start
+        if words % 2:
+            raise errors.unbalanced("xreadgroup", "ID or '>'")
+        self.first = start + words // 2
+        self.keys = argv[start : self.first]
+
+    def id_of(self, number: int) -> int:
+        """The ID for the key of this number. Raises CommandError."""
+        text = self.argv[self.first + number]
+        if text == b">":
+            return NEW
+        if text == b"$" or text == b"+":
+            raise errors.meaningless_id(text.decode())
+        return strict_id(text)
+
+    def deadline(self, now: int) -> int:
+        return now + self.block if self.block else NEVER

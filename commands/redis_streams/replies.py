@@ -1,0 +1,114 @@
+"""Entries in the X form as replies: built at once where they are short, streamed where they are long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commands.context import Chunks
+from commands.streams.replies import STREAMED_ABOVE, after
+from resp import reply as encode
+from resp.reply import array_header
+from storage.nodes.dashed import dashed_many
+from storage.place import Place
+from storage.snapshot import Snapshot
+from storage.stream import Stream
+
+
+def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Chunks:
+    """An array of the ``count`` living entries from ``place`` to before ``hi``."""
+    top, lo = array_header(count), place.ordinal
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return b"".join([top, *stream.dashed(place, hi)])
+    snapshot = stream.snapshot(lo, hi)
+    return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes)
+
+
+def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chunks:
+    """An array of the ``count`` living entries with ordinals [lo, hi), newest first."""
+    top = array_header(count)
+    if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
+        return top + dashed_many(stream.read_reverse(lo, hi))
+    snapshot = stream.snapshot(lo, hi)
+    return Chunks(after([top], _dashed(snapshot.entries_reverse())), snapshot.close, snapshot.memory_bytes)
+
+
+def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
+    for entries in lists:
+        yield dashed_many(entries)
+
+
+class KeyPart:
+    """What a reply of XREAD or XREADGROUP has for one key: elements that are encoded already, then entries of the
+    stream with ordinals [lo, hi). ``place``: of the first, where a search has ended there."""
+
+    __slots__ = ("count", "encoded", "hi", "key", "lo", "place", "stream")
+
+    def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: Place | None = None) -> None:
+        self.key = key
+        self.stream = stream
+        self.place = place or Place(lo, None, 0, 0)
+        self.lo = lo
+        self.hi = hi
+        self.count = stream.count(lo, hi) if lo < hi else 0  # of elements
+        self.encoded = b""
+
+    def prepend(self, count: int, encoded: bytes) -> None:
+        """Put ``count`` elements before those that it has."""
+        self.count += count
+        self.encoded = encoded + self.encoded
+
+    def head(self, proto: int) -> bytes:
+        """What comes before the entries."""
+        pair = b"" if proto == 3 else b"*2\r\n"
+        return b"".join((pair, encode.bulk(self.key), array_header(self.count), self.encoded))
+
+
+def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
+    """A reply of XREAD or XREADGROUP: a map from keys to arrays in RESP3, pairs in RESP2."""
+    top = b"%%%d\r\n" % len(parts) if proto == 3 else array_header(len(parts))
+    size = 0
+    for part in parts:
+        size += len(part.encoded)
+        if part.lo < part.hi:
+            size += part.stream.wire_size(part.lo, part.hi)
+    if size <= STREAMED_ABOVE:
+        pieces = [top]
+        for part in parts:
+            pieces.append(part.head(proto))
+            if part.lo < part.hi:
+                pieces += part.stream.dashed(part.place, part.hi)
+        return b"".join(pieces)
+    reply = _KeyChunks(proto, parts)
+    return Chunks(after([top], reply.pieces()), reply.close, reply.held)
+
+
+class _KeyChunks:
+    """The keys of a long reply, as they were when it began."""
+
+    __slots__ = ("_parts", "held")
+
+    def __init__(self, proto: int, parts: list[KeyPart]) -> None:
+        self._parts: list[tuple[bytes, Snapshot | None]] = []
+        self.held = 0
+        for part in parts:
+            head = part.head(proto)
+            snapshot = part.stream.snapshot(part.lo, part.hi) if part.lo < part.hi else None
+            self._parts.append((head, snapshot))
+            self.held += len(head) + (snapshot.memory_bytes if snapshot is not None else 0)
+
+    def pieces(self) -> Iterator[bytes]:
+        try:
+            for head, snapshot in self._parts:
+                if snapshot is None:
+                    yield head
+                    continue
+                entries = _dashed(snapshot.entries())
+                yield head + next(entries, b"")
+                yield from entries
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for _, snapshot in self._parts:
+            if snapshot is not None:
+                snapshot.close()

@@ -1,0 +1,19 @@
+"""Which clients that wait share a reply."""
+
+from __future__ import annotations
+
+from commands.redis_streams.read import StreamsRead
+from storage.timers import NEVER
+
+
+def waiting(keys: list[bytes], ids: list[int], count: int = 0) -> StreamsRead:
+    return StreamsRead(keys, ids, count, NEVER, b"*-1\r\n")
+
+
+def test_the_same_keys_ids_and_count() -> None:
+    one = waiting([b"a", b"b", b"a"], [1, 2, 3])
+    assert one.keys == [b"a", b"b"]
+    assert one.same(waiting([b"a", b"b", b"a"], [1, 2, 3]))
+    assert not one.same(waiting([b"a", b"b", b"a"], [1, 2, 4]))
+    assert not one.same(waiting([b"a", b"b", b"a"], [1, 2, 3], 1))
+    assert not one.same(waiting([b"a", b"b", b"b"], [1, 2, 3]))
