@@ -36,14 +36,35 @@ class Transport(Protocol):
         """End the client's wait as at its timeout, or with an error. Returns False if it does not wait."""
     def push(self, data: bytes) -> None:
         """Queue encoded bytes that are no reply: a message, a line of MONITOR. They leave with the tick."""
+    def hold_pushes(self) -> None:
+        """What is pushed from now on comes after the next reply: that of the command which runs."""
+    def release_pushes(self) -> None:
+        """Queue what is held now. Idempotent."""
     def stats(self) -> TransportStats: ...
+
+
+class Caching:
+    """What a client asked for by CLIENT TRACKING: to be told of changes of what it may have cached."""
+
+    __slots__ = ("bcast", "broken", "given", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
+
+    def __init__(self) -> None:
+        self.bcast = False  # it is told of all keys that begin with one of its prefixes; else of those it has read
+        self.prefixes: set[bytes] = set()
+        self.optin = False  # reads count only after CLIENT CACHING YES
+        self.optout = False  # reads count unless after CLIENT CACHING NO
+        self.given = False  # CLIENT CACHING was called for the next command or transaction
+        self.noloop = False  # it is not told of its own changes
+        self.redirect = 0  # the ID of the client that is told in its place; 0: itself
+        self.broken = False  # that client has gone
+        self.parked: list[bytes] | None = None  # a read that waits: what it returns is read when it ends
 
 
 class Session:
     """The state of one client."""
 
     __slots__ = (
-        "addr", "authenticated", "blocked", "close_after_reply", "created", "dirty_cas",
+        "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas",
         "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring",
         "multi",
         "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels",
@@ -72,9 +93,10 @@ class Session:
         self.monitoring = False
         self.close_after_reply = False
         self.blocked = False
+        self.caching: Caching | None = None  # CLIENT TRACKING; the server's ``tracking`` sets it
         # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
-        # subscriptions with RESP2, and a user who may do everything. After a change of one of these, refresh() must be
-        # called.
+        # subscriptions with RESP2, no CLIENT TRACKING, and a user who may do everything. After a change of one of
+        # these, refresh() must be called.
         self.plain = True
         self.limited = False  # it would be plain, but its user may not do everything
         # replication
@@ -109,6 +131,7 @@ class Session:
             and not self.multi
             and self.reply_mode == 0
             and not (self.proto == 2 and self.subscribed)
+            and self.caching is None
         )
         self.plain = usual and self.user.unrestricted
         self.limited = usual and not self.plain

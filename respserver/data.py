@@ -13,6 +13,7 @@ from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
+from storage import events
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
@@ -58,6 +59,7 @@ class Data:
         ks.log.clear()
         ks.ready.clear()
         ks.follower, ks.frozen = self.follower, self.frozen
+        self._choose_events()
         ks.resume(self._clock.now())
         self.keys_loaded = len(ks.keys)
         for line in recovered.lines():
@@ -75,10 +77,16 @@ class Data:
     def follow(self, follower: bool) -> None:
         """Set whether the data is a replica's."""
         self.follower = self.ks.follower = follower
+        self._choose_events()
 
     def freeze(self, frozen: bool) -> None:
         """Set whether writes are held back."""
         self.frozen = self.ks.frozen = frozen
+
+    def _choose_events(self) -> None:
+        """Tell the keyspace which events fire."""
+        classes = events.parse_classes(self._config.notify_keyspace_events)
+        self.ks.event_classes = events.fired(classes, self.follower)
 
     def log_stats(self) -> dict[str, int | float | str]:
         """Stats of the log; while the data is being replaced, those before that."""
@@ -89,6 +97,7 @@ class Data:
         config = self._config
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)
+        self._choose_events()
         self.disk.configure(config.appendfsync, config.checkpoint_size)
 
 
@@ -100,4 +109,5 @@ def empty_keyspace(disk: Log, config: Config) -> Keyspace:
 
 
 def _configure_nodes(ks: Keyspace, config: Config) -> None:
+    ks.pool.idmp_ms, ks.pool.idmp_most = config.stream_idmp_duration * 1000, config.stream_idmp_maxsize
     ks.pool.max_entries, ks.pool.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes

@@ -12,6 +12,7 @@ from typing import Final
 from commands.declare import all_commands
 from respserver.clients.clients import Clients
 from respserver.clients.pubsub import PubSub
+from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
@@ -36,7 +37,7 @@ class Reporting:
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, counters: Counters, timings: Timings,
         clients: Clients, users: Users, pubsub: PubSub, blocking: Blocking, roles: Roles, checkpoints: Checkpoints,
-        memory: Memory,
+        memory: Memory, tracking: Tracking,
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
@@ -51,6 +52,7 @@ class Reporting:
         self._roles = roles
         self._checkpoints = checkpoints
         self._memory = memory
+        self._tracking = tracking
         self._walk = StreamWalk()
         self._started = clock.now()
         self._run_id = os.urandom(20).hex()
@@ -86,7 +88,7 @@ class Reporting:
             shard_channels=self._pubsub.shard_count(),
             patterns=self._pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
             histograms=self._timings.histograms, peak_memory=self._memory.peak(),
-            denials=self._users.denials.counts,
+            denials=self._users.denials.counts, tracking=self._tracking.stats(),
         )  # fmt: skip
 
     def reset(self) -> None:

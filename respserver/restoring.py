@@ -155,7 +155,7 @@ def _facts(disk: Log, ks: Keyspace) -> Facts:
     return {
         "keys": len(ks.keys),
         "streams": len(streams),
-        "entries": sum(stream.next_ord - stream.first_ord for stream in streams),
+        "entries": sum(stream.length for stream in streams),
         "newest_ms": max((stream.last_ms for stream in streams), default=0),
         "groups": len(groups),
         "pending": sum(len(group.pending) for group in groups),

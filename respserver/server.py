@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import cast
 
 from commands import registry  # noqa: F401  (fills the command table)
+from commands.declare import find
 from commands.session import Session
 from resp.errors import CommandError, CorruptError
 from respserver.clients.admission import Admission
@@ -22,8 +23,10 @@ from respserver.clients.connection import Connection, Host
 from respserver.clients.flow import OutputLimits
 from respserver.clients.listen import Listeners
 from respserver.clients.monitor import Monitors
+from respserver.clients.notices import Notices
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
+from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.clock import Clock
 from respserver.config.config import Config
@@ -83,10 +86,11 @@ class Server:
         self.ticks = self.writes = Ticks(loop, self.data, self.gates, logger, self.tick)
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
-        self.memory = Memory(
-            config, self.data, self.gates, self.clients, make_room=lambda: self.checkpoints.make_room()
-        )
         self.pubsub = PubSub(relay=lambda channel, message, shard: self.roles.relay(channel, message, shard))
+        self.notices = Notices(config, self.data, self.clients, self.ticks, self.pubsub)
+        self.memory = Memory(
+            config, self.data, self.gates, self.clients, self.tracking, make_room=lambda: self.checkpoints.make_room()
+        )
         self.exhaustion = Exhaustion(self.counters, logger)
         self.blocking = Blocking(
             loop, self.clock, self.data, self.ticks, self.counters, logger, self, self.exhaustion
@@ -94,11 +98,12 @@ class Server:
         self.users.on_change = self.blocking.check_again
         self.slicing = Slicing(
             loop, self.clock, self.data, self.gates, self.ticks, self.counters, self.timings, logger, self,
-            self.exhaustion,
+            self.exhaustion, self.notices,
         )
         self.dispatcher = Dispatcher(
             config, self.clock, self.data, self.gates, self.ticks, self.blocking, self.slicing, self.monitors,
             self.counters, self.timings, logger, self, self.memory, self.exhaustion,
+            self.notices,
         )  # fmt: skip
         self.replicas = Replicas(
             config, self.clock, self.data, self.gates, self.ticks, self.clients, logger,
@@ -120,15 +125,20 @@ class Server:
         self.stats = Reporting(
             config, self.clock, self.data, self.gates, self.counters, self.timings, self.clients, self.users,
             self.pubsub, self.blocking, self.roles, self.checkpoints, self.memory,
+            self.tracking,
         )  # fmt: skip
         self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
         self._limits = OutputLimits(config)
         host = Host(
             self.clock, self.ticks, self.dispatcher, self._limits, self.counters, logger,
-            accept=self._admission.admit, left=self.clients.leave,
+            accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
         )  # fmt: skip
         self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(host)))
-        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove]
+        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
+
+    @property
+    def tracking(self) -> Tracking:
+        return self.notices.tracking
 
     # -- start -----------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -153,8 +163,9 @@ class Server:
         for name in (
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
             "latency-tracking",
-            "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "checkpoint-size", "requirepass",
-            "acllog-max-len",
+            "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "stream-idmp-duration",
+            "stream-idmp-maxsize", "checkpoint-size", "requirepass",
+            "acllog-max-len", "notify-keyspace-events",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
         ):  # fmt: skip
@@ -166,6 +177,7 @@ class Server:
         self._admission.configure()
         self.users.configure()
         self.data.configure()
+        self.notices.configure()
         self.ticks.check_disk()
         self.roles.tell_gates()
         self.memory.check()
@@ -183,6 +195,8 @@ class Server:
         ticks.begin()
         if ks.ready:
             self.blocking.serve_ready()
+        if ks.events or self.notices.tracking.told:
+            self.notices.end_tick()
         if ks.log:
             ticks.commit()
         if self.config.maxmemory:
@@ -301,9 +315,17 @@ class Server:
         ks.watchers = old.watchers
         for key in set(old.watchers):
             ks.touch_watchers(key)
+        self.tracking.carry_on()
+        self.tracking.flushed()
         self._configure()
         self.blocking.recount()
         self.replicas.moved_on()
+
+    def _read_after_wait(self, session: Session, argv: list[bytes]) -> None:
+        """A client with CLIENT TRACKING gets the reply of a read that waited."""
+        command = find(argv[:2])
+        if command is not None:
+            self.tracking.remember(session, [argv[at] for at, _ in command.keys(argv)])
 
     def _unwatch(self, session: Session) -> None:
         session.unwatch(self.data.ks)

@@ -122,37 +122,6 @@ def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-# -- client-side caching, which is not supported: the replies for a connection that doesn't use it ----------------
-@_own("CLIENT|GETREDIR")
-def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return -1, as there are no invalidation messages to redirect."""
-    return reply.integer(-1)
-
-
-@_own("CLIENT|TRACKINGINFO")
-def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return that client-side caching is off."""
-    proto = ctx.session.proto
-    return reply.map_reply(
-        proto,
-        [
-            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(b"off")])),
-            (reply.bulk(b"redirect"), reply.integer(-1)),
-            (reply.bulk(b"prefixes"), reply.EMPTY_ARRAY),
-        ],
-    )
-
-
-@_own("CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")), arity=-3)
-def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
-    """Accept OFF only; client-side caching is not supported."""
-    if _on_off(argv[2]):
-        raise CommandError(errors.CACHING_UNSUPPORTED)
-    if len(argv) > 3:
-        raise errors.syntax()
-    return reply.OK
-
-
 # -- all clients -------------------------------------------------------------------------------------------------
 @_all(
     "CLIENT|LIST",

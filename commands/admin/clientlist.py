@@ -17,10 +17,12 @@ def client_type(session: Session) -> bytes:
 
 def client_flags(session: Session, stats: TransportStats) -> str:
     """The letters of the client's states, as in Redis; ``N`` if there are none."""
-    kind = client_type(session)
+    kind, caching = client_type(session), session.caching
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
         ("P", session.subscribed), ("x", session.multi), ("b", session.blocked or stats.paused),
+        ("t", caching is not None), ("R", caching is not None and caching.broken),
+        ("B", caching is not None and caching.bcast),
         ("d", session.dirty_cas), ("c", session.close_after_reply), ("U", session.unix), ("e", session.no_evict),
         ("T", session.no_touch),
     )  # fmt: skip
@@ -80,7 +82,7 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("events", events),
         ("cmd", session.last_command),
         ("user", session.user.name.decode("latin-1")),
-        ("redir", -1),
+        ("redir", -1 if session.caching is None else session.caching.redirect),
         ("resp", session.proto),
         ("lib-name", session.lib_name.decode("latin-1")),
         ("lib-ver", session.lib_ver.decode("latin-1")),

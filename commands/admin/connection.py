@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from commands.context import Context, Delay, Reply
 from commands.declare import arg, block, command, opt
-from commands.parse import integer
+from commands.parse import check_database, integer
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
@@ -159,6 +159,7 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
     session.end_transaction(ctx.ks)
     unsubscribe_all(ctx, session)
     ctx.server.monitors.remove(session)
+    ctx.server.tracking.disable(session)
     session.name = b""
     session.proto = 2
     session.reply_mode = 0
@@ -183,6 +184,5 @@ def unsubscribe_all(ctx: Context, session: Session) -> None:
 )
 def select(ctx: Context, argv: list[bytes]) -> Reply:
     """Accept database 0, which is the only one."""
-    if integer(argv[1]) != 0:
-        raise CommandError(errors.NO_SUCH_DATABASE)
+    check_database(argv[1])
     return reply.OK

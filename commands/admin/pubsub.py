@@ -134,6 +134,8 @@ def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the present subscribers of a channel; return their number."""
+    if ctx.ks.events:  # of the commands before it in a transaction
+        ctx.server.notices.tell(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from commands.context import Await, Context, Reply, Slices
 from commands.declare import arg, command, oneof, opt, token
+from commands.parse import check_database
 from commands.parts import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
@@ -89,6 +90,17 @@ def flushall(ctx: Context, argv: list[bytes]) -> Reply:
 def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove all keys, like FLUSHALL: there is one database."""
     return _flush_all(ctx, argv)
+
+
+@command(
+    "SWAPDB", arg("index1", "integer"), arg("index2", "integer"), flags="write fast", group="server", since="0.1.0",
+    acl="keyspace dangerous", complexity="O(1)",
+)  # fmt: skip
+def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
+    """Accept database 0 twice: it is the only one."""
+    check_database(argv[1], "ERR invalid first DB index")
+    check_database(argv[2], "ERR invalid second DB index")
+    return reply.OK
 
 
 # -- saving ------------------------------------------------------------------------------------------------------

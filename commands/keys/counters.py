@@ -9,8 +9,10 @@ from commands.declare import arg, command, key
 from commands.keys import longdouble
 from commands.keys.setting import store
 from commands.parse import INT_MAX, INT_MIN, integer
-from resp import reply
+from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
+from storage.values import String
 
 _OVERFLOW: Final = "ERR increment or decrement would overflow"
 _DECREMENT_OVERFLOW: Final = "ERR decrement would overflow"
@@ -19,12 +21,23 @@ _NOT_FINITE: Final = "ERR increment would produce NaN or Infinity"
 
 
 def _add(ctx: Context, name: bytes, amount: int) -> bytes:
-    old = ctx.ks.string(name, ctx.now)
-    value = (integer(old) if old is not None else 0) + amount
+    ks, now = ctx.ks, ctx.now
+    found = ks.get(name, now)
+    if found is None:
+        text = b"%d" % amount
+        store(ctx, name, text, event=b"incrby")
+        return b":%b\r\n" % text
+    if not isinstance(found, String):
+        raise errors.wrong_type()
+    value = integer(found.value) + amount
     if not INT_MIN <= value <= INT_MAX:
         raise CommandError(_OVERFLOW)
-    store(ctx, name, b"%d" % value, keep_ttl=True)
-    return reply.integer(value)
+    text = b"%d" % value
+    ks.replace_string(name, found, text)
+    found.used = now
+    if ks.event_classes:
+        ks.notify(events.STRING, b"incrby", name)
+    return b":%b\r\n" % text
 
 
 @command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
@@ -74,5 +87,5 @@ def incrbyfloat(ctx: Context, argv: list[bytes]) -> Reply:
     if total is None:
         raise CommandError(_NOT_FINITE)
     value = longdouble.text(total)
-    store(ctx, argv[1], value, keep_ttl=True)
+    store(ctx, argv[1], value, keep_ttl=True, event=b"incrbyfloat")
     return reply.bulk(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, oneof, opt, token
+from commands.keys.setting import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
 
 _NX_AND_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
 _GT_AND_LT = "ERR GT and LT options at the same time are not compatible"
@@ -30,9 +32,10 @@ def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
     if conditions and not _allowed(conditions, when, ks.expire_at(argv[1])):
         return reply.integer(0)
     if when <= ctx.now:
-        ks.delete(argv[1], ctx.now)
+        delete(ctx, argv[1])
     else:
         ks.set_expire(argv[1], when)
+        ks.notify(events.GENERIC, b"expire", argv[1])
     return reply.integer(1)
 
 
@@ -136,5 +139,7 @@ def pexpiretime(ctx: Context, argv: list[bytes]) -> Reply:
 @command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic", complexity="O(1)")
 def persist(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove the expiry of a key; return 1 if it had one, else 0."""
-    found = ctx.ks.get(argv[1], ctx.now) is not None
-    return reply.integer(int(found and ctx.ks.persist(argv[1])))
+    if ctx.ks.get(argv[1], ctx.now) is None or not ctx.ks.persist(argv[1]):
+        return reply.integer(0)
+    ctx.ks.notify(events.GENERIC, b"persist", argv[1])
+    return reply.integer(1)

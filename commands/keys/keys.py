@@ -9,6 +9,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.help import help_reply
 from commands.keys.glob import compiled
+from commands.keys.setting import delete
 from commands.parse import integer, is_integer
 from commands.parts import AT_ONCE, by_name, long_array
 from resp import errors, reply
@@ -36,7 +37,9 @@ def type_name(value: Value) -> bytes:
 
 # -- named keys --------------------------------------------------------------------------------------------------
 def _delete(ctx: Context, names: list[bytes]) -> int:
-    return manykeys.delete_many(ctx.ks, names, ctx.now)
+    if not ctx.ks.event_classes:
+        return manykeys.delete_many(ctx.ks, names, ctx.now)
+    return sum([delete(ctx, name) for name in names])
 
 
 @command("DEL", repeat(key("RM DELETE")), flags="write", group="generic", complexity="O(N): N keys.")
@@ -177,7 +180,7 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
 @command("OBJECT|ENCODING", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def objectencoding(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the encoding of a value: stream, int, embstr or raw."""
-    value = ctx.ks.peek(argv[2], ctx.now)
+    value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
     if value is None:
         return reply.null(ctx.session.proto)
     return reply.bulk(encoding(value))
@@ -195,7 +198,7 @@ def encoding(value: Value) -> bytes:
 @command("OBJECT|IDLETIME", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the seconds since a key was last used, at most since the start of the server."""
-    value = ctx.ks.peek(argv[2], ctx.now)
+    value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
     if value is None:
         return reply.null(ctx.session.proto)
     return reply.integer(idle_seconds(value, ctx.now))
@@ -210,14 +213,14 @@ def idle_seconds(value: Value, now: int) -> int:
 @command("OBJECT|REFCOUNT", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_refcount(ctx: Context, argv: list[bytes]) -> Reply:
     """Return 1: values are never shared."""
-    value = ctx.ks.peek(argv[2], ctx.now)
+    value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
     return reply.null(ctx.session.proto) if value is None else reply.integer(1)
 
 
 @command("OBJECT|FREQ", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_freq(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an error, as Redis does without an LFU policy: the use of keys is not counted."""
-    if ctx.ks.peek(argv[2], ctx.now) is None:
+    if ctx.ks.peek(argv[2], ctx.now, quiet=True) is None:
         return reply.null(ctx.session.proto)
     raise CommandError(_LFU_ONLY)
 

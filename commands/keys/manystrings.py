@@ -23,6 +23,14 @@ def _any_exists(ctx: Context, names: list[bytes]) -> bool:
     return any(ctx.ks.get(name, ctx.now) is not None for name in names)
 
 
+def _set(ctx: Context, names: list[bytes], values: list[bytes]) -> None:
+    if not ctx.ks.event_classes:
+        manykeys.set_strings(ctx.ks, names, values, ctx.now)
+        return
+    for name, value in zip(names, values, strict=True):
+        store(ctx, name, value)
+
+
 @command("MGET", repeat(key("RO ACCESS")), flags="readonly fast", group="string", complexity="O(N): N keys.")
 def mget(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the strings of several keys, null for a key that doesn't exist or holds no string."""
@@ -39,7 +47,7 @@ def mset(ctx: Context, argv: list[bytes]) -> Reply:
     """Set several keys to strings in one step."""
     if len(argv) % 2 == 0:
         raise errors.arity("mset")
-    manykeys.set_strings(ctx.ks, argv[1::2], argv[2::2], ctx.now)
+    _set(ctx, argv[1::2], argv[2::2])
     return reply.OK
 
 
@@ -54,7 +62,7 @@ def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
     names = argv[1::2]
     if _any_exists(ctx, names):
         return reply.integer(0)
-    manykeys.set_strings(ctx.ks, names, argv[2::2], ctx.now)
+    _set(ctx, names, argv[2::2])
     return reply.integer(1)
 
 
@@ -80,7 +88,7 @@ def msetex(ctx: Context, argv: list[bytes]) -> Reply:
     if options.condition == b"XX" and any(ctx.ks.get(name, ctx.now) is None for name in names):
         return reply.integer(0)
     if not options.expiry:
-        manykeys.set_strings(ctx.ks, names, values, ctx.now)
+        _set(ctx, names, values)
         return reply.integer(1)
     keep_ttl = options.expiry == b"KEEPTTL"
     for name, value in zip(names, values, strict=True):

@@ -1,18 +1,19 @@
-"""RENAME, RENAMENX, COPY."""
+"""RENAME, RENAMENX, COPY; and what Redis has besides, where it has nothing to do here: MOVE, DUMP, RESTORE."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, key, opt, token
-from commands.keys.setting import store
-from commands.parse import integer
+from commands.declare import arg, command, key, opt, repeat, token
+from commands.keys.setting import tell_overwritten
+from commands.parse import check_database
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
 from storage.stream import Stream
+from storage.values import String
 
-_SAME: Final = "ERR source and destination objects are the same"
 # Its entries are stored under the stream's own number. A copy would have to read and write all of them again, also in
 # replay, on every replica and after every start; and the log would need the whole of it as one step.
 _NO_STREAMS: Final = (
@@ -34,7 +35,11 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
         for group in value.groups.values():
             if group.waiters:  # they are about to be told that it has gone: its time to live begins now
                 group.touch(now)
+    if ks.event_classes:
+        tell_overwritten(ctx, new, type(value))
     ks.rename(name, new)
+    ks.notify(events.GENERIC, b"rename_from", name)
+    ks.notify(events.GENERIC, b"rename_to", new)
     return True
 
 
@@ -71,19 +76,50 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
             replace = True
         elif word == b"DB" and at + 1 < len(argv):
             at += 1
-            if integer(argv[at]) != 0:
-                raise CommandError(errors.NO_SUCH_DATABASE)
+            check_database(argv[at])
         else:
             raise errors.syntax()
         at += 1
     ks, now = ctx.ks, ctx.now
     name, new = argv[1], argv[2]
     if name == new:
-        raise CommandError(_SAME)
+        raise CommandError(errors.SAME_OBJECT)
     value = ks.read(name, now)
-    if value is None or (ks.get(new, now) is not None and not replace):
+    there = value is not None and ks.get(new, now) is not None
+    if value is None or (there and not replace):
         return reply.integer(0)
     if isinstance(value, Stream):
         raise CommandError(_NO_STREAMS)
-    store(ctx, new, value.value, ks.expire_at(name))
+    if ks.event_classes:
+        tell_overwritten(ctx, new, String)
+        if there:  # Redis deletes it before it makes the copy
+            ks.notify(events.NEW, b"new", new)
+    ks.set_string(new, value.value, ks.expire_at(name))
+    ks.keys[new].used = now
+    ks.notify(events.GENERIC, b"copy_to", new)
     return reply.integer(1)
+
+
+# -- what can't be done ------------------------------------------------------------------------------------------
+@command("MOVE", key("RW ACCESS DELETE"), arg("db", "integer"), flags="write fast", group="generic", complexity="O(1)")
+def move(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return an error: there is no other database to move a key to."""
+    check_database(argv[2])
+    raise CommandError(errors.SAME_OBJECT)
+
+
+@command("DUMP", key("RO ACCESS"), flags="readonly", group="generic", complexity="O(1)")
+def dump(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return null if there is no such key, else an error: there is no serialized form."""
+    if ctx.ks.peek(argv[1], ctx.now) is None:
+        return reply.null(ctx.session.proto)
+    raise CommandError(errors.DUMP_UNSUPPORTED)
+
+
+@command(
+    "RESTORE", key("OW UPDATE"), arg("ttl", "integer"), arg("serialized-value"), opt(repeat(arg("option"))),
+    flags="write denyoom", group="generic", acl="dangerous", complexity="O(1)",
+)  # fmt: skip
+def restore(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return an error: there is no serialized form."""
+    raise CommandError(errors.DUMP_UNSUPPORTED)

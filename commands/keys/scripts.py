@@ -14,9 +14,11 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
+from commands.keys.setting import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import reply
 from resp.errors import CommandError
+from storage import events
 
 _NOSCRIPT: Final = "NOSCRIPT No matching script. Please use EVAL."
 _TOO_MANY_KEYS: Final = "ERR Number of keys can't be greater than number of args"
@@ -38,16 +40,17 @@ def _expire(ctx: Context, name: bytes, ms: int) -> None:
     if not INT_MIN <= ms <= INT_MAX - ctx.now:
         raise invalid_expire("pexpire")
     if ms <= 0:
-        ctx.ks.delete(name, ctx.now)
+        delete(ctx, name)
     else:
         ctx.ks.set_expire(name, ctx.now + ms)
+        ctx.ks.notify(events.GENERIC, b"expire", name)
 
 
 def _release(ctx: Context, name: bytes, args: list[bytes]) -> int:
     """ARGV: token."""
     if not _held(ctx, name, args[0]):
         return 0
-    ctx.ks.delete(name, ctx.now)
+    delete(ctx, name)
     return 1
 
 

@@ -14,6 +14,8 @@ from commands.declare import Arg, arg
 from commands.parse import INT_MAX, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
+from storage.values import String, Value
 
 _BAD_DIGEST: Final = "ERR must be exactly 16 hexadecimal characters"
 _TOO_LONG: Final = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
@@ -112,13 +114,39 @@ def digest(value: bytes) -> bytes:
     return xxhash.xxh3_64_hexdigest(value).encode()
 
 
-def store(ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False) -> None:
-    """Set a string. If ``expire_at`` is not in the future, delete the key."""
+def store(
+    ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False, event: bytes = b"set"
+) -> None:  # fmt: skip
+    """Set a string, and fire ``event``, and ``expire``. If ``expire_at`` is not in the future, delete the key."""
+    ks = ctx.ks
     if expire_at and expire_at <= ctx.now:
-        ctx.ks.delete(name, ctx.now)
+        delete(ctx, name)
         return
-    ctx.ks.set_string(name, value, expire_at, keep_ttl)
-    ctx.ks.keys[name].used = ctx.now
+    if ks.event_classes and event == b"set":
+        tell_overwritten(ctx, name, String)
+    string = ks.set_string(name, value, expire_at, keep_ttl)
+    string.used = ctx.now
+    if ks.event_classes:
+        ks.notify(events.STRING, event, name)
+        if expire_at:
+            ks.notify(events.GENERIC, b"expire", name)
+
+
+def tell_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
+    """Fire what Redis fires where a value, if there is one, is about to be replaced by one of this kind."""
+    old = ctx.ks.keys.get(name)
+    if old is not None:
+        ctx.ks.notify(events.OVERWRITTEN, b"overwritten", name)
+        if not isinstance(old, kind):
+            ctx.ks.notify(events.TYPE_CHANGED, b"type_changed", name)
+
+
+def delete(ctx: Context, name: bytes) -> bool:
+    """Delete a key and fire ``del``; False if there is none."""
+    if not ctx.ks.delete(name, ctx.now):
+        return False
+    ctx.ks.notify(events.GENERIC, b"del", name)
+    return True
 
 
 def bulk(ctx: Context, value: bytes | None) -> bytes:

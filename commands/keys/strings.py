@@ -16,12 +16,14 @@ from commands.keys.setting import (
     Options,
     bulk,
     compares,
+    delete,
     digest,
     expiry,
     store,
 )
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
 from storage.values import String
 
 _DELEX_NEEDS_STRING = "ERR Key should be of string type if conditions are specified"
@@ -114,7 +116,7 @@ def getdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and delete the key."""
     value = ctx.ks.read_string(argv[1], ctx.now)
     if value is not None:
-        ctx.ks.delete(argv[1], ctx.now)
+        delete(ctx, argv[1])
     return bulk(ctx, value)
 
 
@@ -132,10 +134,11 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
     expire_at = options.expire_at(ctx.now, "getex")
     if expire_at > ctx.now:
         ks.set_expire(name, expire_at)
+        ks.notify(events.GENERIC, b"expire", name)
     elif expire_at:
-        ks.delete(name, ctx.now)
-    elif options.expiry == b"PERSIST":
-        ks.persist(name)
+        delete(ctx, name)
+    elif options.expiry == b"PERSIST" and ks.persist(name):
+        ks.notify(events.GENERIC, b"persist", name)
     return reply.bulk(value)
 
 
@@ -163,7 +166,7 @@ def delex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a key, with a condition only if its string or digest is or isn't the given one; return 1 if deleted."""
     name = argv[1]
     if len(argv) == 2:
-        return reply.integer(int(ctx.ks.delete(name, ctx.now)))
+        return reply.integer(int(delete(ctx, name)))
     if len(argv) != 4:
         raise errors.arity("delex")
     value = ctx.ks.get(name, ctx.now)
@@ -176,7 +179,7 @@ def delex(ctx: Context, argv: list[bytes]) -> Reply:
         raise CommandError(_DELEX_CONDITION)
     if not compares(condition, argv[3], value.value):
         return reply.integer(0)
-    return reply.integer(int(ctx.ks.delete(name, ctx.now)))
+    return reply.integer(int(delete(ctx, name)))
 
 
 @command("DELIFEQ", key("RM ACCESS DELETE"), arg("value"), flags="write", group="string", complexity="O(1)")
@@ -184,4 +187,4 @@ def delifeq(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a key if its string equals a value; return 1 if it was deleted, else 0."""
     if ctx.ks.string(argv[1], ctx.now) != argv[2]:
         return reply.integer(0)
-    return reply.integer(int(ctx.ks.delete(argv[1], ctx.now)))
+    return reply.integer(int(delete(ctx, argv[1])))

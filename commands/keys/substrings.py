@@ -14,6 +14,7 @@ from commands.keys.setting import check_length, store
 from commands.parse import integer
 from resp import errors, reply
 from resp.errors import CommandError
+from storage import events
 from storage.values import String
 
 _BAD_OFFSET: Final = "ERR offset is out of range"
@@ -36,12 +37,13 @@ def append(ctx: Context, argv: list[bytes]) -> Reply:
     name, more = argv[1], argv[2]
     string = _string(ctx, name)
     if string is None:
-        store(ctx, name, more)
+        store(ctx, name, more, event=b"append")
         return reply.integer(len(more))
     size = len(string.value) + len(more)
     check_length(ctx, size)
     if more:
         ctx.ks.patch_string(name, string, len(string.value), more)
+    ctx.ks.notify(events.STRING, b"append", name)
     return reply.integer(size)
 
 
@@ -60,10 +62,11 @@ def setrange(ctx: Context, argv: list[bytes]) -> Reply:
         return reply.integer(size)
     check_length(ctx, offset + len(part))
     if string is None:
-        store(ctx, name, bytes(offset) + part)
+        store(ctx, name, bytes(offset) + part, event=b"setrange")
     else:
         gap = bytes(max(0, offset - size))
         ctx.ks.patch_string(name, string, offset - len(gap), gap + part)
+        ctx.ks.notify(events.STRING, b"setrange", name)
     return reply.integer(max(size, offset + len(part)))
 
 

@@ -7,8 +7,10 @@
     goodbye     the end of a TLS connection that this server closes
     listen      listening sockets: TCP, TLS and unix
     monitor     MONITOR
+    notices     what clients are told of changes: keyspace events, and through tracking
     pauses      CLIENT PAUSE; holding writes back for FAILOVER
     pubsub      subscriptions and messages
     tls         TLS contexts
+    tracking    CLIENT TRACKING: who caches which keys, and is told of changes
     users       logging in; changes of users, and what they mean for connected clients
 """

@@ -81,6 +81,7 @@ class Host:
     def __init__(
         self, clock: Clock, ticks: Ticks, executor: Executor, limits: OutputLimits, counters: Counters, logger: Logger,
         accept: Callable[[Connection], None], left: Callable[[Session], None],
+        awaited: Callable[[Session, list[bytes]], None],
     ) -> None:  # fmt: skip
         self.now_ms = clock.now  # ms since epoch
         self.mono_ms = clock.mono  # ms, monotonic
@@ -91,6 +92,7 @@ class Host:
         self.logger = logger
         self.accept = accept  # called with a new connection: gives it its session and decoder, or refuses it
         self.left = left  # called when a connection is closed
+        self.awaited = awaited  # called before the reply of a read that waited, of a client with CLIENT TRACKING
 
 
 class Connection(Client):
@@ -101,7 +103,7 @@ class Connection(Client):
     __slots__ = (
         "_backlog_bytes", "_begun", "_chunk", "_chunks", "_closing", "_cut", "_host", "_streams", "_ticks",
         "_traffic", "_undecoded", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes", "paused", "progress",
-        "reading", "session", "soft_since", "throttled", "transport", "wait",
+        "pushes", "reading", "session", "soft_since", "throttled", "transport", "wait",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -120,6 +122,7 @@ class Connection(Client):
         self._undecoded = b""  # bytes received before the login, while commands wait; what is read then is one chunk
         self.multi_bytes = 0  # memory of the commands that wait for EXEC
         self.wait: Wait | None = None  # of a blocking command
+        self.pushes: list[bytes] | None = None  # messages that come after the reply in the making; None: at once
         self.throttled = False
         self.paused = False
         self.reading = True
@@ -316,6 +319,10 @@ class Connection(Client):
     def answer(self, data: bytes | Chunks) -> None:
         """Queue the reply to a command, unless CLIENT REPLY leaves it out. The caller queues the flush."""
         session = self.session
+        caching = session.caching
+        if caching is not None and caching.parked is not None:
+            argv, caching.parked = caching.parked, None
+            self._host.awaited(session, argv)
         mode = session.reply_mode
         if mode == 3:  # SKIP, for this reply
             session.reply_mode = 0
@@ -330,6 +337,8 @@ class Connection(Client):
         else:
             self.out.append(data)
             self.out_bytes += len(data)
+        if self.pushes is not None:
+            self.release_pushes()
 
     def send(self, data: bytes | Chunks) -> None:
         """Queue a reply and the flush; it leaves at the end of the tick."""
@@ -526,8 +535,20 @@ class Connection(Client):
         return self.wait.end(error)
 
     def push(self, data: bytes) -> None:
-        self.send(data)
-        self.check_output_limit()
+        if self.pushes is None:
+            self.send(data)
+            self.check_output_limit()
+        else:
+            self.pushes.append(data)
+
+    def hold_pushes(self) -> None:
+        if self.pushes is None:
+            self.pushes = []
+
+    def release_pushes(self) -> None:
+        pushes, self.pushes = self.pushes, None
+        for message in pushes or ():
+            self.push(message)
 
     def stats(self) -> TransportStats:
         sock = self.transport.get_extra_info("socket")

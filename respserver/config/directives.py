@@ -24,6 +24,7 @@ from respserver.config.kinds import (
     parse_save,
     parse_user,
 )
+from storage.events import parse_classes, show_classes
 
 MB = 1024 * 1024
 MAX_INT = 2**31 - 1
@@ -97,6 +98,8 @@ class Directive:
             return word
         if kind == "host":
             return parse_host(word) if word else word
+        if kind == "events":
+            return show_classes(parse_classes(word))
         if kind == "enum":
             if word.lower() not in self.choices:
                 raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
@@ -151,6 +154,7 @@ class Directive:
             "host": "a host name or an address",
             "words": "words",
             "percentiles": "numbers from 0 to 100",
+            "events": "letters of `KEg$lshzxetdmnocA`",
             "hosts": "host names or addresses",
             "save": "pairs of seconds and changes, or `\"\"`",
             "limits": "class, hard bytes, soft bytes, soft seconds; may repeat",
@@ -326,6 +330,11 @@ _STREAMS = (
     Directive("stream-node-max-bytes", "memory", "64kb",
               "The uncompressed size at which a macro node is sealed. Also the size of the pieces of streamed ranges.",
               low=1024, high=1024 * MB),
+    Directive("stream-idmp-duration", "integer", "100",
+              "Seconds for which XADD remembers the IDs of IDMP and IDMPAUTO, in streams without an XCFGSET.",
+              low=1, high=86400),
+    Directive("stream-idmp-maxsize", "integer", "100",
+              "How many of them it remembers of each producer, likewise.", low=1, high=10000),
     Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 
@@ -379,8 +388,12 @@ _OBSERVATION = (
               "The percentiles of these times that INFO latencystats has, each from 0 to 100."),
     Directive("latency-monitor-threshold", "integer", "0",
               "Events that take at least this many milliseconds are recorded for LATENCY; 0: none."),
-    Directive("notify-keyspace-events", "string", "", "Keyspace notifications are not sent.", fixed="no-set",
-              why="tidelog sends no keyspace notifications: follow a stream with TREAD BLOCK"),
+    Directive("notify-keyspace-events", "events", "",
+              "Keyspace events that are published: `K` and `E` say on which channels, the other letters which classes, "
+              "`A` stands for `g$lshzxetd`. Empty: none."),
+    Directive("tracking-table-max-keys", "integer", "1000000",
+              "The number of keys that the server remembers for CLIENT TRACKING; beyond it clients are told to forget "
+              "the oldest. 0: no limit."),
 )
 
 _REPLICATION = (

@@ -37,9 +37,9 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         zset-max-ziplist-entries=128 zset-max-ziplist-value=64 hll-sparse-max-bytes=3000""",
     ),
     (
-        "nothing is ever evicted to make room, so there is nothing to sample or to track",
+        "nothing is ever evicted to make room, so there is nothing to sample",
         """maxmemory-samples=5 maxmemory-eviction-tenacity=10 maxmemory-clients=0 replica-ignore-maxmemory=yes
-        slave-ignore-maxmemory=yes lfu-log-factor=10 lfu-decay-time=1 tracking-table-max-keys=1000000""",
+        slave-ignore-maxmemory=yes lfu-log-factor=10 lfu-decay-time=1""",
     ),
     (
         "memory is managed by Python",

@@ -76,6 +76,8 @@ class Values:
     checkpoint_size: int
     tail_size: int
     # streams
+    stream_idmp_duration: int
+    stream_idmp_maxsize: int
     stream_node_max_entries: int
     stream_node_max_bytes: int
     node_cache_size: int
@@ -99,7 +101,8 @@ class Values:
     latency_tracking: bool
     latency_tracking_info_percentiles: list[str]  # numbers from 0 to 100
     latency_monitor_threshold: int  # ms; 0 off
-    notify_keyspace_events: str  # always ""
+    notify_keyspace_events: str  # letters, see ``storage.events``; "": none
+    tracking_table_max_keys: int  # 0: no limit
     # replication
     replicaof: list[str]  # host, port; []: a leader. REPLICAOF changes it
     masterauth: str  # "": none
@@ -127,7 +130,7 @@ class Values:
         self.ignored: dict[str, str] = {}  # ignored directives that were given: name -> value
         for directive in DIRECTIVES.values():
             text = directive.default
-            words = directive.split(text) if text or directive.kind in ("string", "host") else []
+            words = directive.split(text) if text or directive.kind in ("string", "host", "events") else []
             self._put(directive, {} if directive.kind in ("renames", "users") else directive.parse(words, {}))
         self.dir = os.path.abspath(self.dir)
 

@@ -20,7 +20,7 @@ from commands.declare import Command, all_commands
 from commands.session import Session
 from respserver import __version__
 from respserver.observe.slowlog import Histogram
-from respserver.observe.stats import Counters, RoleStats, Saves, process_memory, system_memory
+from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, process_memory, system_memory
 from respserver.observe.streamtotals import StreamWalk
 from storage import stream
 from storage.keyspace import Keyspace
@@ -48,6 +48,7 @@ class ServerStats:
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> times that it took
     denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> how many were denied
+    tracking: TrackingStats = field(default_factory=TrackingStats)
     log_offset: int = 0  # bytes of records ever logged
     write_error: str | None = None  # the error for writes that the disk causes now
     loading: bool = False
@@ -120,7 +121,7 @@ def _clients(s: ServerStats) -> Fields:
     yield "client_recent_max_input_buffer", largest_in
     yield "client_recent_max_output_buffer", largest_out
     yield "blocked_clients", blocked
-    yield "tracking_clients", 0
+    yield "tracking_clients", s.tracking.clients
     yield "pubsub_clients", subscribed
     yield "watching_clients", watching
     yield "clients_in_timeout_table", s.deadlines
@@ -140,7 +141,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
             replicas += size
     ks = s.keyspace
     dataset, cache = ks.memory_bytes(), ks.pool.cache.bytes
-    used = dataset + cache + clients  # what respserver.memory counts
+    used = dataset + cache + clients + s.tracking.bytes  # what respserver.memory counts
     return {
         "used": used,
         "resident": process.resident,
@@ -246,7 +247,9 @@ def _stats(s: ServerStats) -> Fields:
     yield "latest_fork_usec", 0
     yield "total_forks", 0
     yield "migrate_cached_sockets", 0
-    yield "tracking_total_keys", 0
+    yield "tracking_total_keys", s.tracking.keys
+    yield "tracking_total_items", s.tracking.items
+    yield "tracking_total_prefixes", s.tracking.prefixes
     yield "total_error_replies", c.error_replies
     for reason, count in s.denials.items():  # Redis calls commands cmd
         yield f"acl_access_denied_{'cmd' if reason == 'command' else reason}", count

@@ -34,6 +34,17 @@ class Rate:
         return sum(self._samples) / len(self._samples) if self._samples else 0.0
 
 
+@dataclass
+class TrackingStats:
+    """CLIENT TRACKING in numbers."""
+
+    clients: int = 0  # that have switched it on
+    keys: int = 0  # that are remembered
+    items: int = 0  # pairs of a key and a client
+    prefixes: int = 0
+    bytes: int = 0  # of memory that this takes
+
+
 class Counters:
     """Counts since the start or the last CONFIG RESETSTAT."""
 

@@ -71,7 +71,7 @@ class StreamWalk:
 def _add(totals: StreamTotals, stream: Stream) -> None:
     totals.streams += 1
     totals.entries += stream.length
-    totals.entries_added += stream.next_ord
+    totals.entries_added += stream.entries_added
     totals.nodes += stream.node_count
     for group in stream.groups.values():
         totals.groups += 1

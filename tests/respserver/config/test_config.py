@@ -70,7 +70,7 @@ def test_set() -> None:
         (("save", '"900'), FAILED.format("save", "Unbalanced quotes in configuration line")),
         (("maxmemory-policy", "foo"), FAILED.format("maxmemory-policy", "argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction")),  # noqa: E501
         (("maxmemory-policy", "allkeys-lru"), FAILED.format("maxmemory-policy", "tidelog evicts nothing to make room: writes answer -OOM instead")),  # noqa: E501
-        (("timeout", "7", "notify-keyspace-events", "KEA"), FAILED.format("notify-keyspace-events", "tidelog sends no keyspace notifications: follow a stream with TREAD BLOCK")),  # noqa: E501
+        (("timeout", "7", "notify-keyspace-events", "KEq"), FAILED.format("notify-keyspace-events", "Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")),  # noqa: E501
     ],
 )  # fmt: skip
 def test_set_refuses_wrong_pairs(words: tuple[str, ...], text: str) -> None:

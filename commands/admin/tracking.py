@@ -1,0 +1,146 @@
+"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: clients that cache what they read are told when it changes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from commands.context import Context, Reply
+from commands.declare import arg, block, command, oneof, opt, repeat, token
+from commands.parse import integer
+from commands.session import Caching
+from resp import errors, reply
+from resp.errors import CommandError
+
+_own = partial(
+    command, flags="noscript loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
+)  # fmt: skip
+
+
+def _parsed(ctx: Context, words: list[bytes]) -> tuple[Caching, list[bytes]]:
+    """The options of CLIENT TRACKING, and the prefixes. Raises CommandError."""
+    caching, prefixes, at = Caching(), list[bytes](), 0
+    while at < len(words):
+        word = words[at].upper()
+        more = at + 1 < len(words)
+        if word == b"REDIRECT" and more:
+            at += 1
+            if caching.redirect:
+                raise CommandError(errors.ONE_REDIRECTION)
+            caching.redirect = integer(words[at])
+            if ctx.server.clients.get(caching.redirect) is None:
+                raise CommandError(errors.NO_REDIRECTION)
+        elif word == b"PREFIX" and more:
+            at += 1
+            prefixes.append(words[at])
+        elif word == b"BCAST":
+            caching.bcast = True
+        elif word == b"OPTIN":
+            caching.optin = True
+        elif word == b"OPTOUT":
+            caching.optout = True
+        elif word == b"NOLOOP":
+            caching.noloop = True
+        else:
+            raise errors.syntax()
+        at += 1
+    return caching, prefixes
+
+
+def _check(new: Caching, prefixes: list[bytes], old: Caching | None) -> None:
+    """Raise the CommandError for options that don't go together, or not with what was asked for before."""
+    if prefixes and not new.bcast:
+        raise CommandError(errors.PREFIX_NEEDS_BCAST)
+    if old is not None and old.bcast != new.bcast:
+        raise CommandError(errors.BCAST_STAYS)
+    if new.bcast and (new.optin or new.optout):
+        raise CommandError(errors.BCAST_AND_OPT)
+    if new.optin and new.optout:
+        raise CommandError(errors.OPTIN_AND_OPTOUT)
+    if old is not None and ((new.optin and old.optout) or (new.optout and old.optin)):
+        raise CommandError(errors.OPT_STAYS)
+    existing = [] if old is None else sorted(old.prefixes)
+    for at, prefix in enumerate(prefixes):
+        for other in existing:
+            if _overlap(prefix, other):
+                raise errors.prefix_overlaps(prefix, other, existing=True)
+        for other in prefixes[at + 1 :]:
+            if _overlap(prefix, other):
+                raise errors.prefix_overlaps(prefix, other, existing=False)
+
+
+def _overlap(one: bytes, other: bytes) -> bool:
+    """Whether there are names that begin with both."""
+    return one.startswith(other) or other.startswith(one)
+
+
+@_own(
+    "CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")),
+    opt(arg("client-id", "integer", token="REDIRECT")), opt(repeat(block("prefixes", arg("prefix", token="PREFIX")))),
+    opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")),
+)
+def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
+    """Switch on or off that this connection, or another one for it, is told of changes of keys that it has read."""
+    session = ctx.session
+    caching, prefixes = _parsed(ctx, argv[3:])
+    word = argv[2].upper()
+    if word == b"ON":
+        _check(caching, prefixes, session.caching)
+        caching.prefixes.update(prefixes)
+        ctx.server.tracking.enable(session, caching)
+    elif word == b"OFF":
+        ctx.server.tracking.disable(session)
+    else:
+        raise errors.syntax()
+    return reply.OK
+
+
+@_own("CLIENT|CACHING", oneof("mode", token("YES"), token("NO")))
+def client_caching(ctx: Context, argv: list[bytes]) -> Reply:
+    """Say whether what the next command reads is cached, where CLIENT TRACKING was given OPTIN or OPTOUT."""
+    caching = ctx.session.caching
+    if caching is None:
+        raise CommandError(errors.NOT_CACHING)
+    word = argv[2].upper()
+    if word == b"YES":
+        if not caching.optin:
+            raise CommandError(errors.NOT_OPTIN)
+    elif word == b"NO":
+        if not caching.optout:
+            raise CommandError(errors.NOT_OPTOUT)
+    else:
+        raise errors.syntax()
+    caching.given = True
+    return reply.OK
+
+
+@_own("CLIENT|GETREDIR")
+def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the ID of the connection that is told in place of this one, 0 if none is, -1 without CLIENT TRACKING."""
+    caching = ctx.session.caching
+    return reply.integer(-1 if caching is None else caching.redirect)
+
+
+@_own("CLIENT|TRACKINGINFO")
+def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return what this connection asked for by CLIENT TRACKING."""
+    proto, caching = ctx.session.proto, ctx.session.caching
+    flags = [b"off"] if caching is None else _flags(caching)
+    prefixes = [] if caching is None else sorted(caching.prefixes)
+    return reply.map_reply(
+        proto,
+        [
+            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
+            (reply.bulk(b"redirect"), reply.integer(-1 if caching is None else caching.redirect)),
+            (reply.bulk(b"prefixes"), reply.bulk_array(prefixes)),
+        ],
+    )
+
+
+def _flags(caching: Caching) -> list[bytes]:
+    shown = (
+        (b"on", True), (b"bcast", caching.bcast), (b"optin", caching.optin),
+        (b"caching-yes", caching.optin and caching.given), (b"optout", caching.optout),
+        (b"caching-no", caching.optout and caching.given), (b"noloop", caching.noloop),
+        (b"broken_redirect", caching.broken),
+    )  # fmt: skip
+    return [name for name, is_set in shown if is_set]

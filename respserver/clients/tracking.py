@@ -1,0 +1,231 @@
+"""CLIENT TRACKING: who caches which keys, and the messages that tell them of changes.
+
+A client that has switched it on is told once of a change of each key that it has read: then the key is forgotten until
+the client reads it again. With BCAST nothing is remembered: it is told of every key with one of its prefixes, once a
+tick.
+
+Rule 1: messages are queued like replies: a client has them before any reply that could show a later state of the key,
+and after those that may show an earlier one.
+Rule 2: what is remembered of clients that have left stays until the key changes.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from commands.declare import Command
+from commands.session import Caching, Session
+from resp import reply
+from respserver.clients.clients import Clients
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.observe.stats import TrackingStats
+from respserver.ticks import Ticks
+
+CHANNEL: Final = b"__redis__:invalidate"
+KEY_BYTES: Final = 200  # of memory that a remembered key takes with one client, without its name
+READER_BYTES: Final = 80  # and with each other one
+PREFIX_BYTES: Final = 1000
+EVICTED_AT_ONCE: Final = 100  # one of so many keys is forgotten where there are too many
+
+
+class Prefix:
+    """The clients that are told of keys with a prefix."""
+
+    __slots__ = ("changed", "clients")
+
+    def __init__(self) -> None:
+        self.clients: dict[Session, None] = {}
+        self.changed: dict[bytes, Session | None] = {}  # in this tick -> who changed it last; None: no client
+
+
+class Tracking:
+    """Implements ``TrackingPart``."""
+
+    def __init__(self, config: Config, data: Data, clients: Clients, ticks: Ticks) -> None:
+        self._config = config
+        self._data = data
+        self._clients = clients
+        self._ticks = ticks
+        self._readers: dict[bytes, int | set[int]] = {}  # key -> ID of the client that may have cached it, or IDs
+        self._prefixes: dict[bytes, Prefix] = {}
+        self.told = False  # there is something for broadcast()
+        self.count = 0  # clients that have switched it on
+        self.items = 0  # pairs of a key and a client
+        self.bytes = 0  # of memory
+
+    def stats(self) -> TrackingStats:
+        return TrackingStats(self.count, len(self._readers), self.items, len(self._prefixes), self.bytes)
+
+    # -- clients ---------------------------------------------------------------------------------------------
+    def enable(self, session: Session, caching: Caching) -> None:
+        old = session.caching
+        if caching.bcast:
+            new = caching.prefixes or {b""}
+            for prefix in new:
+                if prefix not in self._prefixes:
+                    self._prefixes[prefix] = Prefix()
+                    self.bytes += PREFIX_BYTES + len(prefix)
+                self._prefixes[prefix].clients[session] = None
+            caching.prefixes = new if old is None else new | old.prefixes
+        if old is None:
+            self.count += 1
+        elif old.given:
+            caching.given = True
+        session.caching = caching
+        session.refresh()
+        self.carry_on()
+
+    def disable(self, session: Session) -> None:
+        caching = session.caching
+        if caching is None:
+            return
+        for prefix in caching.prefixes:
+            held = self._prefixes[prefix]
+            held.clients.pop(session, None)
+            if not held.clients:
+                del self._prefixes[prefix]
+                self.bytes -= PREFIX_BYTES + len(prefix)
+        session.caching = None
+        session.refresh()
+        if session.transport is not None:
+            session.transport.release_pushes()
+        self.count -= 1
+        if not self.count:
+            self._forget_all()
+        self.carry_on()
+
+    def carry_on(self) -> None:
+        """Let the keyspace tell of changes, if somebody wants to know."""
+        self._data.ks.tracked = self.count > 0
+
+    # -- reads -----------------------------------------------------------------------------------------------
+    def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
+        """A command of a client that has switched it on was called. ``parked``: it waits for its reply."""
+        caching = session.caching
+        if caching is None:
+            return
+        if not caching.bcast and _reads(command, argv):
+            self._read(session, caching, command, argv)
+            if parked:
+                caching.parked = argv
+        if caching.given and not session.multi and not command.name.startswith("client|"):
+            caching.given = False
+
+    def _read(self, session: Session, caching: Caching, command: Command, argv: list[bytes]) -> None:
+        if (caching.optin and not caching.given) or (caching.optout and caching.given):
+            return
+        self.remember(session, [argv[at] for at, _ in command.keys(argv)])
+
+    def remember(self, session: Session, keys: list[bytes]) -> None:
+        """The client has read these keys."""
+        number, readers = session.id, self._readers
+        for key in keys:
+            held = readers.get(key)
+            if held is None:
+                readers[key] = number
+                self.items += 1
+                self.bytes += KEY_BYTES + len(key)
+            elif isinstance(held, set):
+                if number not in held:
+                    held.add(number)
+                    self.items += 1
+                    self.bytes += READER_BYTES
+            elif held != number:
+                readers[key] = {held, number}
+                self.items += 1
+                self.bytes += READER_BYTES
+        most = self._config.tracking_table_max_keys
+        if most and len(readers) > most:
+            for key in list(islice(readers, max(len(readers) - most, most // EVICTED_AT_ONCE))):
+                self._invalidate(key, None)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+    def changed(self, key: bytes, session: Session | None) -> None:
+        """A key has changed; ``session``: the client that did it."""
+        for prefix, held in self._prefixes.items():
+            if key.startswith(prefix):
+                held.changed[key] = session
+                if not self.told:
+                    self.told = True
+                    self._ticks.queue()
+        if key in self._readers:
+            self._invalidate(key, session)
+
+    def _invalidate(self, key: bytes, session: Session | None) -> None:
+        """Forget who has read the key, and tell them, but not the client that did it if it does not want to know."""
+        held = self._readers.pop(key)
+        numbers = sorted(held) if isinstance(held, set) else [held]
+        self.items -= len(numbers)
+        self.bytes -= KEY_BYTES + len(key) + READER_BYTES * (len(numbers) - 1)
+        body = reply.bulk_array([key])
+        for number in numbers:
+            reader = self._clients.get(number)
+            if reader is None or reader.caching is None or reader.caching.bcast:
+                continue
+            if not (reader.caching.noloop and reader is session):
+                self._send(reader, reader.caching, body)
+
+    def flushed(self) -> None:
+        """All keys have changed: FLUSHALL, or other data has taken the place of this."""
+        self._forget_all()
+        if self.count:
+            for session in self._clients.all():
+                if session.caching is not None:
+                    self._send(session, session.caching, None)
+
+    def _forget_all(self) -> None:
+        self._readers.clear()
+        self.items = 0
+        self.bytes = sum([PREFIX_BYTES + len(prefix) for prefix in self._prefixes])
+
+    def broadcast(self) -> None:
+        """Called at the end of a tick: tell clients with BCAST of the keys that changed in it."""
+        self.told = False
+        for prefix in sorted(self._prefixes):
+            held = self._prefixes.get(prefix)  # a message may close a client that is too slow
+            if held is None or not held.changed:
+                continue
+            changed, held.changed = held.changed, {}
+            names = sorted(changed)
+            whole = reply.bulk_array(names)
+            for session in list(held.clients):
+                caching = session.caching
+                if caching is None:
+                    continue
+                if not caching.noloop:
+                    self._send(session, caching, whole)
+                    continue
+                others = [name for name in names if changed[name] is not session]
+                if others:
+                    self._send(session, caching, reply.bulk_array(others))
+
+    # -- messages --------------------------------------------------------------------------------------------
+    def _send(self, session: Session, caching: Caching, body: bytes | None) -> None:
+        """Tell a client, or the one in its place. ``body``: the keys, as an encoded array; None: all keys."""
+        receiver = session
+        if caching.redirect:
+            found = self._clients.get(caching.redirect)
+            if found is None:
+                caching.broken = True
+                if session.proto == 3 and session.transport is not None:
+                    parts = [reply.bulk(b"tracking-redir-broken"), reply.integer(caching.redirect)]
+                    session.transport.push(reply.push(3, parts))
+                return
+            receiver = found
+        if receiver.transport is None:
+            return
+        proto = receiver.proto
+        what = reply.null(proto) if body is None else body
+        if proto == 3:
+            receiver.transport.push(reply.push(3, [reply.bulk(b"invalidate"), what]))
+        elif caching.redirect and receiver.subscribed:
+            receiver.transport.push(reply.push(2, [reply.bulk(b"message"), reply.bulk(CHANNEL), what]))
+
+
+def _reads(command: Command, argv: list[bytes]) -> bool:
+    """Whether the call only reads what its keys hold."""
+    if command.write:
+        return not command.changes(argv)
+    return "readonly" in command.flags and "pubsub" not in command.flags
