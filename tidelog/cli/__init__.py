@@ -2,6 +2,7 @@
 
     program   the commands load, tail, dump, info
     backups   those of backups: backup, backups, verify, restore
+    moving    tidelog import, export: streams and strings from a Redis, and back
     topics    tidelog topics: what topics there are, and what changes them
     dlq       tidelog dlq: dead letters, the events that processors gave up
     sending   tidelog send, sendmany: records into a topic

@@ -22,6 +22,7 @@ from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
 from tidelog.cli.later import Later
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
+from tidelog.cli.moving import export_command, import_command
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
@@ -63,11 +64,14 @@ def main() -> None:
       tidelog backups /mnt/backups            list, and
       tidelog verify /mnt/backups             check, and
       tidelog restore /mnt/backups ./data     make a data directory of the newest
+      tidelog import redis://old:6379         streams and strings of a Redis, with groups, and
+      tidelog export redis://old:6379         back
     """
 
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
+    import_command, export_command,
     Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Functions over topics, run by Spark, exactly once."),
     Later("flow", "tidelog.cli.flow", "flow_commands", "flows", "Flows: events through connectors and pipelines."),
 ):  # fmt: skip

@@ -41,6 +41,24 @@ class Progress:
             self.total = total
             self._draw(done, f"{what} {size(done)}  {size(int(done / max(self.seconds, 1e-9)))}/s")
 
+    def show_entries(self, what: str, done: int, total: int) -> None:
+        """The same for something that is counted in entries."""
+        if what != self._what:
+            self._what, self.started, self._next = what, time.monotonic(), 0.0
+        if self._due():
+            self.total = total
+            self._draw(done, f"{what} {done:,}  {done / max(self.seconds, 1e-9):,.0f}/s")
+
+    def show_text(self, text: str) -> None:
+        """A line without a bar."""
+        if self._due():
+            self.total = None
+            self._draw(0, text)
+
+    @property
+    def visible(self) -> bool:
+        return self._visible
+
     def _due(self) -> bool:
         if not self._visible or time.monotonic() < self._next:
             return False

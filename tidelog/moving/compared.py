@@ -1,0 +1,257 @@
+"""What differs between the two ends: each stream's description, entries, groups, consumers and pending messages.
+
+If the source went on after it was copied, only what was copied can be compared: the entries up to the last ID that the
+copy had. Groups are then compared only if they have not changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import hiredis
+import xxhash
+
+from tidelog.client.entries import StreamId
+from tidelog.moving import facts, pages
+from tidelog.moving.ends import End
+from tidelog.moving.facts import NEVER, ZERO, Group, Pending, Stream, dashed
+from tidelog.moving.merged import merged
+from tidelog.moving.pages import Row, id_of
+from tidelog.moving.streams import Moved
+
+NAMED: Final = 3  # IDs that a difference names, of many
+TOLD: Final = 1000  # entries between two reports
+
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
+
+@dataclass(slots=True)
+class Compared:
+    """What was found of one stream."""
+
+    differences: list[str] = field(default_factory=list)
+    went_on: list[str] = field(default_factory=list)  # how the source has changed since it was copied
+    compared: int = 0  # entries
+    digest: str = ""  # of the source's entries; the target's is the same, if there are no differences
+
+
+class _Few:
+    """IDs, some of which are named."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._named: list[str] = []
+
+    def add(self, at: StreamId) -> None:
+        self.count += 1
+        if len(self._named) < NAMED:
+            self._named.append(dashed(at))
+
+    def __str__(self) -> str:
+        more = ", ..." if self.count > len(self._named) else ""
+        return f"{self.count:,} ({', '.join(self._named)}{more})"
+
+
+def compare(
+    source: End, target: End, moved: Moved, page: int, content: bool, told: Callable[[int, int], None]
+) -> Compared:  # fmt: skip
+    """Compare a stream at both ends. ``moved.here`` is what the source's was when it was copied."""
+    found = Compared()
+    key, then = moved.key, moved.here
+    here, there = facts.stream(source, key), facts.stream(target, key)
+    if here is None:
+        found.went_on.append("the stream was deleted at the source")
+        return found
+    if there is None or then is None:
+        found.differences.append("the stream is not at the target")
+        return found
+    slack = facts.expiry_slack(source)
+    still = _same_entries(here, then, slack)
+    if still:
+        found.differences += _described(here, there, slack)
+    else:
+        found.went_on.append(_since(here, then))
+    if content:
+        _entries(source, target, moved, then.last, page, still, found, told)
+    _groups(source, target, moved, here, there, found)
+    return found
+
+
+def _same_entries(here: Stream, then: Stream, slack: int) -> bool:
+    return (here.last, here.length, here.first, here.added, here.max_deleted) == (
+        then.last, then.length, then.first, then.added, then.max_deleted,
+    ) and _same_expiry(here, then, slack)  # fmt: skip
+
+
+def _same_expiry(one: Stream, other: Stream, slack: int) -> bool:
+    return (one.expires == NEVER) == (other.expires == NEVER) and abs(one.expires - other.expires) <= slack
+
+
+def _since(here: Stream, then: Stream) -> str:
+    if here.added is not None and then.added is not None and here.added > then.added:
+        return f"{here.added - then.added:,} entries were added at the source since"
+    return "the stream was changed at the source since"
+
+
+def _described(here: Stream, there: Stream, slack: int) -> Iterator[str]:
+    rows: list[tuple[str, Any, Any]] = [
+        ("length", here.length, there.length),
+        ("first-entry", here.first, there.first),
+        ("last-entry", here.newest, there.newest),
+        ("last-generated-id", here.last, there.last),
+    ]
+    if here.added is not None:
+        rows.append(("entries-added", here.added, there.added))
+    if here.max_deleted is not None:
+        rows.append(("max-deleted-entry-id", here.max_deleted, there.max_deleted))
+    if not _same_expiry(here, there, slack):
+        rows.append(("expiry", here.expires, there.expires))
+    for name, mine, its in rows:
+        if mine != its:
+            yield f"{name} is {_shown(mine)}, at the target {_shown(its)}"
+
+
+def _shown(value: Any) -> str:
+    return dashed(value) if isinstance(value, StreamId) else "none" if value is None else str(value)
+
+
+class _Entries:
+    """Both streams side by side, and a digest over all entries of each, made on the way."""
+
+    def __init__(self, begun: bool) -> None:
+        self.compared = 0
+        self.mine, self.its = xxhash.xxh3_128(), xxhash.xxh3_128()
+        self.missing, self.surplus, self.different = _Few(), _Few(), _Few()
+        self._begun = begun  # False: what is older than the source's oldest was trimmed meanwhile, and is passed over
+
+    def add(self, one: Row | None, other: Row | None) -> None:
+        if one is not None:
+            self._begun = True
+            self.compared += 1
+        elif not self._begun:
+            return
+        packed = None if one is None else _hashed(self.mine, one)
+        its = None if other is None else _hashed(self.its, other)
+        if one is None:
+            if other is not None:
+                self.surplus.add(id_of(other))
+        elif other is None:
+            self.missing.add(id_of(one))
+        elif packed != its:
+            self.different.add(id_of(one))
+
+
+def _entries(
+    source: End, target: End, moved: Moved, last: StreamId, page: int, still: bool, found: Compared,
+    told: Callable[[int, int], None],
+) -> None:  # fmt: skip
+    then = moved.here
+    total, largest = (then.length, then.largest) if then is not None else (0, 0)
+    both = _Entries(still)
+    left = pages.entries(source, moved.key, ZERO, last, page, largest)
+    right = pages.entries(target, moved.key, ZERO, last, page, largest)
+    for one, other in merged(left, right, id_of):
+        both.add(one, other)
+        if both.compared % TOLD == 0:
+            told(both.compared, total)
+    if both.missing.count:
+        found.differences.append(f"entries that are not at the target: {both.missing}")
+    if both.surplus.count:  # deleted meanwhile, if the source went on
+        where = found.differences if still else found.went_on
+        where.append(f"entries that are not at the source: {both.surplus}")
+    if both.different.count:
+        found.differences.append(f"entries with other fields or values: {both.different}")
+    found.compared = both.compared
+    found.digest = both.mine.hexdigest()
+
+
+def _hashed(digest: Any, row: Row) -> bytes:
+    packed = _pack((row[0].replace(b".", b"-"), *row[1]))
+    digest.update(packed)
+    return packed
+
+
+# -- groups --------------------------------------------------------------------------------------------------
+def _groups(source: End, target: End, moved: Moved, here: Stream, there: Stream, found: Compared) -> None:
+    then = moved.here
+    for name in sorted(here.groups.keys() | there.groups.keys()):
+        shown = f"group {name.decode('utf-8', 'backslashreplace')}"
+        mine, its = here.groups.get(name), there.groups.get(name)
+        before = then.groups.get(name) if then is not None else None
+        if mine != before:
+            found.went_on.append(f"{shown} was changed at the source since")
+        elif mine is None:
+            found.differences.append(f"{shown} is not at the source")
+        elif its is None:
+            found.differences.append(f"{shown} is not at the target")
+        else:
+            for text in _group(source, target, moved.key, here, name, its):
+                found.differences.append(f"{shown}: {text}")
+
+
+def _group(source: End, target: End, key: bytes, here: Stream, name: bytes, its: Group) -> Iterator[str]:
+    mine = here.groups[name]
+    if mine.last != its.last:
+        yield f"last-delivered-id is {dashed(mine.last)}, at the target {dashed(its.last)}"
+    if mine.read != its.read:
+        yield f"entries-read is {_shown(mine.read)}, at the target {_shown(its.read)}"
+    both = _Messages(source, key, here)
+    for one, other in merged(facts.pending(source, key, name), facts.pending(target, key, name), lambda row: row.id):
+        both.add(one, other)
+    yield from both.told()
+    yield from _consumers(source, target, key, name, both.owned)
+
+
+class _Messages:
+    """The pending messages of a group at both ends, side by side."""
+
+    def __init__(self, source: End, key: bytes, here: Stream) -> None:
+        #: By consumer: how many the source has, without those that can't be moved, and how many the target has.
+        self.owned: dict[bytes, list[int]] = {}
+        self._source = source
+        self._key = key
+        self._here = here
+        self._missing, self._surplus, self._owner, self._count = _Few(), _Few(), _Few(), _Few()
+
+    def add(self, one: Pending | None, other: Pending | None) -> None:
+        if other is not None:
+            self.owned.setdefault(other.consumer, [0, 0])[1] += 1
+        if one is None:
+            if other is not None:
+                self._surplus.add(other.id)
+            return
+        owned = self.owned.setdefault(one.consumer, [0, 0])
+        if other is None:
+            if self._here.is_trimmed(one.id) or not self._source.ask("XRANGE", self._key, *[dashed(one.id)] * 2):
+                return  # its entry is gone, so it can't be moved: the copy counts it
+            self._missing.add(one.id)
+        elif one.consumer != other.consumer:
+            self._owner.add(one.id)
+        elif one.count != other.count:
+            self._count.add(one.id)
+        owned[0] += 1
+
+    def told(self) -> Iterator[str]:
+        for few, text in (
+            (self._missing, "pending messages that are not at the target"),
+            (self._surplus, "pending messages that are not at the source"),
+            (self._owner, "pending messages of another consumer"),
+            (self._count, "pending messages with another number of deliveries"),
+        ):
+            if few.count:
+                yield f"{text}: {few}"
+
+
+def _consumers(source: End, target: End, key: bytes, group: bytes, owned: dict[bytes, list[int]]) -> Iterator[str]:
+    mine, its = facts.consumers(source, key, group), facts.consumers(target, key, group)
+    for name in sorted(mine.keys() | its.keys() | owned.keys()):
+        shown = name.decode("utf-8", "backslashreplace")
+        if name in mine and name not in its:
+            yield f"consumer {shown} is not at the target"
+        elif name in its and name not in mine and name not in owned:
+            yield f"consumer {shown} is not at the source"
+        here, there = owned.get(name, (0, 0))
+        if here != there:
+            yield f"consumer {shown} has {here:,} pending messages, at the target {there:,}"

@@ -1,0 +1,189 @@
+"""One of the two servers of a move: connected, asked who it is, and refused where it can't take part.
+
+Commands of a list are pipelined. An error among their replies is raised, with the name of the command. ``OSError`` is
+raised where the connection is lost; ``connect`` makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs, urlsplit
+
+import hiredis
+
+from tidelog.client.access import Access, is_url, shown
+from tidelog.client.calls import Value
+from tidelog.client.wire import ReplyError, Wire
+from tidelog.moving.errors import MovingError, RefusedError
+
+Command = tuple[Value, ...]
+Side = Literal["source", "target"]
+
+NAME: Final = "tidelog-moving"  # in CLIENT LIST
+#: The version of Redis's commands that a target must have: XSETID with ENTRIESADDED, XGROUP with ENTRIESREAD.
+TARGET_VERSION: Final = (7, 0)
+SOURCE_VERSION: Final = (5, 0)  # the first one with streams
+
+
+class End:
+    """A server. MovingError where it can't take part, OSError where none answers."""
+
+    def __init__(self, side: Side, url: str, password: str | None = None) -> None:
+        if not is_url(url):
+            raise MovingError(
+                f"the {side} {shown(url)!r} is no URL of a server: it must be redis://, rediss:// (TLS) or unix://"
+            )
+        self.side = side
+        self.url = url
+        self.place = shown(url)
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        self.db = _db(parts.path if parts.scheme != "unix" else "", query, url)
+        self._access = Access(
+            (url,), password=password, verify=query.get("ssl_cert_reqs", [""])[0] != "none",
+            cert_file=query.get("ssl_certfile", [None])[0], key_file=query.get("ssl_keyfile", [None])[0],
+        )  # fmt: skip
+        self._wire: Wire | None = None
+        self.connect()
+        try:
+            self._examine()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def where(self) -> str:
+        return f"the {self.side} {self.place}"
+
+    def connect(self) -> None:
+        """Connect, anew if there was a connection."""
+        self.close()
+        try:
+            self._wire = Wire(self._access, self.url, NAME)
+        except ReplyError as error:
+            raise RefusedError(self.where, "the connection", str(error)) from None
+        if self.db:
+            self.ask("SELECT", self.db)
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def is_as_before(self) -> bool:
+        """Whether the server that answers is the process that answered first."""
+        return _pairs(self.ask("INFO")).get("run_id", "") == self.run_id
+
+    def _examine(self) -> None:
+        info = _pairs(self.ask("INFO"))
+        version = info.get("redis_version", "")
+        if not version:
+            raise MovingError(f"{self.where} is no Redis: its INFO tells no version")
+        self.version = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
+        self.tidelog = "tidelog_version" in info
+        self.name = f"tidelog {info['tidelog_version']}" if self.tidelog else f"Redis {version}"
+        self.run_id = info.get("run_id", "")
+        if info.get("redis_mode") == "sentinel":
+            raise MovingError(f"{self.where} is a Sentinel: name the server that it watches")
+        if info.get("redis_mode") == "cluster" or info.get("cluster_enabled") == "1":
+            raise MovingError(
+                f"{self.where} is a node of a Redis Cluster: it has a part of the keys only, and slots may move while "
+                "they are copied. Clusters are not supported"
+            )
+        if self.side == "target":
+            if info.get("role") == "slave":
+                raise MovingError(f"{self.where} is a replica, and can't be written to: name its leader")
+            if self.version < TARGET_VERSION:
+                raise MovingError(f"{self.where} is {self.name}: a target must be 7.0 or newer")
+        elif self.version < SOURCE_VERSION:
+            raise MovingError(f"{self.where} is {self.name}, which has no streams")
+
+    # -- commands ----------------------------------------------------------------------------------------------
+    @property
+    def wire(self) -> Wire:
+        if self._wire is None:
+            raise ConnectionError("not connected")
+        return self._wire
+
+    def ask(self, *command: Value) -> Any:
+        """The reply to one command. RefusedError if it is an error."""
+        (reply,) = self.all([command])
+        return reply
+
+    def each(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to commands that are sent together; an error is a hiredis.ReplyError in its place."""
+        wire = self.wire
+        wire.send(*commands)
+        return [wire.take() for _ in commands]
+
+    def all(self, commands: Sequence[Command]) -> list[Any]:
+        """As ``each``; the first error is raised, once all replies were taken."""
+        return self.checked(commands, self.each(commands))
+
+    def checked(self, commands: Sequence[Command], replies: list[Any]) -> list[Any]:
+        """The replies. RefusedError for the first error among them."""
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, hiredis.ReplyError):
+                raise self.refused(command, str(reply))
+        return replies
+
+    def at_once(self, units: Sequence[Sequence[Command]]) -> list[list[Any]]:
+        """The replies to several transactions that are sent together; errors within them are in their places.
+
+        RefusedError where a command of one is not accepted at all.
+        """
+        commands = [each for unit in units for each in (("MULTI",), *unit, ("EXEC",))]
+        replies = self.each(commands)
+        results, at = [], 0
+        for unit in units:
+            self.checked(commands[at : at + len(unit) + 2], replies[at : at + len(unit) + 2])
+            at += len(unit) + 2
+            results.append(list(replies[at - 1]))
+        return results
+
+    def elements(self, *command: Value) -> Iterator[Any]:
+        """The elements of a reply that is an array, one by one as they arrive. Take them all."""
+        self.wire.send(command)
+        try:
+            yield from self.wire.elements()
+        except ReplyError as error:
+            raise self.refused(command, str(error)) from None
+
+    def send_raw(self, data: bytes) -> None:
+        """Send commands that are packed; ``take`` a reply for each."""
+        self.wire.send_raw(data)
+
+    def take(self) -> Any:
+        return self.wire.take()
+
+    def refused(self, command: Command, text: str) -> RefusedError:
+        """The error for a command. Of its words, only those that name it are told."""
+        words = [str(word) for word in command[: 2 if command[0] in _CONTAINERS else 1]]
+        return RefusedError(self.where, " ".join(words), text)
+
+    def clock(self) -> int:
+        """The server's clock, in ms since 1970."""
+        seconds, micros = self.ask("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+_CONTAINERS: Final = {"XINFO", "XGROUP", "CLIENT", "CONFIG"}
+
+
+def different_servers(source: End, target: End) -> None:
+    """MovingError if both ends are the same server."""
+    if source.run_id and source.run_id == target.run_id:
+        raise MovingError(f"{source.place} and {target.place} are the same server: nothing to move")
+
+
+def _db(path: str, query: dict[str, list[str]], url: str) -> int:
+    text = query["db"][0] if "db" in query else path.strip("/")
+    if text and not text.isdigit():
+        raise MovingError(f"{shown(url)}: {text!r} is no number of a database")
+    return int(text or 0)
+
+
+def _pairs(reply: bytes) -> dict[str, str]:
+    lines = [line.partition(":") for line in reply.decode("utf-8", "replace").splitlines()]
+    return {name: value.strip() for name, _, value in lines}

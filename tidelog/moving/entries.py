@@ -1,0 +1,137 @@
+"""The entries of a stream: appended at the target with their IDs, and what was deleted since at the source.
+
+A batch of entries is one transaction. A server that refuses one command for a passing reason (memory, a full disk, a
+failover) and takes the next would leave a hole behind the last ID, where nobody looks for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import hiredis
+
+from tidelog.client.entries import StreamId
+from tidelog.moving import pages
+from tidelog.moving.ends import Command, End
+from tidelog.moving.facts import ZERO, Stream, dashed, text
+from tidelog.moving.merged import merged
+
+BATCH: Final = 1000  # entries of one round trip
+BATCH_BYTES: Final = 1 << 18  # or so many bytes
+
+#: Called with the number of entries that were copied since the last call.
+Told = Callable[[int], None]
+
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
+
+class Appender:
+    """Appends entries in batches. While the target carries one out, the next one is read from the source."""
+
+    #: What a batch is sent in.
+    BEGIN: Final = b"*1\r\n$5\r\nMULTI\r\n"
+    END: Final = b"*1\r\n$4\r\nEXEC\r\n"
+
+    def __init__(self, target: End, key: bytes, told: Told) -> None:
+        self.copied = 0
+        self._target = target
+        self._key = key
+        self._told = told
+        self._batch: list[bytes] = []
+        self._bytes = 0
+        self._sent = 0  # entries of the batch whose replies were not taken
+
+    def add(self, at: bytes, flat: list[bytes]) -> None:
+        packed = _pack((b"XADD", self._key, at.replace(b".", b"-"), *flat))
+        self._batch.append(packed)
+        self._bytes += len(packed)
+        if self._bytes >= BATCH_BYTES or len(self._batch) >= BATCH:
+            self._send()
+
+    def end(self) -> None:
+        """Send what is left, and take all replies. RefusedError if one is an error."""
+        self._send()
+        self._settle()
+
+    def _send(self) -> None:
+        self._settle()
+        if self._batch:
+            self._target.send_raw(b"".join([self.BEGIN, *self._batch, self.END]))
+            self._sent = len(self._batch)
+            self._batch.clear()
+            self._bytes = 0
+
+    def _settle(self) -> None:
+        """Take the replies to what was sent: that to MULTI, one for each entry, and those to EXEC as one."""
+        sent, self._sent = self._sent, 0
+        if not sent:
+            return
+        replies = [self._target.take() for _ in range(sent + 2)]
+        done = replies.pop()
+        if isinstance(done, list):
+            replies += done
+        for reply in replies:  # the first error says why, EXEC's own only that there was one
+            if isinstance(reply, hiredis.ReplyError):
+                raise self._target.refused(("XADD",), f"{reply} (stream {text(self._key)})")
+        if not isinstance(done, list):
+            raise self._target.refused(("EXEC",), f"{done} (stream {text(self._key)})")
+        self.copied += sent
+        self._told(sent)
+
+
+def copy(
+    source: End, target: End, key: bytes, first: StreamId, last: StreamId, page: int, largest: int, told: Told
+) -> int:  # fmt: skip
+    """Append the source's entries between two IDs, both included; returns how many they are."""
+    appender = Appender(target, key, told)
+    for at, flat in pages.entries(source, key, first, last, page, largest):
+        appender.add(at, flat)
+    appender.end()
+    return appender.copied
+
+
+def trim(target: End, key: bytes, here: Stream, there: Stream) -> bool:
+    """Remove entries older than the source's oldest; returns whether there were any."""
+    command: Command
+    if not there.length:
+        return False
+    if here.first is None:
+        command = ("XTRIM", key, "MAXLEN", 0)
+    elif there.first is not None and there.first < here.first:
+        command = ("XTRIM", key, "MINID", dashed(here.first))
+    else:
+        return False
+    target.ask(*command)
+    return True
+
+
+def prune(source: End, target: End, key: bytes, here: Stream, page: int) -> int:
+    """Delete what was deleted at the source after it was copied; returns how many entries the target lacks.
+
+    Both streams are read to ``here.last``. Only where their lengths differ is there a reason to.
+    """
+    missing = 0
+    doomed: list[str] = []
+    oldest: StreamId | None = None  # of the source
+    whole = (ZERO, here.last, page, here.largest)
+    ours, theirs = pages.entries(source, key, *whole), pages.entries(target, key, *whole)
+    found: list[list[str]] = []
+    for mine, its in merged(ours, theirs, pages.id_of):
+        if mine is not None and oldest is None:
+            oldest = StreamId.parse(mine[0])
+        if its is None:
+            missing += 1
+        elif mine is None and oldest is not None:  # older ones were trimmed, not deleted
+            doomed.append(dashed(StreamId.parse(its[0])))
+            if len(doomed) >= BATCH:
+                found.append(doomed)
+                doomed = []
+    for part in [*found, doomed]:
+        if part:
+            target.ask("XDEL", key, *part)
+    if oldest is None:
+        target.ask("XTRIM", key, "MAXLEN", 0)
+    else:
+        target.ask("XTRIM", key, "MINID", dashed(oldest))
+    return missing

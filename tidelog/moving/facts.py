@@ -1,0 +1,186 @@
+"""What a stream, its groups, consumers and pending messages are, as a server tells.
+
+A stream and its groups are described in one step (MULTI), so that a group's offset is never behind the last ID that
+goes with it. Idle times become absolute by the clock of the server that tells them, read in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import hiredis
+
+from tidelog.client.entries import SEQ_MAX, StreamId
+from tidelog.moving.ends import Command, End
+from tidelog.moving.errors import MovingError
+
+ROWS: Final = 1000  # pending messages a command
+ZERO: Final = StreamId(0, 0)
+NEVER: Final = -1  # a key without an end
+AT_ONCE: Final = 50  # streams that are described by one round trip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of a stream."""
+
+    name: bytes
+    last: StreamId  # last-delivered-id
+    read: int | None  # entries-read; None: not known
+    pending: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream at one moment."""
+
+    length: int
+    first: StreamId | None  # of the oldest entry
+    newest: StreamId | None  # of the newest entry
+    last: StreamId  # last-generated-id
+    added: int | None  # entries-added; None: the server does not tell (before 7.0)
+    max_deleted: StreamId | None  # None: the server does not tell
+    expires: int  # ms since 1970; NEVER
+    largest: int  # bytes of the larger one of the oldest and the newest entry
+    groups: dict[bytes, Group] = field(default_factory=dict)
+
+    def is_trimmed(self, at: StreamId) -> bool:
+        """Whether an entry of this ID is gone, since it would be older than the oldest."""
+        return self.first is None or at < self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer of a group."""
+
+    name: bytes
+    pending: int
+    seen: int  # ms since 1970, by its server's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A message that was delivered, and not acknowledged."""
+
+    id: StreamId
+    consumer: bytes
+    delivered: int  # ms since 1970, by its server's clock
+    count: int  # deliveries
+
+
+def dashed(at: StreamId) -> str:
+    """An ID as Redis prints it."""
+    return f"{at.ms}-{at.seq}"
+
+
+def expiry_slack(end: End) -> int:
+    """ms by which two times of expiry may differ: before 7.0 a server tells only how long it is until then."""
+    return 0 if end.version >= (7, 0) else 1000
+
+
+def text(name: bytes) -> str:
+    """A key or a name as text; what is not UTF-8 is escaped."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def after(at: StreamId) -> StreamId:
+    """The ID that comes next."""
+    return StreamId(at.ms, at.seq + 1) if at.seq < SEQ_MAX else StreamId(at.ms + 1)
+
+
+def streams(end: End, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Stream | None]]:
+    """Each key with its stream; None if there is no such key any more, or if it is of another type now."""
+    expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
+    for begin in range(0, len(keys), AT_ONCE):
+        part = keys[begin : begin + AT_ONCE]
+        units: list[list[Command]] = [
+            [("XINFO", "STREAM", key), ("XINFO", "GROUPS", key), (expiry, key), ("TIME",)] for key in part
+        ]
+        for key, replies in zip(part, end.at_once(units), strict=True):
+            yield key, _stream(end, replies)
+
+
+def stream(end: End, key: bytes) -> Stream | None:
+    """As ``streams``, for one."""
+    ((_, found),) = streams(end, [key])
+    return found
+
+
+def _stream(end: End, replies: list[Any]) -> Stream | None:
+    told, groups, left, time = replies
+    if isinstance(told, hiredis.ReplyError):
+        if str(told).startswith("NOPERM"):
+            raise end.refused(("XINFO", "STREAM"), str(told))
+        return None  # no such key, or WRONGTYPE
+    for reply, command in ((groups, ("XINFO", "GROUPS")), (left, ("PTTL",)), (time, ("TIME",))):
+        if isinstance(reply, hiredis.ReplyError):
+            raise end.refused(command, str(reply))
+    facts = pairs(told)
+    oldest, newest = facts["first-entry"], facts["last-entry"]
+    if left >= 0 and end.version < (7, 0):
+        left += clock(time)
+    return Stream(
+        length=facts["length"],
+        first=StreamId.parse(oldest[0]) if oldest else None,
+        newest=StreamId.parse(newest[0]) if newest else None,
+        last=StreamId.parse(facts["last-generated-id"]),
+        added=facts.get("entries-added"),
+        max_deleted=_maybe(facts.get("max-deleted-entry-id")),
+        expires=max(left, NEVER),
+        largest=max((sum(map(len, entry[1])) for entry in (oldest, newest) if entry), default=0),
+        groups={each.name: each for each in map(_group, groups)},
+    )
+
+
+def _group(row: list[Any]) -> Group:
+    facts = pairs(row)
+    return Group(
+        facts["name"], StreamId.parse(facts["last-delivered-id"]), facts.get("entries-read"), facts["pending"],
+        facts["consumers"],
+    )  # fmt: skip
+
+
+def consumers(end: End, key: bytes, group: bytes) -> dict[bytes, Consumer]:
+    """The consumers of a group by name."""
+    ((time, reply),) = end.at_once([[("TIME",), ("XINFO", "CONSUMERS", key, group)]])
+    if isinstance(reply, hiredis.ReplyError):
+        raise end.refused(("XINFO", "CONSUMERS"), str(reply))
+    now = clock(time)
+    found = [pairs(row) for row in reply]
+    return {each["name"]: Consumer(each["name"], each["pending"], now - each["idle"]) for each in found}
+
+
+def pending(end: End, key: bytes, group: bytes) -> Iterator[Pending]:
+    """The pending messages of a group by ID, page by page."""
+    begin = ZERO
+    while True:
+        ask: Command = ("XPENDING", key, group, dashed(begin), "+", ROWS)
+        ((time, rows),) = end.at_once([[("TIME",), ask]])
+        if isinstance(rows, hiredis.ReplyError):
+            raise end.refused(ask, str(rows))
+        now = clock(time)
+        for at, consumer, idle, count in rows:
+            begin = StreamId.parse(at)
+            yield Pending(begin, consumer or b"", now - idle, count)
+        if len(rows) < ROWS:
+            return
+        begin = after(begin)
+
+
+def pairs(row: list[Any]) -> dict[str, Any]:
+    """Names and values of a flat array."""
+    if not isinstance(row, list):
+        raise MovingError(f"a server told {row!r} where names and values were expected")
+    return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
+
+
+def clock(reply: list[bytes]) -> int:
+    """The reply of TIME, in ms."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def _maybe(raw: bytes | None) -> StreamId | None:
+    return None if raw is None else StreamId.parse(raw)

@@ -1,0 +1,157 @@
+"""Round after round: what was written at the source since the last round, until the writers have changed over.
+
+A round describes all streams at the source, and brings those that differ up to date. Between rounds one connection
+waits for new entries (XREAD BLOCK) of up to WATCHED streams, ROUND ms at most: acknowledgements wake nobody, and what a
+round finds in other streams is found a round later.
+
+A lost connection is made again, for as long as it takes: a round begins with what is at the target. But what is deleted
+at the source is deleted at the target, too; so a source that was restarted, perhaps without its data, ends the move.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tidelog.client.wire import PASSING
+from tidelog.moving import facts, inventory, strings
+from tidelog.moving.ends import Command
+from tidelog.moving.errors import MovingError, RefusedError
+from tidelog.moving.facts import Stream, dashed
+from tidelog.moving.outcome import Watch
+from tidelog.moving.streams import Moved, Streams
+
+ROUND: Final = 500  # ms
+WATCHED: Final = 1000  # streams
+SCAN_EVERY: Final = 10.0  # seconds between two looks for new streams
+RETRY: Final = 1.0  # seconds between two attempts to connect
+
+
+class Follower:
+    """Keeps a target up to date. ``stopping`` says when to end."""
+
+    def __init__(self, streams: Streams, match: str | None, moved: dict[bytes, Moved], watch: Watch) -> None:
+        self.moved = moved
+        self.strings: set[bytes] | None = None  # keys of strings that were copied
+        self._streams = streams
+        self._source, self._target = streams.source, streams.target
+        self._match = match
+        self._watch = watch
+        self._scanned = time.monotonic()
+        self._changed = time.monotonic()  # when something was last written at the source
+
+    def run(self, stopping: Callable[[], bool], until_idle: float | None) -> None:
+        """Rounds until ``stopping``, or until nothing was written for ``until_idle`` seconds. RefusedError."""
+        self._changed = time.monotonic()
+        while not stopping():
+            self.attempt(self.round, stopping)
+            if until_idle is not None and time.monotonic() - self._changed >= until_idle:
+                return
+            if not stopping():
+                self.attempt(self._wait, stopping)
+
+    def attempt(self, do: Callable[[], None], stopping: Callable[[], bool]) -> None:
+        """Do it; after a lost connection, or an error that passes, connect and do it again."""
+        while True:
+            try:
+                do()
+                return
+            except (OSError, RefusedError) as error:
+                if isinstance(error, RefusedError) and (error.code not in PASSING or error.code == "READONLY"):
+                    raise
+                if stopping():
+                    raise
+                self._watch.said(f"{error}; trying again")
+            self._reconnect(stopping)
+
+    def _reconnect(self, stopping: Callable[[], bool]) -> None:
+        while True:
+            time.sleep(RETRY)
+            try:
+                self._source.connect()
+                self._target.connect()
+                same = self._source.is_as_before()
+            except (OSError, RefusedError):
+                if stopping():
+                    raise
+            else:
+                break
+        if not same:
+            raise MovingError(
+                f"{self._source.where} was restarted: what is at the target was left as it is. If the source still has "
+                "all of its data, go on with --resume"
+            )
+
+    def round(self, exact: bool = False) -> None:
+        """Bring everything up to date once. ``exact``: look at all of it, whatever seems unchanged."""
+        if exact or time.monotonic() - self._scanned > SCAN_EVERY:
+            self._scan()
+        found = list(facts.streams(self._source, list(self.moved)))
+        self._watch.following(self._lag(found), len(found))
+        for key, here in found:
+            moved = self.moved[key]
+            if here is None:
+                self._streams.remove(moved)
+                del self.moved[key]
+                self._changed = time.monotonic()
+            elif (exact or self._may_differ(moved, here)) and self._bring(moved, here, exact):
+                self._changed = time.monotonic()
+        if exact and self.strings is not None:
+            self._strings()
+
+    def _bring(self, moved: Moved, here: Stream, exact: bool) -> bool:
+        try:
+            return self._streams.bring(moved, here, exact)
+        except RefusedError as error:
+            if not error.vanished or error.where != self._source.where:
+                raise
+            return True  # deleted again and again: the next round looks at what there is then
+
+    def _scan(self) -> None:
+        self._scanned = time.monotonic()
+        for key in inventory.take(self._source, None, self._match).streams:
+            if key not in self.moved:
+                self.moved[key] = Moved(key)
+                self._changed = time.monotonic()
+
+    def _strings(self) -> None:
+        before, self.strings = self.strings or set(), set()
+        strings.copy(self._source, self._target, self._match, self.strings)
+        gone = sorted(before - self.strings)
+        for begin in range(0, len(gone), inventory.SCANNED):
+            self._target.ask("DEL", *gone[begin : begin + inventory.SCANNED])
+
+    def _lag(self, found: list[tuple[bytes, Stream | None]]) -> int:
+        lag = 0
+        for key, here in found:
+            then = self.moved[key].here
+            if here is None or (then is not None and then.last == here.last):
+                continue
+            if then is None or here.added is None or then.added is None:
+                lag += here.length if then is None else 1
+            else:
+                lag += max(0, here.added - then.added)
+        return lag
+
+    def _may_differ(self, moved: Moved, here: Stream) -> bool:
+        """Of groups, only those without consumers are known to be unchanged by the description alone."""
+        return moved.here != here or any(group.consumers or group.pending for group in here.groups.values())
+
+    def _wait(self) -> None:
+        """Until a stream has a new entry, or for ROUND ms."""
+        watched = [(key, moved.here.last) for key, moved in self.moved.items() if moved.here is not None][:WATCHED]
+        if not watched:
+            time.sleep(ROUND / 1000)
+            return
+        command: Command = (
+            "XREAD", "COUNT", 1, "BLOCK", ROUND, "STREAMS", *(key for key, _ in watched),
+            *(dashed(last) for _, last in watched),
+        )  # fmt: skip
+        try:
+            for _ in self._source.elements(*command):
+                pass
+        except RefusedError as error:
+            if not error.vanished:  # a key of another type is found by the next round
+                raise
+

@@ -1,0 +1,195 @@
+"""Groups of a stream with their consumers and pending messages: the target's become what the source's are.
+
+For each group, in this order: its offset (Rule 3 of the package), then its pending messages, then its consumers. Only
+what differs is written, so a second time costs two reads.
+
+A pending message whose entry is gone can't be made at the target: XCLAIM refuses. It is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.client.entries import StreamId
+from tidelog.moving import facts
+from tidelog.moving.ends import Command, End
+from tidelog.moving.facts import Consumer, Group, Pending, Stream, dashed
+from tidelog.moving.merged import merged
+
+SLACK: Final = 5  # ms by which two times of delivery may differ: clocks are read in whole ms
+IDS: Final = 500  # IDs a command
+COMMANDS: Final = 500  # commands a round trip
+
+
+@dataclass(slots=True)
+class Seen:
+    """A group of the source when it was last carried over: if it is still the same, nothing has to be done."""
+
+    group: Group
+    consumers: dict[bytes, Consumer]
+
+    def same(self, other: Seen) -> bool:
+        return (
+            self.group == other.group
+            and self.consumers.keys() == other.consumers.keys()
+            and all(
+                one.pending == other.consumers[name].pending and abs(one.seen - other.consumers[name].seen) <= SLACK
+                for name, one in self.consumers.items()
+            )
+        )
+
+
+@dataclass(slots=True)
+class Carried:
+    """What the groups of a stream were when they were carried over."""
+
+    consumers: int = 0
+    pending: int = 0
+    gone: int = 0  # pending messages whose entries are gone
+    changed: bool = False  # something was written
+    seen: dict[bytes, Seen] = field(default_factory=dict)
+    gone_of: dict[bytes, int] = field(default_factory=dict)  # ``gone`` by group
+
+
+def carry(
+    source: End, target: End, key: bytes, here: Stream, there: Stream, before: Carried | None = None
+) -> Carried:  # fmt: skip
+    """Make the target's groups those of ``here``. With ``before``, groups that have not changed since are passed over.
+
+    All entries up to ``here.last`` must be at the target.
+    """
+    done = Carried()
+    for name in there.groups.keys() - here.groups.keys():
+        target.ask("XGROUP", "DESTROY", key, name)
+        done.changed = True
+    for name, group in here.groups.items():
+        seen = Seen(group, facts.consumers(source, key, name))
+        done.seen[name] = seen
+        done.consumers += len(seen.consumers)
+        done.pending += group.pending
+        old = before.seen.get(name) if before is not None else None
+        if before is not None and old is not None and name in there.groups and seen.same(old):
+            done.gone_of[name] = before.gone_of[name]
+        else:
+            done.changed |= _offset(target, key, group, there.groups.get(name))
+            messages = _Messages(target, key, name)
+            _pending(source, target, key, here, group, messages)
+            _consumers(source, target, key, name, messages)
+            done.changed |= messages.changed
+            done.gone_of[name] = messages.gone
+        done.gone += done.gone_of[name]
+    return done
+
+
+def _offset(target: End, key: bytes, group: Group, there: Group | None) -> bool:
+    read: Command = () if group.read is None else ("ENTRIESREAD", group.read)
+    if there is None:
+        target.ask("XGROUP", "CREATE", key, group.name, dashed(group.last), "MKSTREAM", *read)
+    elif (there.last, there.read) != (group.last, group.read):
+        target.ask("XGROUP", "SETID", key, group.name, dashed(group.last), *read)
+    else:
+        return False
+    return True
+
+
+class _Messages:
+    """Changes of a group's pending messages at the target, collected and sent together."""
+
+    def __init__(self, target: End, key: bytes, group: bytes) -> None:
+        self.gone = 0
+        self.changed = False
+        self.owners: set[bytes] = set()
+        self._target = target
+        self._key = key
+        self._group = group
+        self._acks: list[str] = []
+        self._claims: list[Command] = []
+        self._alike: tuple[bytes, int, int] | None = None  # what the IDs have in common
+        self._ids: list[str] = []
+
+    def remove(self, at: StreamId) -> None:
+        self._acks.append(dashed(at))
+        if len(self._acks) >= IDS:
+            self._send()
+
+    def make(self, row: Pending) -> None:
+        """Make it pending as it is at the source. Messages that were delivered together become one command."""
+        alike = (row.consumer, row.delivered, row.count)
+        if alike != self._alike or len(self._ids) >= IDS:
+            self._close()
+            self._alike = alike
+        self._ids.append(dashed(row.id))
+
+    def _close(self) -> None:
+        if self._alike is not None and self._ids:
+            consumer, delivered, count = self._alike
+            self._claims.append(
+                ("XCLAIM", self._key, self._group, consumer, 0, *self._ids,
+                 "TIME", max(0, delivered), "RETRYCOUNT", count, "FORCE", "JUSTID")
+            )  # fmt: skip
+            self._ids = []
+            if len(self._claims) >= COMMANDS:
+                self._send()
+
+    def _send(self) -> None:
+        commands: list[Command] = [*self._claims]
+        if self._acks:
+            commands.append(("XACK", self._key, self._group, *self._acks))
+        asked = sum(command.index("TIME", 6) - 5 for command in self._claims)
+        replies: list[Any] = self._target.all(commands) if commands else []
+        claimed = sum(len(reply) for reply in replies[: len(self._claims)])
+        self.gone += asked - claimed
+        self.changed |= bool(claimed or self._acks)
+        self._claims, self._acks = [], []
+
+    def end(self) -> None:
+        self._close()
+        self._send()
+
+
+def _pending(source: End, target: End, key: bytes, here: Stream, group: Group, messages: _Messages) -> None:
+    late: list[Pending] = []  # behind the offset
+    both = merged(facts.pending(source, key, group.name), facts.pending(target, key, group.name), lambda row: row.id)
+    for mine, its in both:
+        if mine is None:
+            if its is not None:
+                messages.remove(its.id)
+            continue
+        messages.owners.add(mine.consumer)
+        if its is not None and alike(mine, its):
+            continue
+        if its is None and here.is_trimmed(mine.id):
+            messages.gone += 1
+        elif mine.id <= group.last:
+            messages.make(mine)
+        elif mine.id <= here.last:
+            late.append(mine)
+    messages.end()
+    if late and _last(source, key, group.name) == group.last:  # made by XCLAIM FORCE, not delivered meanwhile
+        for row in late:
+            messages.make(row)
+        messages.end()
+
+
+def alike(one: Pending, other: Pending) -> bool:
+    """Whether two pending messages are the same, up to what clocks can tell."""
+    return (one.consumer, one.count) == (other.consumer, other.count) and abs(one.delivered - other.delivered) <= SLACK
+
+
+def _last(source: End, key: bytes, group: bytes) -> StreamId | None:
+    now = facts.stream(source, key)
+    return now.groups[group].last if now is not None and group in now.groups else None
+
+
+def _consumers(source: End, target: End, key: bytes, group: bytes, messages: _Messages) -> None:
+    mine = facts.consumers(source, key, group).keys()
+    its = facts.consumers(target, key, group).keys()
+    commands: list[Command] = [("XGROUP", "CREATECONSUMER", key, group, name) for name in mine if name not in its]
+    # Messages that a T command delivered have an owner without a name, which is no consumer at the source.
+    surplus: Iterator[bytes] = (name for name in its if name not in mine and name not in messages.owners)
+    commands += [("XGROUP", "DELCONSUMER", key, group, name) for name in surplus]
+    for begin in range(0, len(commands), COMMANDS):
+        target.all(commands[begin : begin + COMMANDS])
+        messages.changed = True

@@ -1,0 +1,211 @@
+"""A move: what there is, what stands against it, the copy, the rounds that follow, and the comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.entries import StreamId
+from tidelog.moving import compared, facts, inventory, strings
+from tidelog.moving.compared import Compared
+from tidelog.moving.ends import End, different_servers
+from tidelog.moving.errors import MovingError, RefusedError
+from tidelog.moving.facts import dashed, text
+from tidelog.moving.following import Follower
+from tidelog.moving.inventory import STREAM, STRING, Inventory
+from tidelog.moving.outcome import Outcome, StreamOutcome, Watch
+from tidelog.moving.streams import Moved, Streams
+
+PAGE: Final = 1000  # entries a command
+PASSES: Final = 5  # exact passes after following, until the source is found as it was copied
+SHOWN: Final = 10  # keys that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for."""
+
+    source: str  # URLs
+    target: str
+    source_password: str | None = None  # in place of the one in the URL
+    target_password: str | None = None
+    match: str | None = None  # a pattern of keys, as SCAN has it
+    page: int = PAGE
+    replace: bool = False  # keys that are at the target are deleted first
+    resume: bool = False  # streams that are at the target are gone on with
+    follow: bool = False
+    until_idle: float | None = None  # seconds
+    verify_content: bool = True
+
+
+def move(plan: Plan, watch: Watch, stopping: Callable[[], bool]) -> Outcome:
+    """Do it. ``stopping`` is asked while the move follows: true ends it, with an exact pass.
+
+    MovingError where something stands against it; OSError where a server does not answer.
+    """
+    began = time.monotonic()
+    source = End("source", plan.source, plan.source_password)
+    try:
+        target = End("target", plan.target, plan.target_password)
+        try:
+            outcome = _Move(plan, source, target, watch).run(stopping)
+        finally:
+            target.close()
+    finally:
+        source.close()
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+class _Move:
+    def __init__(self, plan: Plan, source: End, target: End, watch: Watch) -> None:
+        self._plan = plan
+        self._source = source
+        self._target = target
+        self._watch = watch
+        self._streams = Streams(source, target, plan.page)
+        self._moved: dict[bytes, Moved] = {}
+        self._outcome = Outcome(f"{source.place} ({source.name})", f"{target.place} ({target.name})")
+
+    def run(self, stopping: Callable[[], bool]) -> Outcome:
+        plan, outcome = self._plan, self._outcome
+        different_servers(self._source, self._target)
+        found = inventory.take(self._source, self._target, plan.match)
+        outcome.others = found.others
+        self._check(found)
+        names: set[bytes] | None = set() if plan.follow else None
+        if found.strings:
+            outcome.strings = strings.copy(self._source, self._target, plan.match, names)
+        for key in found.streams:
+            self._first(key)
+        if plan.follow:
+            self._follow(names, stopping)
+        else:
+            self._compare()
+        self._note()
+        return outcome
+
+    # -- what stands against it --------------------------------------------------------------------------------
+    def _check(self, found: Inventory) -> None:
+        plan = self._plan
+        if plan.replace or not found.taken:
+            return
+        if not plan.resume:
+            raise MovingError(
+                f"{len(found.taken):,} keys are at the target already: {_named(list(found.taken))}. Nothing was "
+                "changed. --resume goes on with a copy that was interrupted, --replace deletes them first"
+            )
+        other = [
+            key for key, kind in found.taken.items() if kind != (STREAM if key in found.streams else STRING)
+        ]  # fmt: skip
+        if other:
+            raise MovingError(f"at the target, {_named(other)} are of another type. Nothing was changed")
+        for key in found.taken:
+            if key in found.streams:
+                self._check_copy(key)
+
+    def _check_copy(self, key: bytes) -> None:
+        """MovingError unless the target's stream is a copy of the source's, as far as it goes."""
+        here, there = facts.stream(self._source, key), facts.stream(self._target, key)
+        if here is None or there is None:
+            return
+        reason = ""
+        if there.last > here.last:
+            reason = f"its last ID at the target, {dashed(there.last)}, is above the source's, {dashed(here.last)}"
+        elif there.newest is not None and there.newest < there.last and self._has(key, there.newest, there.last):
+            reason = f"the target lacks entries before its last ID, {dashed(there.last)}"
+        for at in (there.first, there.newest):
+            if at is not None and not self._agree(key, at):
+                reason = f"entry {dashed(at)} at the target is not the one at the source"
+        if reason:
+            raise MovingError(f"stream {text(key)} can't be gone on with: {reason}. --replace begins anew")
+
+    def _has(self, key: bytes, newest: StreamId, last: StreamId) -> bool:
+        """Whether the source has entries behind the target's newest that could not be appended any more."""
+        return bool(self._source.ask("XRANGE", key, dashed(facts.after(newest)), dashed(last), "COUNT", 1))
+
+    def _agree(self, key: bytes, at: StreamId) -> bool:
+        """Whether an entry of the target is that of the source, or was deleted there."""
+        mine, its = (end.ask("XRANGE", key, dashed(at), dashed(at)) for end in (self._source, self._target))
+        return not mine or mine[0][1] == its[0][1]
+
+    # -- the copy ----------------------------------------------------------------------------------------------
+    def _first(self, key: bytes) -> None:
+        here = facts.stream(self._source, key)
+        if here is None:
+            return  # deleted since it was found
+        if self._plan.replace:
+            self._target.ask("DEL", key)
+        moved = Moved(key)
+        self._watch.copying(key, 0, here.length)
+        self._streams.bring(
+            moved, here, not self._plan.follow, lambda done, total: self._watch.copying(key, done, total)
+        )  # fmt: skip
+        self._moved[key] = moved
+        self._watch.copied(moved)
+
+    def _follow(self, names: set[bytes] | None, stopping: Callable[[], bool]) -> None:
+        follower = Follower(self._streams, self._plan.match, self._moved, self._watch)
+        follower.strings = names
+        self._watch.said("following: stop the writers, then end this with Ctrl-C; it ends with an exact pass")
+        follower.run(stopping, self._plan.until_idle)
+        self._watch.said("ending: an exact pass, and the comparison")
+        for _ in range(PASSES):
+            follower.attempt(lambda: follower.round(exact=True), lambda: False)
+            follower.attempt(self._compare, lambda: False)
+            if self._outcome.verdict in ("same", "not compared"):
+                return
+
+    def _compare(self) -> None:
+        outcome = self._outcome
+        outcome.streams = []
+        for key, moved in self._moved.items():
+            outcome.streams.append(StreamOutcome(moved, self._compared(key, moved)))
+        outcome.string_differences = list(strings.differences(self._source, self._target, self._plan.match))
+        outcome.compared = True
+
+    def _compared(self, key: bytes, moved: Moved) -> Compared:
+        try:
+            return compared.compare(
+                self._source, self._target, moved, self._plan.page, self._plan.verify_content,
+                lambda done, total: self._watch.verifying(key, done, total),
+            )  # fmt: skip
+        except RefusedError as error:
+            if not error.vanished:
+                raise
+            return Compared(went_on=[f"it was changed while it was compared: {error.text}"])
+
+    # -- what should be known ----------------------------------------------------------------------------------
+    def _note(self) -> None:
+        notes = self._outcome.notes
+        if not self._moved and not self._outcome.strings:
+            notes.append("there was nothing to move")
+        if not self._plan.verify_content and self._moved:
+            notes.append("the entries themselves were not compared")
+        gone = sum(moved.carried.gone for moved in self._moved.values())
+        if gone:
+            notes.append(
+                f"{gone:,} pending messages could not be moved: their entries are deleted or trimmed at the source"
+            )
+        if self._source.tidelog:
+            try:
+                if ttl := self._with_ttl():
+                    notes.append(f"{ttl:,} groups end at the source if nobody reads them; at the target, never")
+            except RefusedError as error:  # everything is moved: what is not known is no reason to fail
+                notes.append(f"whether groups of the source end if nobody reads them is not known: {error}")
+
+    def _with_ttl(self) -> int:
+        count = 0
+        for key, moved in self._moved.items():
+            if moved.here is not None and moved.here.groups:
+                rows = self._source.ask("TGROUP", "LIST", key)
+                count += sum(bool(facts.pairs(row).get("ttl")) for row in rows)
+        return count
+
+
+def _named(keys: list[bytes]) -> str:
+    more = ", ..." if len(keys) > SHOWN else ""
+    return ", ".join(text(key) for key in keys[:SHOWN]) + more
+

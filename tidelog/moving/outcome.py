@@ -1,0 +1,104 @@
+"""What was moved, and what was found when it was compared: for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from tidelog.moving.compared import Compared
+from tidelog.moving.facts import dashed, text
+from tidelog.moving.inventory import Other
+from tidelog.moving.streams import Moved
+
+Verdict = Literal["same", "different", "went on", "not compared"]
+LISTED: Final = 100  # differences of strings that are told
+
+
+class Watch(Protocol):
+    """Is told how far a move is."""
+
+    def copying(self, key: bytes, done: int, total: int) -> None:
+        """Entries of a stream that were copied, and those to copy."""
+
+    def copied(self, moved: Moved) -> None:
+        """A stream is copied."""
+
+    def verifying(self, key: bytes, done: int, total: int) -> None:
+        """Entries of a stream that were compared."""
+
+    def following(self, lag: int, streams: int) -> None:
+        """A round began: entries that the target lacked then."""
+
+    def said(self, text: str) -> None:
+        """Something that people should know now."""
+
+
+@dataclass(slots=True)
+class StreamOutcome:
+    """One stream."""
+
+    moved: Moved
+    found: Compared | None = None  # None: not compared
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.found is None:
+            return "not compared"
+        return "different" if self.found.differences else "went on" if self.found.went_on else "same"
+
+    def to_dict(self) -> dict[str, Any]:
+        moved, here, found = self.moved, self.moved.here, self.found
+        return {
+            "key": text(moved.key),
+            "verdict": self.verdict,
+            "copied": moved.entries,
+            "length": here.length if here is not None else 0,
+            "last_id": dashed(here.last) if here is not None else None,
+            "groups": len(here.groups) if here is not None else 0,
+            "consumers": moved.carried.consumers,
+            "pending": moved.carried.pending,
+            "pending_gone": moved.carried.gone,
+            "digest": found.digest or None if found is not None else None,
+            "differences": found.differences if found is not None else [],
+            "went_on": found.went_on if found is not None else [],
+        }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All of a move."""
+
+    source: str
+    target: str
+    streams: list[StreamOutcome] = field(default_factory=list)
+    strings: int = 0  # copied
+    string_differences: list[str] = field(default_factory=list)
+    others: dict[str, Other] = field(default_factory=dict)  # what can't be moved, by type
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    compared: bool = False  # strings, too
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {each.verdict for each in self.streams}
+        if self.string_differences or "different" in verdicts:
+            return "different"
+        if "went on" in verdicts:
+            return "went on"
+        return "same" if self.compared else "not compared"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "target": self.target,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 3),
+            "streams": [each.to_dict() for each in self.streams],
+            "strings": {"copied": self.strings, "differences": self.string_differences[:LISTED]},
+            "not_moved": {
+                kind: {"keys": other.keys, "named": [text(key) for key in other.named]}
+                for kind, other in self.others.items()
+            },
+            "notes": self.notes,
+        }
+

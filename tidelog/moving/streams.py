@@ -1,0 +1,163 @@
+"""One stream, copied or brought up to date.
+
+    XINFO at the source      the last ID: the copy goes on up to there
+    XRANGE -> XADD           what the target lacks
+    XINFO at the source      once more, with the groups, in one step
+    XRANGE -> XADD           what came meanwhile
+    XTRIM, XSETID, expiry    as they were at that moment
+    groups                   as they were at that moment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.client.entries import StreamId
+from tidelog.moving import entries, facts, groups
+from tidelog.moving.ends import Command, End
+from tidelog.moving.errors import MovingError, RefusedError
+from tidelog.moving.facts import NEVER, ZERO, Stream, after, dashed, text
+from tidelog.moving.groups import Carried
+
+TRIES: Final = 3  # to copy a stream that changes under the copy
+MADE_BY: Final = b"tidelog-import"  # a group that makes an empty stream, and is destroyed again
+
+
+@dataclass(slots=True)
+class Moved:
+    """A stream that is moved, and what was done for it."""
+
+    key: bytes
+    entries: int = 0  # copied
+    here: Stream | None = None  # the source's stream as it was when the target was made like it
+    tried: StreamId = ZERO  # up to here, entries may have been put at the target
+    carried: Carried = field(default_factory=Carried)
+    missing: int = 0  # entries that should be at the target, and can't be put there any more
+
+
+class Streams:
+    """Brings streams from one end to the other."""
+
+    def __init__(self, source: End, target: End, page: int) -> None:
+        self.source = source
+        self.target = target
+        self.page = page
+
+    def bring(
+        self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> bool:
+        """As ``_bring``, again where a key or a group is deleted while it is copied."""
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return self._bring(moved, here, exact, told)
+            except RefusedError as error:
+                if not left or not error.vanished:
+                    raise
+                again = facts.stream(self.source, moved.key)
+                if again is None:
+                    return True
+                here = again
+        return True
+
+    def remove(self, moved: Moved) -> None:
+        """Delete what was copied. MovingError if it is not only that any more."""
+        there = facts.stream(self.target, moved.key)
+        if there is not None:
+            self._only_ours(moved, there)
+            self.target.ask("DEL", moved.key)
+
+    def _only_ours(self, moved: Moved, there: Stream) -> None:
+        if there.last > moved.tried:
+            raise MovingError(
+                f"the stream {text(moved.key)} was written to at the target, by somebody else: its last ID there is "
+                f"{dashed(there.last)}. It was not changed. Nobody may write there until the move is over"
+            )
+
+    def _bring(
+        self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None]
+    ) -> bool:
+        """Make the target's stream what the source's is. Returns whether anything was changed; False if it is gone.
+
+        ``here`` is the source's stream now or a moment ago. With ``exact``, groups that seem unchanged are compared
+        too, and what was deleted in the middle is looked for. ``told`` gets the entries copied, and those to copy.
+        """
+        key = moved.key
+        there = facts.stream(self.target, key)
+        if there is not None and self._is_another(moved, here, there):
+            self._only_ours(moved, there)
+            self.target.ask("DEL", key)
+            there, moved.here, moved.carried = None, None, Carried()
+        begin = there.last if there is not None else ZERO
+        moved.tried = max(moved.tried, here.last)
+        copied = self._copy(key, here, begin, told)
+        again = facts.stream(self.source, key)
+        if again is None:
+            return bool(copied)
+        if again.last < here.last:
+            return True  # made anew this moment: the next round finds out
+        moved.tried = max(moved.tried, again.last)
+        copied += self._copy(key, again, here.last, lambda _done, _total: None)
+        moved.entries += copied
+        there = self._described(key)
+        changed = bool(copied) | entries.trim(self.target, key, again, there)
+        there = self._described(key)
+        if exact and there.length != again.length:
+            moved.missing = entries.prune(self.source, self.target, key, again, self.page)
+            there = self._described(key)
+            changed = True
+        changed |= self._set(key, again, there)
+        before = None if exact else moved.carried
+        moved.carried = groups.carry(self.source, self.target, key, again, there, before)
+        moved.here = again
+        return changed | moved.carried.changed
+
+    def _is_another(self, moved: Moved, here: Stream, there: Stream) -> bool:
+        """Whether the source's stream was deleted and made anew since it was copied."""
+        before = moved.here
+        if before is not None and before.added is not None and here.added is not None and here.added < before.added:
+            return True
+        return here.last < there.last
+
+    def _copy(self, key: bytes, here: Stream, begin: StreamId, told: Callable[[int, int], None]) -> int:
+        if here.last <= begin:
+            return 0
+        done = 0
+
+        def counted(number: int) -> None:
+            nonlocal done
+            done += number
+            told(done, here.length)
+
+        return entries.copy(
+            self.source, self.target, key, after(begin), here.last, self.page, here.largest, counted
+        )  # fmt: skip
+
+    def _described(self, key: bytes) -> Stream:
+        """The target's stream; it is made if the source's has no entry."""
+        there = facts.stream(self.target, key)
+        if there is None:
+            self.target.all([
+                ("XGROUP", "CREATE", key, MADE_BY, "0", "MKSTREAM"), ("XGROUP", "DESTROY", key, MADE_BY),
+            ])  # fmt: skip
+            there = facts.stream(self.target, key)
+        if there is None:
+            raise MovingError(f"{self.target.where}: the stream {text(key)} was deleted while it was copied")
+        return there
+
+    def _set(self, key: bytes, here: Stream, there: Stream) -> bool:
+        """XSETID and the end of the key's time, as at the source."""
+        commands: list[Command] = []
+        added = max(there.added or 0 if here.added is None else here.added, there.length)
+        deleted = there.max_deleted if here.max_deleted is None else here.max_deleted
+        if (here.last, added, deleted) != (there.last, there.added, there.max_deleted):
+            command: Command = ("XSETID", key, dashed(here.last), "ENTRIESADDED", added)
+            commands.append((*command, "MAXDELETEDID", dashed(deleted)) if deleted is not None else command)
+        if here.expires == NEVER and there.expires != NEVER:
+            commands.append(("PERSIST", key))
+        elif here.expires != NEVER and abs(here.expires - there.expires) > facts.expiry_slack(self.source):
+            commands.append(("PEXPIREAT", key, here.expires))
+        if commands:
+            self.target.all(commands)
+        return bool(commands)

@@ -1,0 +1,111 @@
+"""Strings, with the end of their time.
+
+Values are read so that a reply has REPLY bytes at most, or is one value. The end of a key's time is an absolute time
+and is moved as such; so clocks of the two servers that differ shift it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import hiredis
+
+from tidelog.moving import inventory
+from tidelog.moving.ends import Command, End
+from tidelog.moving.facts import NEVER, clock, expiry_slack
+from tidelog.moving.inventory import STRING
+from tidelog.moving.pages import REPLY
+
+AT_ONCE: Final = 200  # values a round trip
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    """A string and its end."""
+
+    value: bytes
+    expires: int  # ms since 1970; NEVER
+
+
+def read(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
+    """Each key with its string; None if there is none, or if the key is of another type."""
+    sizes = end.each([("STRLEN", key) for key in keys])
+    part: list[bytes] = []
+    total = 0
+    for key, size in zip(keys, sizes, strict=True):
+        if isinstance(size, hiredis.ReplyError):
+            if str(size).startswith("NOPERM"):
+                raise end.refused(("STRLEN",), str(size))
+            yield key, None
+            continue
+        if part and (total + size > REPLY or len(part) >= AT_ONCE):
+            yield from _values(end, part)
+            part, total = [], 0
+        part.append(key)
+        total += size
+    if part:
+        yield from _values(end, part)
+
+
+def _values(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
+    expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
+    units: list[list[Command]] = [[("GET", key), (expiry, key), ("TIME",)] for key in keys]
+    for key, (value, left, time) in zip(keys, end.at_once(units), strict=True):
+        if isinstance(value, hiredis.ReplyError) or value is None:
+            yield key, None
+        else:
+            past = clock(time) if left >= 0 and end.version < (7, 0) else 0
+            yield key, String(value, max(left + past if left >= 0 else left, NEVER))
+
+
+def copy(source: End, target: End, match: str | None, names: set[bytes] | None = None) -> int:
+    """Set all strings at the target; returns how many. ``names`` gets their keys."""
+    copied = 0
+    for page in inventory.pages(source, match):
+        keys = [key for key, kind in page.items() if kind == STRING]
+        commands: list[Command] = []
+        total = 0
+        for key, found in read(source, keys):
+            if found is None:
+                continue
+            commands.append(("SET", key, found.value, *(() if found.expires == NEVER else ("PXAT", found.expires))))
+            total += len(found.value)
+            copied += 1
+            if names is not None:
+                names.add(key)
+            if total > REPLY or len(commands) >= AT_ONCE:
+                target.all(commands)
+                commands, total = [], 0
+        if commands:
+            target.all(commands)
+    return copied
+
+
+def differences(source: End, target: End, match: str | None) -> Iterator[str]:
+    """What differs, a line each."""
+    slack = expiry_slack(source)
+    for page in inventory.pages(source, match):
+        keys = [key for key, kind in page.items() if kind == STRING]
+        mine = dict(read(source, keys)) if keys else {}
+        its = dict(read(target, keys)) if keys else {}
+        for key in keys:
+            if text := _difference(mine[key], its[key], slack):
+                yield f"string {key.decode('utf-8', 'backslashreplace')}: {text}"
+
+
+def _difference(mine: String | None, its: String | None, slack: int) -> str:
+    if mine is None:
+        return ""  # its time was over, or it was deleted
+    if its is None:
+        return "is not at the target"
+    if mine.value != its.value:
+        return f"the value differs ({len(mine.value):,} bytes, at the target {len(its.value):,})"
+    if (mine.expires == NEVER) != (its.expires == NEVER) or abs(mine.expires - its.expires) > slack:
+        return f"expires at {_end(mine.expires)}, at the target {_end(its.expires)}"
+    return ""
+
+
+def _end(ms: int) -> Any:
+    return "no time" if ms == NEVER else ms
