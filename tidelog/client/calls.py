@@ -337,6 +337,8 @@ def tinfo(key: Name) -> Call[Info]:
             redelivered=facts["redelivered"],
             expired=facts["expired"],
             deadlettered=facts["dead-lettered"],
+            deleted=facts.get("deleted", 0),  # earlier servers don't say it
+            deleted_to=_id(facts.get("deleted-to", b"0.0")),
         )
 
     return Call(("TINFO", key), read)

@@ -153,6 +153,9 @@ class Batch(list[Entry | Missing]):
         return max((entry.id for entry in self.entries), default=None)
 
 
+NOTHING: Final = StreamId(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Info:
     """A stream, as TINFO describes it."""
@@ -171,6 +174,12 @@ class Info:
     redelivered: int  # in all groups, as are the next two
     expired: int
     deadlettered: int
+    deleted: int = 0  # entries deleted one by one (XDEL), since the stream began
+    deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
+
+    def may_lack(self, id: StreamId) -> bool:  # noqa: A002
+        """Whether an entry with this ID can have been there, and be gone: evicted, or deleted."""
+        return id <= max(self.evicted_to, self.deleted_to)
 
 
 @dataclass(frozen=True, slots=True)

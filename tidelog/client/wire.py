@@ -169,6 +169,17 @@ class Wire:
             raise ConnectionError(f"{self.place}: an array was expected, not {self.reply()!r}")
         return int(line[1:]), rest
 
+    def elements(self) -> Iterator[Any]:
+        """The elements of the next reply, an array, one by one as they arrive; an error is a hiredis.ReplyError.
+
+        Take all replies before it first, and all elements before anything else. None come of a null.
+        ReplyError if the reply is an error.
+        """
+        number, first = self.header()
+        self._reader.feed(first)
+        for _ in range(number):
+            yield self.take()
+
     def pages(self, number: int, first: bytes, gather: Gather[P_co], size: int) -> Iterator[P_co]:
         """``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
 

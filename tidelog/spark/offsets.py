@@ -4,7 +4,7 @@ An offset, as Spark keeps it in the checkpoint, is ``{"key": "ms.seq", ...}``: a
 itself included.
 
 Rule 1: an ID in an offset is ``0.0`` or the ID of an entry that existed when the offset was written. If later on that
-        entry is neither there nor evicted, the stream is not the one that was read before.
+        entry is not there, and was neither evicted nor deleted, the stream is not the one that was read before.
 Rule 2: an offset never goes back, whatever happens to a stream.
 Rule 3: a key that is not in an offset is new, and is read from its beginning.
 Rule 4: a key that is no longer subscribed to keeps its ID in the offset.
@@ -316,7 +316,7 @@ class Offsets:
         asked = [
             key
             for key, after in starts.items()
-            if errors[key] is None and (info := infos[key]) is not None and after > info.evicted_to
+            if errors[key] is None and (info := infos[key]) is not None and not info.may_lack(after)
         ]
         replies = self.servers.ask(*[calls.tcount(key, starts[key], starts[key]) for key in asked])
         for key, number in zip(asked, replies, strict=True):

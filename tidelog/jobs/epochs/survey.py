@@ -58,12 +58,12 @@ def survey(
 
 
 def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str, StreamId] | None:
-    """The first of these entries that is not there though it was not evicted."""
+    """The first of these entries that is not there though it was neither evicted nor deleted."""
     for (stream, last), there, about in zip(read, replies[::2], replies[1::2], strict=True):
         info = info_of(about)
         if isinstance(there, ReplyError) and info is not None:
             raise there
-        if info is None or (not there and info.evicted_to < last):
+        if info is None or (not there and not info.may_lack(last)):
             return stream, last
     return None
 

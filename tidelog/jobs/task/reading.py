@@ -262,8 +262,9 @@ def look(
 ) -> tuple[int, list[Look]]:
     """The server's time, and what there is of each input after an ID.
 
-    read: by topic, the ID of an entry that was read before. InputsLostError where it is not there and was not evicted,
-    so that the stream is another one; or where entries after the other ID were evicted. OSError, ReplyError.
+    read: by topic, the ID of an entry that was read before. InputsLostError where it is not there, and was neither
+    evicted nor deleted, so that the stream is another one; or where entries after the other ID were evicted. OSError,
+    ReplyError.
     """
     asked: list[calls.Call[Any]] = [strings.server_time()]
     for one, after in zip(inputs, afters, strict=True):
@@ -274,10 +275,11 @@ def look(
     for one, start, *replies in zip(inputs, afters, found[::3], found[1::3], found[2::3], strict=True):
         there, number, info = (_named(one, reply) for reply in replies)
         seen = read.get(one.topic.name)
-        if seen is not None and not there and (info is None or info.evicted_to < seen):
+        if seen is not None and not there and (info is None or not info.may_lack(seen)):
             raise InputsLostError(
                 f"{one.key!r} is not the stream that was read before: the entry {seen} was read, is not there, and was"
-                " not evicted. The stream was deleted, or the server restored from an older backup: reset the job"
+                " neither evicted nor deleted. The stream was made anew, or the server restored from an older backup:"
+                " reset the job"
             )
         gone = one.lost(start, info)
         if gone is not None:
