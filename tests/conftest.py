@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 # A build machine runs the same examples each time, so that a change is judged by what it changed; elsewhere every run
 # explores.
-settings.register_profile("ci", derandomize=True)
+settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
-# Tests that start clusters or Spark, kill servers again and again, or run thousands of generated cases. `scripts/test
-# quick` leaves them out. A module in one of these folders that does nothing of the kind is marked `quick`; a long test
-# elsewhere is marked `slow`.
+# Tests that start clusters, Spark or programs of others, kill servers again and again, or run thousands of generated
+# cases. `scripts/test quick` leaves them out. A module in one of these folders that does nothing of the kind is marked
+# `quick`; a long test elsewhere is marked `slow`.
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = {"crash", "replication", "spark"}
+SLOW_FOLDERS = {"crash", "foreign", "replication", "spark"}
 SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
 SLOW_ENDS = ("_kill", "_model")
 

@@ -141,7 +141,7 @@ def test_an_installation_that_fails_shows_everything(checkout: Path) -> None:
 
 
 # -- scripts/test -------------------------------------------------------------------------------------------------
-PROGRAMS = ("redis-cli", "redis-server", "redis-sentinel", "chromium")  # or scripts/test would install them
+PROGRAMS = ("redis-cli", "redis-server", "redis-sentinel", "chromium", "prometheus-redis-exporter")  # or it gets them
 
 
 def scripts_test(checkout: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
