@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks import append, facts, fanout, groups, plot, polling, ranges, space
+from benchmarks import append, cpu, facts, fanout, groups, jetstream, plot, polling, ranges, space, xstreams
 from benchmarks.registry import WORKLOADS, Bench, counted
 from benchmarks.servers import installations, on_load_core
-from benchmarks.table import Table
+from benchmarks.table import THEIRS, Table
 
-MODULES = (append, ranges, polling, groups, fanout, space)  # importing a module of workloads declares them
+MODULES = (append, ranges, polling, groups, fanout, space, xstreams, cpu)  # importing one declares its workloads
 
 
 class Counts(click.ParamType[tuple[int, ...]]):
@@ -41,8 +41,8 @@ class Also(click.ParamType[tuple[str, str]]):
         if isinstance(value, tuple):
             return value
         name, equals, command = str(value).partition("=")
-        if not equals or not re.fullmatch(r"[\w.-]+", name) or not command.strip() or name in ("tidelog", "redis"):
-            self.fail(f'{value!r} is not NAME="COMMAND" (a name other than tidelog and redis)', param, ctx)
+        if not equals or not re.fullmatch(r"[\w.-]+", name) or not command.strip() or name in ("tidelog", *THEIRS):
+            self.fail(f'{value!r} is not NAME="COMMAND" (a name other than tidelog, redis, nats)', param, ctx)
         return name, command
 
 
@@ -78,6 +78,7 @@ Examples:
   scripts/bench append --only "always, 50 clients"    some rows of a workload
   scripts/bench restart --size 1M,10M
   scripts/bench range --json range.json --plot range.svg
+  scripts/bench cpu --only "PING|GET"                 CPU of the server, not rates
   scripts/bench append --also compiled="/other/.venv/bin/tidelog-server"
 """
 
@@ -97,13 +98,14 @@ Examples:
 @click.option("--also", multiple=True, type=Also(), help="One more tidelog in the same run, in a column of its own.")
 @click.option("--peer-binary", metavar="FILE", help="Another redis-server to compare with.")
 @click.option("--peer/--no-peer", default=True, help="Whether redis-server takes part.")
+@click.option("--nats", is_flag=True, help="Workload cpu: publish, beside nats-server with JetStream.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
     names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
     requests: tuple[int, ...] | None, size: tuple[int, ...] | None, tidelog: str | None,
-    also: tuple[tuple[str, str], ...], peer_binary: str | None, peer: bool, json_file: Path | None,
-    plot_file: Path | None,
+    also: tuple[tuple[str, str], ...], peer_binary: str | None, peer: bool, nats: bool,
+    json_file: Path | None, plot_file: Path | None,
 ) -> None:  # fmt: skip
     if list_only:
         click.echo(listing(quick))
@@ -115,12 +117,23 @@ def main(
     if peer and not installed[-1].redis:
         click.echo("NOTE: no redis-server here to compare with (Debian: apt-get install redis-server)", err=True)
 
+    nats_binary = jetstream.installed() if nats else None
+    if nats and names != ("cpu",):
+        raise click.UsageError("--nats is for the workload cpu alone: scripts/bench cpu --nats")
+    if nats and nats_binary is None:
+        click.echo("NOTE: no nats-server here: nothing to compare with (Debian: apt-get install nats-server)", err=True)
+        return
+
     on_load_core()
     machine, says = facts.machine(), facts.described(installed)
     if (busy := os.getloadavg()[0]) > 0.5:
         click.echo(f"NOTE: load average {busy:.1f}: others are at work here, which shows in the figures", err=True)
-    table = Table([one.name for one in installed])
-    bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, only=pattern)
+    columns = [one.name for one in installed]
+    if nats_binary is not None:
+        columns.append("nats")
+        says["nats"] = {"nats_version": jetstream.version(nats_binary)}
+    table = Table(columns)
+    bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, nats=nats, only=pattern)
     click.echo(facts.summary(machine, says))
     click.echo(f"{bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
 

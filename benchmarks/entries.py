@@ -43,15 +43,15 @@ def pack(*words: bytes | str | int) -> bytes:
 
 
 def append_words(peer: Peer, key: str) -> tuple[str, ...]:
-    return ("XADD", key, "*") if peer.redis else ("TAPPEND", key)
+    return ("XADD", key, "*") if peer.x else ("TAPPEND", key)
 
 
 def length_word(peer: Peer) -> str:
-    return "XLEN" if peer.redis else "TLEN"
+    return "XLEN" if peer.x else "TLEN"
 
 
 def range_word(peer: Peer) -> str:
-    return "XRANGE" if peer.redis else "TRANGE"
+    return "XRANGE" if peer.x else "TRANGE"
 
 
 def made_up(kind: str, count: int = POOL) -> Iterator[Words]:

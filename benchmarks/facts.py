@@ -100,6 +100,8 @@ def summary(facts: dict[str, object], servers: dict[str, dict[str, str]], places
             if places and "executable" in says:
                 parts.append(f"run by {says['executable']}")
             lines.append(", ".join(parts))
+        elif "nats_version" in says:
+            lines.append(f"nats-server {says['nats_version']}")
         else:
             lines.append(f"redis-server {says.get('redis_version', '?')}")
     return "\n".join(lines)

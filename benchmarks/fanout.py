@@ -64,7 +64,7 @@ class Readers:
 
     def block(self) -> None:
         """Let all readers block. What arrived before a PING on another connection has been executed before it, too."""
-        if self.peer.redis:
+        if self.peer.x:
             command = pack("XREAD", "BLOCK", 0, "STREAMS", "s", self.seen)
         else:
             command = pack("TREAD", "s", self.seen, 10, "BLOCK", 0)

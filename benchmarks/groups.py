@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import cycle
 
 from benchmarks.entries import fill, pack
 from benchmarks.load import drain, exchange
@@ -15,17 +16,17 @@ MODES = ("and ack", "at most once")
 AT_A_TIME = 1000  # messages a read takes where only their memory is measured
 
 
-def read_command(peer: Peer, group: str, count: int, pending: bool) -> bytes:
+def read_command(peer: Peer, group: str, count: int, pending: bool, consumer: str = "c") -> bytes:
     """A read for a group; ``pending``: its messages wait for an acknowledgement."""
-    if peer.redis:
+    if peer.x:
         noack = () if pending else ("NOACK",)
-        return pack("XREADGROUP", "GROUP", group, "c", "COUNT", count, *noack, "STREAMS", "s", ">")
+        return pack("XREADGROUP", "GROUP", group, consumer, "COUNT", count, *noack, "STREAMS", "s", ">")
     return pack("TREAD", "s", "0", count, "GROUP", group, 0, *(("RETRY", HOUR, 24 * HOUR) if pending else ()))
 
 
 def create(peer: Peer, group: str) -> None:
     """TREAD creates its group by itself."""
-    if peer.redis:
+    if peer.x:
         with peer.client() as client:
             client.execute_command("XGROUP", "CREATE", "s", group, "0")
 
@@ -33,7 +34,7 @@ def create(peer: Peer, group: str) -> None:
 def ids_of(peer: Peer, reply: object) -> list[bytes]:
     """The IDs in what a group's read returned."""
     assert isinstance(reply, list)
-    rows = reply[0][1] if peer.redis else reply
+    rows = reply[0][1] if peer.x else reply
     return [row[0] for row in rows]
 
 
@@ -54,10 +55,10 @@ class Script:
                 if pending:
                     exchange(sock, self.acknowledge("first", self.ids[-1]))
         with peer.client() as client:
-            client.execute_command(*(("XGROUP", "DESTROY") if peer.redis else ("TGROUP", "DESTROY")), "s", "first")
+            client.execute_command(*(("XGROUP", "DESTROY") if peer.x else ("TGROUP", "DESTROY")), "s", "first")
 
     def acknowledge(self, group: str, ids: list[bytes]) -> bytes:
-        return pack("XACK" if self.peer.redis else "TACK", "s", group, *ids)
+        return pack("XACK" if self.peer.x else "TACK", "s", group, *ids)
 
     def play(self, group: str) -> float:
         """Messages a second: read, wait, acknowledge, wait, and again."""
@@ -76,7 +77,7 @@ class Script:
                     drain(sock, answer, buffer)
             took = time.perf_counter() - began
         with self.peer.client() as client:
-            client.execute_command(*(("XGROUP", "DESTROY") if self.peer.redis else ("TGROUP", "DESTROY")), "s", group)
+            client.execute_command(*(("XGROUP", "DESTROY") if self.peer.x else ("TGROUP", "DESTROY")), "s", group)
         return self.count * len(self.sizes) / took
 
 
@@ -130,9 +131,12 @@ def pending(bench: Bench) -> None:
         bench.table.row(title, figures, less_is_better=True, form=".1f", unit="bytes")
 
 
-def read_all(peer: Peer, name: str, size: int, pending: bool) -> None:
+def read_all(peer: Peer, name: str, size: int, pending: bool, consumers: int = 1) -> None:
+    """All of a stream, by so many consumers in turn."""
     create(peer, name)
-    command, left = read_command(peer, name, AT_A_TIME, pending), size
+    commands, left = [read_command(peer, name, AT_A_TIME, pending, f"c{each}") for each in range(consumers)], size
     with peer.connect() as sock:
-        while left > 0:
+        for command in cycle(commands):
+            if left <= 0:
+                break
             left -= len(ids_of(peer, exchange(sock, command)[1]))

@@ -17,8 +17,10 @@ from benchmarks.entries import range_word
 from benchmarks.servers import Peer
 
 
-def redis_benchmark(port: int, words: Sequence[str], requests: int, clients: int, pipeline: int) -> float:
-    """Commands a second.
+def redis_benchmark(
+    port: int, words: Sequence[str], requests: int, clients: int, pipeline: int, keys: int = 0
+) -> float:
+    """Commands a second. ``keys``: ``__rand_int__`` in the words stands for 12 digits, one of so many numbers.
 
     Raises:
         click.ClickException: it isn't installed, or the server didn't take the commands.
@@ -28,7 +30,8 @@ def redis_benchmark(port: int, words: Sequence[str], requests: int, clients: int
         raise click.ClickException("redis-benchmark is not installed (Debian: apt-get install redis-tools)")
     # Whole pipelines: redis-benchmark may otherwise count more replies than requests, and take that for a lost server.
     requests = -(-max(requests, clients * pipeline) // pipeline) * pipeline
-    command = [tool, "-p", str(port), "-n", str(requests), "-c", str(clients), "-P", str(pipeline), "--csv", *words]
+    command = [tool, "-p", str(port), "-n", str(requests), "-c", str(clients), "-P", str(pipeline), "--csv"]
+    command += [*(("-r", str(keys)) if keys else ()), *words]
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = out.stdout.strip().splitlines()
     if out.returncode or not lines or not lines[-1].startswith('"') or "Error from server" in out.stdout + out.stderr:

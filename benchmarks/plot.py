@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.table import THEIRS, judged
 from benchmarks.targets import TARGETS
 
 INK, SOFT = "#222222", "#9a9a9a"
@@ -37,7 +38,7 @@ def draw(rows: Sequence[Mapping[str, object]], names: Sequence[str], file: Path,
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ours = [name for name in names if name != "redis"]
+    ours = [name for name in names if name not in THEIRS]
     shown = [row for row in rows if any(_ratio(row, name) for name in ours)]
     if not shown:
         raise click.ClickException("nothing to plot: no row has a ratio (is there a redis-server?)")
@@ -66,14 +67,11 @@ def draw(rows: Sequence[Mapping[str, object]], names: Sequence[str], file: Path,
         axes.plot([], [], marker="o", color=COLOURS[at % len(COLOURS)], linestyle="", label=name)
     axes.plot([], [], color=SOFT, linewidth=5, alpha=0.35, label="floor to goal")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(ours) + 1, frameon=False, fontsize=8)
-    axes.set_xlabel("times redis-server's figure; right of 1 is better than Redis")
+    axes.set_xlabel("times redis-server's figure (publish: nats-server's); right of 1 is better")
     axes.set_title(caption, loc="left", fontsize=8, color=INK)
     figure.savefig(file, dpi=150)
     pyplot.close(figure)
 
 
 def _ratio(row: Mapping[str, object], name: str) -> float | None:
-    ratios = row.get("ratios")
-    assert ratios is None or isinstance(ratios, dict)
-    value = ratios.get(name) if ratios else None
-    return float(value) if value else None
+    return judged(row).get(name) or None

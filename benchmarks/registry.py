@@ -17,11 +17,22 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import click
 
 from benchmarks.servers import Installation, Peer, peers_of
 from benchmarks.table import Table
+
+
+class Named(Protocol):
+    """A server of a row: the name of its column."""
+
+    @property
+    def name(self) -> str: ...
+
+
+AnyPeer = TypeVar("AnyPeer", bound=Named)
 
 
 class CannotError(Exception):
@@ -38,6 +49,7 @@ class Bench:
     requests: int = 200_000  # unpipelined ones of 50 clients, a run; other cases take a multiple
     sizes: Sequence[int] = (1_000_000,)  # entries in the stream
     quick: bool = False
+    nats: bool = False  # beside nats-server, too: rows of ``cpu``
     only: re.Pattern[str] | None = None
     begun: set[str] = field(default_factory=set)  # titles of all rows that there could be
 
@@ -47,10 +59,11 @@ class Bench:
         return self.only is None or any(self.only.search(title) for title in titles)
 
     @contextlib.contextmanager
-    def servers(self, fsync: str = "everysec", *options: str) -> Iterator[list[Peer]]:
-        """All servers, running on empty directories. ``options`` are tidelog's only."""
+    def servers(self, fsync: str = "everysec", *options: str, x: bool = False) -> Iterator[list[Peer]]:
+        """All servers, running on empty directories. ``options`` are tidelog's only. ``x``: it gets X commands, too."""
         with self.stopped(fsync) as peers:
             for peer in peers:
+                peer.x = peer.redis or x
                 peer.start(*(() if peer.redis else options))
             yield peers
 
@@ -61,7 +74,7 @@ class Bench:
             yield peers
 
     def interleave(
-        self, what: str, peers: Sequence[Peer], measure: Callable[[Peer, int], float], warm_up: bool = True
+        self, what: str, peers: Sequence[AnyPeer], measure: Callable[[AnyPeer, int], float], warm_up: bool = True
     ) -> dict[str, list[float]]:
         """Figures of ``runs`` rounds. ``measure`` gets the server and the number of the round, 0 being the warm-up."""
         found: dict[str, list[float]] = {}

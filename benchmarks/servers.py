@@ -75,6 +75,7 @@ class Peer:
         self.name = name
         self.ours = ours
         self.redis = name == "redis" if redis is None else redis
+        self.x = self.redis  # whether it is asked with Redis's stream commands, XADD for TAPPEND
         self.command = list(command)
         self.directory = directory
         self.fsync = fsync
@@ -118,6 +119,11 @@ class Peer:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
 
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, socket_timeout=PATIENCE)

@@ -10,7 +10,10 @@ import click
 from benchmarks.targets import TARGETS
 
 Figures = dict[str, list[float]]  # server -> one figure a run
-LONG = {"redis": "redis-server"}  # what a column is called where that isn't the server's name
+LONG = {"redis": "redis-server", "nats": "nats-server"}  # what a column is called where that isn't the server's name
+THEIRS = ("redis", "nats")  # columns that ours are compared with, in this order
+
+RATIOS = {"redis": "ratios", "nats": "ratios_nats"}  # where they are kept
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], less_is_better: bool) -> float | None:
@@ -23,46 +26,55 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], less_is_better: bool) 
     return above / below if below else None
 
 
-def cell(values: Sequence[float] | None, form: str) -> str:
-    """The median, with min-max where there is more than one."""
+def cell(values: Sequence[float] | None, form: str, parts: Sequence[float] | None = None) -> str:
+    """The median, with min-max where there is more than one; then the parts that it is the sum of."""
     if not values:
         return "-"
     middle = f"{median(values):{form}}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
+    if len(values) > 1:
+        middle += f" ({min(values):{form}}-{max(values):{form}})"
+    return f"{middle}: {' + '.join(f'{part:{form}}' for part in parts)}" if parts else middle
 
 
 class Table:
-    """Columns: a server each, then each one's ratio to redis-server, then what is asked of the first one."""
+    """Columns: a server each, then each one's ratio to redis-server (and to nats-server, where there is one), then what
+    is asked of the first one.
+    """
 
     def __init__(self, names: Sequence[str], targets: bool = True) -> None:
         self.names = list(names)
         self.targets = targets
         self.rows: list[dict[str, object]] = []
-        self.redis = "redis" if "redis" in self.names else None
+        self.theirs = [name for name in THEIRS if name in self.names]
 
     def head(self) -> str:
         titles = ["workload", *(LONG.get(name, name) for name in self.names)]
-        if self.redis:
-            titles += [f"{name}/redis" for name in self.names if name != self.redis]
+        if self.theirs:
+            titles += [f"{name}/{other}" for other in self.theirs for name in self.names if name not in THEIRS]
             titles += ["floor / goal"] if self.targets else []
         return f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|"
 
     def row(
         self, title: str, figures: Figures, less_is_better: bool = False, form: str = ",.0f", unit: str = "",
-        note: str = "",
+        note: str = "", parts: Mapping[str, Sequence[float]] | None = None,
     ) -> None:  # fmt: skip
-        """Print one line and keep it. ``title`` is what targets are found by; ``unit`` and ``note`` are for readers."""
+        """Print one line and keep it. ``title`` is what targets are found by; ``unit`` and ``note`` are for readers.
+
+        ``parts``: for each server what its figure is the sum of.
+        """
         made: dict[str, object] = {
             "workload": title, "unit": unit, "less_is_better": less_is_better, "form": form, "note": note,
             "figures": {name: list(values) for name, values in figures.items()},
         }  # fmt: skip
-        if self.redis:
-            theirs = figures.get(self.redis, ())
-            made["ratios"] = {
-                name: ratio(values, theirs, less_is_better) for name, values in figures.items() if name != self.redis
-            }
+        if parts:
+            made["parts"] = {name: list(values) for name, values in parts.items()}
+        ours = {name: values for name, values in figures.items() if name not in THEIRS}
+        for other in self.theirs:
+            theirs = figures.get(other, ())
+            if other == "redis" or theirs:
+                made[RATIOS[other]] = {name: ratio(values, theirs, less_is_better) for name, values in ours.items()}
         if title in TARGETS:
-            made["floor"], made["goal"] = TARGETS[title]
+            made["floor"], made["goal"] = TARGETS[title][:2]
         self.rows.append(made)
         click.echo(line(made, self.names, self.targets))
         if note:
@@ -71,16 +83,31 @@ class Table:
 
 def line(made: Mapping[str, object], names: Sequence[str], targets: bool = True) -> str:
     """A kept row as a line of Markdown."""
-    figures, ratios = made["figures"], made.get("ratios")
+    figures, parts = made["figures"], made.get("parts", {})
     assert isinstance(figures, dict)
+    assert isinstance(parts, dict)
     title = f"{made['workload']}{', ' if made['unit'] else ''}{made['unit']}"
     cells = [f"{title} (less is better)" if made["less_is_better"] else title]
-    cells += [cell(figures.get(name), str(made["form"])) for name in names]
-    if isinstance(ratios, dict):
-        shown = [ratios.get(name) for name in names if name != "redis"]
+    cells += [cell(figures.get(name), str(made["form"]), parts.get(name)) for name in names]
+    theirs, ours = [name for name in THEIRS if name in names], [name for name in names if name not in THEIRS]
+    if theirs:
+        shown = [ratios_to(other, made).get(name) for other in theirs for name in ours]
         cells += ["-" if value is None else f"{value:.2f}" for value in shown]
         if targets:
-            target, first = TARGETS.get(str(made["workload"])), shown[0]
+            target, first = TARGETS.get(str(made["workload"])), judged(made).get(ours[0])
             asked = "" if target is None else str(target)
             cells.append(asked if target is None or first is None else f"{asked}: {target.verdict(first)}")
     return f"| {' | '.join(cells)} |"
+
+
+def ratios_to(other: str, made: Mapping[str, object]) -> dict[str, float | None]:
+    """By our servers; empty where that one did not take part in the row."""
+    found = made.get(RATIOS[other], {})
+    assert isinstance(found, dict)
+    return found
+
+
+def judged(made: Mapping[str, object]) -> dict[str, float | None]:
+    """The ratios that the row's target is about."""
+    target = TARGETS.get(str(made["workload"]))
+    return ratios_to(target.beside if target is not None else "redis", made)

@@ -6,17 +6,21 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import pytest
 
-from benchmarks import facts, measured, plot, targets
+from benchmarks import facts, jetstream, measured, plot, targets
 from benchmarks.__main__ import MODULES, Also
+from benchmarks.cputime import Meter
 from benchmarks.entries import KINDS, made_up
+from benchmarks.publishing import AN_ID, under_way
 from benchmarks.registry import WORKLOADS, Bench, counted, short
 from benchmarks.report import load
 from benchmarks.servers import environment, installations
@@ -56,12 +60,74 @@ def test_workload(name: str, tmp_path: Path, tools: None) -> None:
         assert f"| {row['workload']}" in out
         # What 2000 entries take of memory is lost among pages that were there before.
         exact = not re.search("memory|disk", row["workload"])
-        for server in found["names"] if "TSEEK" not in row["workload"] else ["tidelog"]:
+        for server in ["tidelog"] if re.search("TSEEK|a mark", row["workload"]) else found["names"]:
             assert len(row["figures"][server]) == 1, row
             assert row["figures"][server][0] > 0 or not exact, row
     assert found["machine"]["cores"] >= 1
     assert found["servers"]["tidelog"]["python_version"]
     assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
+
+
+@pytest.mark.slow
+def test_beside_nats(tmp_path: Path, tools: None) -> None:
+    if jetstream.installed() is None:
+        pytest.skip("no nats-server here to compare with (Debian: apt-get install nats-server)")
+    file = tmp_path / "found.json"
+    out = bench("cpu", "--nats", "--quick", "--requests", "1000", "--only", "64 B|10 KB.* 16 ", "--json", file).stdout
+    found = json.loads(file.read_text())
+    assert found["names"] == ["tidelog", "redis", "nats"]
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        assert f"| {row['workload']}" in out
+        assert all(len(row["figures"][name]) == 1 and row["figures"][name][0] > 0 for name in found["names"])
+        assert set(row["ratios_nats"]) == {"tidelog"}
+
+
+def test_without_nats_it_says_so(tmp_path: Path) -> None:
+    programs = os.environ | {"TIDELOG_BENCH_ROOT": str(ROOT), "PATH": str(tmp_path)}
+    if jetstream.installed(programs["PATH"]) is None:
+        assert "NOTE: no nats-server here" in bench("cpu", "--nats", environment=programs).stderr
+    assert "--nats is for the workload cpu alone" in bench("append", "--nats", code=2).stderr
+
+
+def test_what_a_process_takes_of_a_core() -> None:
+    meter = Meter(os.getpid())
+    before = time.process_time()
+    sum(range(300_000))
+    took = time.process_time() - before
+    spent = meter.settled()
+    assert spent.user >= 0
+    assert spent.system >= 0
+    assert spent.whole >= took
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ([b"$3\r\n1.0\r\n$3\r\n1-", b"1\r\n"], None),
+        ([b"$3\r\n1.0\r\n-OOM no\r\n"], "answered"),
+        ([b"+OK\r\n$3\r\n1.0\r\n"], "answered"),
+    ],
+)
+def test_acknowledgements_are_looked_at(pieces: list[bytes], said: str | None) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        for piece in pieces:
+            there.sendall(piece)
+        if said is None:
+            assert under_way("it", [here], [b"m"], AN_ID, 2, 2) > 0
+            assert there.recv(10) == b"mm"
+        else:
+            with pytest.raises(click.ClickException, match=said):
+                under_way("it", [here], [b"m"], AN_ID, 2, 2)
+
+
+def test_acknowledgements_of_jetstream() -> None:
+    expected = jetstream.acknowledgement("s")
+    assert expected.fullmatch(b'MSG _INBOX.load.7 1  26\r\n{"stream":"s", "seq":1234}\r\n')
+    assert not expected.search(b'MSG _INBOX.load.7 1 25\r\n{"error":{"code":503}}\r\n')
+    assert not expected.search(b'MSG _INBOX.load.7 1 25\r\n{"stream":"other", "seq":1}\r\n')
+    assert jetstream.publish("s", b"data", 7) == b"PUB s _INBOX.load.7 4\r\ndata\r\n"
 
 
 @pytest.mark.slow
@@ -108,6 +174,8 @@ def test_rows_with_targets_exist() -> None:
     for workload in WORKLOADS.values():
         nothing.sizes = workload.sizes
         workload.run(nothing)
+    nothing.nats = True
+    WORKLOADS["cpu"].run(nothing)
     assert set(targets.TARGETS) <= nothing.begun
 
 
@@ -142,7 +210,26 @@ def test_verdicts(figure: float, said: str) -> None:
     title = "append, always, 50 clients, P 1"
     table.row(title, {"tidelog": [figure], "redis": [10]}, unit="entries/s")
     assert line(table.rows[0], table.names).endswith(f"| {said} |")
-    assert targets.TARGETS[title] == (table.rows[0]["floor"], table.rows[0]["goal"])
+    assert targets.TARGETS[title][:2] == (table.rows[0]["floor"], table.rows[0]["goal"])
+
+
+def test_a_row_with_parts() -> None:
+    table = Table(["tidelog", "redis"])
+    figures: dict[str, list[float]] = {"tidelog": [10, 12, 11], "redis": [8, 8, 8]}
+    table.row("row", figures, less_is_better=True, form=".1f", unit="us", parts={"tidelog": (4, 7), "redis": (1, 7)})
+    shown = "| row, us (less is better) | 11.0 (10.0-12.0): 4.0 + 7.0 | 8.0 (8.0-8.0): 1.0 + 7.0 | 0.73 |  |"
+    assert line(table.rows[0], table.names) == shown
+    assert line(json.loads(json.dumps(table.rows[0])), table.names) == shown
+
+
+def test_messages_are_judged_beside_nats() -> None:
+    table = Table(["tidelog", "redis", "nats"])
+    assert "| tidelog | redis-server | nats-server | tidelog/redis | tidelog/nats | floor / goal |" in table.head()
+    title = "cpu, publish 1 KB, 8 connections, 1 under way"
+    table.row(title, {"tidelog": [10], "redis": [20], "nats": [9]}, less_is_better=True, form=".1f")
+    assert line(table.rows[0], table.names).endswith("| 10.0 | 20.0 | 9.0 | 2.00 | 0.90 | 0.9 / 1: floor |")
+    table.row("other", {"tidelog": [10], "redis": [20]}, less_is_better=True, form=".1f")
+    assert line(table.rows[1], table.names).endswith("| 10.0 | 20.0 | - | 2.00 | - |  |")
 
 
 def test_report_merges_files(tmp_path: Path) -> None:
