@@ -1,4 +1,5 @@
-"""Every command block of the README runs as a reader would run it, against a started server, and prints what it says.
+"""Every command block of the README and of docs/redis-streams.md runs as a reader would run it, against a started
+server, and prints what it says.
 
 A comment in a block may say what is printed::
 
@@ -50,12 +51,13 @@ class Block:
     line: int
 
 
-def blocks() -> list[Block]:
-    text = (ROOT / "README.md").read_text()
+def blocks(page: str = "README.md") -> list[Block]:
+    text = (ROOT / page).read_text()
     return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in FENCE.finditer(text)]
 
 
 BLOCKS = blocks()
+STREAMS = blocks("docs/redis-streams.md")
 SPARK = [block for block in BLOCKS if "pyspark" in block.text]
 ENGINES = [block for block in BLOCKS if "tidelog jobs engine" in block.text]
 FILES = [block for block in BLOCKS if block.language == "yaml"]
@@ -122,6 +124,13 @@ def in_background(environment: dict[str, str]) -> Iterator[Callable[[str, Path],
 
 @pytest.mark.parametrize("block", OTHERS, ids=lambda block: f"line-{block.line}")
 def test_block(
+    block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run_block(block, server, environment, tmp_path, request, PATIENCE)
+
+
+@pytest.mark.parametrize("block", STREAMS, ids=lambda block: f"line-{block.line}")
+def test_block_of_the_page_on_redis_streams(
     block: Block, server: Server, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run_block(block, server, environment, tmp_path, request, PATIENCE)
@@ -217,7 +226,7 @@ def assert_printed(printed: str, expected: list[str]) -> None:
     assert len(lines) == len(expected), lines
     for line, text in zip(lines, expected, strict=True):
         if text.startswith(ANY_ID):
-            line, text = (re.sub(r"\d{13}\.\d+", "ID", each) for each in (line, text.removeprefix(ANY_ID)))
+            line, text = (re.sub(r"\d{13}[.-]\d+", "ID", each) for each in (line, text.removeprefix(ANY_ID)))
         assert line == text, f"printed {line!r}, the README says {text!r}"
 
 
