@@ -1,4 +1,4 @@
-"""XCLAIM, XAUTOCLAIM: messages become another consumer's. Point [X6].
+"""XCLAIM, XAUTOCLAIM: messages become another consumer's.
 
 Messages whose entries are gone leave the pending list instead. What TREAD delivered can be claimed like anything else:
 from then on it is the consumer's, and RETRY does not concern it any more.

@@ -1,4 +1,4 @@
-"""XDEL, XDELEX, XACKDEL: entries deleted one by one. Points [X3].
+"""XDEL, XDELEX, XACKDEL: entries deleted one by one.
 
 What groups have of a deleted entry:
 

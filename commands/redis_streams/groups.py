@@ -1,4 +1,4 @@
-"""XGROUP: groups and their consumers, made, moved and removed. Points [X6] and [X8].
+"""XGROUP: groups and their consumers, made, moved and removed.
 
 A group that is made here has no time to live. It is the same thing as one that TREAD makes.
 """

@@ -1,4 +1,4 @@
-"""XINFO: a stream, its groups and their consumers. Point [X8].
+"""XINFO: a stream, its groups and their consumers.
 
 What Redis tells of its radix tree is told of the stream's macro nodes: as many keys, and one node more.
 """

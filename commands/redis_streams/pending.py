@@ -1,4 +1,4 @@
-"""XACK, XPENDING, XNACK: what consumers have pending. Point [X6]."""
+"""XACK, XPENDING, XNACK: what consumers have pending."""
 
 from __future__ import annotations
 

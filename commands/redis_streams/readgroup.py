@@ -1,4 +1,4 @@
-"""XREADGROUP: reading for a consumer of a group. Points [X6] and [X7].
+"""XREADGROUP: reading for a consumer of a group.
 
 For each key a read first decides (which pending messages are idle for long enough, which entries are new, what is
 gone), then makes one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all

@@ -1,4 +1,4 @@
-"""Entries deleted one by one: XDEL, XDELEX, XACKDEL; what readers, groups and restarts see of it. Point [X3]."""
+"""Entries deleted one by one: XDEL, XDELEX, XACKDEL; what readers, groups and restarts see of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XADD with IDMP and IDMPAUTO, XCFGSET: a producer that repeats itself adds nothing. Point [X4]."""
+"""XADD with IDMP and IDMPAUTO, XCFGSET: a producer that repeats itself adds nothing."""
 
 from __future__ import annotations
 
