@@ -26,7 +26,7 @@ CHUNK: Final = 1 << BITS  # ordinals of a chunk
 LOW: Final = CHUNK - 1
 BITMAP: Final = CHUNK >> 3  # bytes of a bitmap
 LONG: Final = 1024  # ordinals: few nodes have so many entries
-MARKS_BYTES: Final = 500  # memory of an object without chunks
+MARKS_BYTES: Final = 800  # memory of an object without chunks
 CHUNK_BYTES: Final = 60  # of a chunk besides its container's bytes
 FULL: Final = b"\xff" * BITMAP  # shared by all chunks without a living entry
 
@@ -80,7 +80,7 @@ def _few(container: bytes) -> array[int]:
 class Marks:
     """Of one stream, or frozen: of one moment."""
 
-    __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "total")
+    __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "dead_nodes", "thin", "total")
 
     def __init__(self) -> None:
         self._chunks = array("Q")  # numbers of the chunks that have marks, ascending
@@ -90,6 +90,9 @@ class Marks:
         self.total = 0
         self.bytes = MARKS_BYTES  # of memory, roughly
         self.changed: set[int] = set()  # chunks that differ from what the last capture took
+        # of the stream, for its next capture; here, because streams without marks need neither
+        self.dead_nodes: list[tuple[int, int]] = []  # nodes that left its index: first ordinals and IDs
+        self.thin: set[int] = set()  # first ordinals of nodes in which entries died
 
     # -- asking ----------------------------------------------------------------------------------------------
     def has(self, ordinal: int) -> bool:

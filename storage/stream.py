@@ -115,7 +115,6 @@ class Stream(StreamReads):
                 self._drop_nodes(index.ords[position : position + 1])
                 index.remove(position)
                 self.pool.bytes -= NODE_BYTES
-                self._thin.discard(first)
 
     def set_last_id(self, last_id: int, entries_added: int, max_deleted: int) -> None:
         """XSETID. ``last_id`` must not be below the ID of an entry, dead ones included."""
@@ -191,11 +190,12 @@ class Stream(StreamReads):
         if self._tail is not None:
             tail = (self._tail_ord, self._tail.id_at(0), seal(self._tail, compress=False))
         capture = StreamCapture(self.sid, self.meta(), self.first_ord, self.next_ord, nodes, tail)
-        if self._marked is not None:
-            capture.marks = self._marked.take_changed()
+        marks = self._marked
+        if marks is not None:
+            capture.marks = marks.take_changed()
             capture.sparse = self._sparse()
-            self._thin.clear()
-            capture.dead_nodes, self._dead_nodes = self._dead_nodes, []
+            marks.thin.clear()
+            capture.dead_nodes, marks.dead_nodes = marks.dead_nodes, []
         if self.producers is not None:
             capture.producers = self.producers.take_changed()
         return capture
@@ -208,7 +208,7 @@ class Stream(StreamReads):
         """
         found: list[tuple[int, int, list[tuple[int, int]]]] = []
         index, marks = self._index, self.marks
-        for first in sorted(self._thin) if marks is not None else ():
+        for first in sorted(marks.thin) if marks is not None else ():
             position = index.of_ord(first)
             if position < index.head or index.ords[position] != first:
                 continue
@@ -227,8 +227,8 @@ class Stream(StreamReads):
         marks = self._marked
         if marks is not None:
             marks.changed.update([chunk for chunk, _ in capture.marks])
-        self._thin.update([first for first, _, _ in capture.sparse])
-        self._dead_nodes += capture.dead_nodes
+            marks.thin.update([first for first, _, _ in capture.sparse])
+            marks.dead_nodes += capture.dead_nodes
         if self.producers is not None:
             self.producers.changed.update([name for name, _ in capture.producers])
 
@@ -246,7 +246,7 @@ class Stream(StreamReads):
             if self._blobs.get(first) is blob:  # a draft may have become the tail since, then a longer node
                 self._drop_blob(first)
         marks = self._marked
-        if marks is not None and not marks.total and not marks.changed:
+        if marks is not None and not (marks.total or marks.changed or marks.dead_nodes):
             self.pool.bytes -= marks.bytes
             self._marked = None
         return drafts

@@ -24,7 +24,7 @@ NO_INDEX: Final = NodeIndex()
 NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
 MOST_ADDED: Final = (1 << 63) - 1  # what clients take for an integer
-STREAM_BYTES: Final = 350  # memory of an empty stream
+STREAM_BYTES: Final = 440  # memory of an empty stream
 BLOB_BYTES: Final = 150  # memory that a blob in ``_blobs`` takes besides its own bytes
 ENTRY_BYTES: Final = 20  # of an entry in the tail: its ID and its end
 
@@ -33,8 +33,8 @@ class StreamNodes:
     """See ``stream``. ``sid`` is the stream's name in the store and is never used twice."""
 
     __slots__ = (
-        "_blob_bytes", "_blobs", "_claimed", "_dead_nodes", "_index", "_largest_entry", "_largest_node", "_marked",
-        "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord", "_thin", "deleted", "dirty",
+        "_blob_bytes", "_blobs", "_claimed", "_index", "_largest_entry", "_largest_node", "_marked",
+        "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord", "deleted", "dirty",
         "evicted_to", "first_ord", "groups", "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "marks",
         "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
     )  # fmt: skip
@@ -67,9 +67,6 @@ class StreamNodes:
         self._reopen = False  # the last node in the index may become the tail again
         self._raised = -1  # the last ID is not that of the last entry as long as this is next_ord
         self._marked: Marks | None = None  # what ``marks`` is; without marks, what a capture must still take
-        # for the next capture: nodes that left the index, first ordinals and IDs; nodes in which entries died
-        self._dead_nodes: list[tuple[int, int]] = []
-        self._thin: set[int] = set()
         self._claimed = 0  # marks that the restored metadata promises
         # of all nodes ever sealed, evicted ones included
         self._sealed_entries = 0
@@ -250,12 +247,15 @@ class StreamNodes:
 
         One that has some dead ones is noted for capture().
         """
-        dead = 0 if self.marks is None else self.marks.count(first, end)
+        marks = self.marks
+        dead = 0 if marks is None else marks.count(first, end)
+        if marks is None or not dead:
+            return False
         if dead == end - first:
-            self._dead_nodes.append((first, first_id))
+            marks.dead_nodes.append((first, first_id))
+            marks.thin.discard(first)
             return True
-        if dead:
-            self._thin.add(first)
+        marks.thin.add(first)
         return False
 
     def _drop_nodes(self, first_ords: array[int]) -> None:
