@@ -1,53 +1,27 @@
-"""Requests at C speed: hiredis parses them, and arithmetic proves that it understood what Redis would have understood.
+"""Requests at C speed: one pass over what has arrived finds the commands that are complete and in canonical form.
 
-hiredis' Reader parses replies. So it accepts more than a request may hold (integers, nulls, nested arrays, maps ...),
-reserves memory for what an array's header promises, and has state that can't be inspected. Hence:
+Canonical is what every client sends: lengths of up to seven digits, CR LF after each header and each argument. The pass
+knows nothing else, and keeps nothing. Where it meets anything else (an inline command, an error, the beginning of a
+command whose end has not arrived), it stops, and ExactDecoder takes over from the last boundary on. So what is allowed,
+and what an error says, stands there alone.
 
-Rule 1: it is given whole commands and is empty between two feeds; ExactDecoder holds an incomplete command.
-Rule 2: what it returns counts once it is proven right; everything else, from the last proven boundary on, goes to
-ExactDecoder.
-
-The proof. ``has_data()`` is asked before each ``gets()``: if it is False right after a complete item, the Reader has
-consumed all bytes and is between items. An item's canonical size is the size of its arguments with ``*N`` and ``$L``
-headers. If all items are lists of bytes and the canonical sizes add up to the bytes consumed, each argument was a bulk
-string. Three other types become bytes, too: ``+`` and ``(`` are shorter than the bulk string of the same content, and
-``=``, the only longer one, was ruled out before (FOREIGN). So were ``|`` and ``>``, which become lists, too.
-
-Against false promises (a nested ``*999999`` in each nine bytes): all headers from ``*100`` on must be able to be true
-at once (_believable). Smaller ones can make the Reader reserve at most 170 bytes for each byte given, until the feed
-ends.
+Rule 1: it is used between two commands only, for chunks in which no complete command can exceed a limit.
+Rule 2: it reserves no memory for what a header promises.
 """
 
 from __future__ import annotations
 
-import re
-from itertools import chain
-from typing import Any, Final
-
-import hiredis
+from typing import Final
 
 from resp.exact import ExactDecoder
 
-AT_ONCE: Final = 256 * 1024  # bytes given to hiredis at once: bounds what small false headers can make it reserve
-SINGLE: Final = 4096  # bytes; a chunk of up to this size that is one command is split without hiredis
-
-# Wire sizes by content: bytes of ``$n\r\n`` + n + CRLF; bytes of ``*n\r\n``.
-BULK_SIZE: Final = [5 + len(str(n)) + n for n in range(4096)]
-ARRAY_SIZE: Final = [3 + len(str(n)) for n in range(4096)]
-LENGTHS: Final = [b"$%d" % n for n in range(SINGLE)]
-# pieces of a command with n arguments when cut at each CRLF
-PIECES: Final = {b"*%d" % n: 2 * n + 2 for n in range(1, 1024)}
-
-_pieces: Final = PIECES.get
-_flat: Final = chain.from_iterable
-_large: Final = re.compile(rb"\*\d{3}").search
-_counts: Final = re.compile(rb"\*(\d{3,9})").findall
-# Headers that hiredis knows and that no request holds. A verbatim string has a colon after its three letters, so a
-# value that ends in "=5" does not look like one. (One search with a class of characters would be ten times slower.)
-FOREIGN: Final = [
-    (ord("="), re.compile(rb"=\d+\r\n...:", re.DOTALL).search),
-    *((ord(c), re.compile(rb"%b\d+\r\n" % re.escape(c.encode())).search) for c in "|>%~"),
-]
+CR: Final = 13
+LF: Final = 10
+DOLLAR: Final = 36
+ASTERISK: Final = 42
+ZERO: Final = 48
+DIGITS: Final = 7  # of a length; a chunk with a longer one in it is never complete
+LARGEST: Final = 10**DIGITS  # bytes of a chunk that the pass is given
 
 
 class RequestDecoder(ExactDecoder):
@@ -58,9 +32,8 @@ class RequestDecoder(ExactDecoder):
     ) -> None:
         super().__init__(max_bulk, max_multibulk, max_buffer)
         self.limit(max_bulk, max_buffer)
-        self._reader: Any = None  # hiredis.Reader, made for the first pipeline
-        # The wire bytes of the first commands that feed() returned last, as many as are known, and the offset after
-        # each. The caller must call forget() when it has taken the commands.
+        # The chunk that feed() got last, if it began with several commands, and the offset after each of these. The
+        # caller must call forget() when it has taken the commands.
         self.raw = b""
         self.ends: list[int] = []
 
@@ -68,24 +41,28 @@ class RequestDecoder(ExactDecoder):
         """Change the limits; a header that was accepted stays accepted."""
         super().limit(max_bulk, max_buffer)
         # The complete commands in a chunk of up to this size can't exceed a limit: an argument takes six bytes or more.
-        self._at_once = min(AT_ONCE, max_bulk, max_buffer, 6 * self.max_multibulk)
+        self._at_once = min(LARGEST, max_bulk, max_buffer, 6 * self.max_multibulk)
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
+        commands: list[list[bytes]] = []
         self.forget()
-        size = len(data)
-        if self._midway or size > self._at_once or not self.authenticated or self.error is not None:
-            return self._unusual(data)
-        if size <= SINGLE and data.rfind(b"*") == 0:
-            words = data.split(b"\r\n")
-            last = len(words) - 1
-            if _pieces(words[0]) == last + 1 and not words[last]:
-                at = 2
-                while at <= last and words[at - 1] == LENGTHS[len(words[at])]:
-                    at += 2
-                if at > last:
-                    return [words[2::2]]
-        return self._pipeline(data)
+        at = 0
+        if self._midway and self.authenticated:
+            at = len(data) - self._parse(data, 0, commands, once=True)
+            if at == len(data):
+                return commands
+        if self._midway or self.error is not None or not self.authenticated or len(data) - at > self._at_once:
+            self._parse(data, at, commands, once=False)
+            return commands
+        ends: list[int] = []
+        done = _canonical(data, at, commands, ends)
+        if done > 1 and not at:  # the bytes begin with the first of the commands
+            self.raw, self.ends = data, ends
+        end = ends[-1] if ends else at
+        if end < len(data):
+            self._parse(data, end, commands, once=False)
+        return commands
 
     def forget(self) -> None:
         """Drop the wire bytes of commands that were taken."""
@@ -93,98 +70,75 @@ class RequestDecoder(ExactDecoder):
             self.raw = b""
             self.ends = []
 
-    def _unusual(self, data: bytes) -> list[list[bytes]]:
-        commands: list[list[bytes]] = []
-        if len(data) > AT_ONCE:
-            view = memoryview(data)
-            for at in range(0, len(data), AT_ONCE):
-                commands += self.feed(bytes(view[at : at + AT_ONCE]))
-            self.forget()  # they are those of the last piece only
-            return commands
-        if self._midway and self.authenticated:
-            data = self._parse(data, commands, once=True)
-            if data and self.error is None and len(data) <= self._at_once:
-                commands += self.feed(data)
-                self.forget()  # they do not begin with the first of these commands
-                return commands
-        self._parse(data, commands, once=False)
-        return commands
 
-    def _pipeline(self, data: bytes) -> list[list[bytes]]:
-        """Decode from a command's start on: several commands, or one that is incomplete or wrong."""
-        end = len(data)
-        if not data.endswith(b"\r\n"):  # incomplete: without what seems to be its last command
-            end = data.rfind(b"\r\n*") + 2
-        commands: list[list[bytes]] = []
-        if end > 2 and data.startswith(b"*") and _believable(data):
-            raw = data[:end]
-            found, whole = self._read(raw)
-            ends: list[int] = []
-            size = _canonical_size(found, data.count(b"*", 0, end), ends)
-            if not whole and 0 < size < end:  # the last command is incomplete, or a payload looked like a header
-                end = size
-                raw = data[:end]
-                found, whole = self._read(raw)
-                ends = []
-                size = _canonical_size(found, data.count(b"*", 0, end), ends)
-            if whole and size == end:
-                if all(found):
-                    commands, self.raw, self.ends = found, raw, ends
-                else:
-                    commands = [argv for argv in found if argv]
-                data = data[end:]
-        if data:
-            self._parse(data, commands, once=False)
-        return commands
+def _canonical(data: bytes, at: int, commands: list[list[bytes]], ends: list[int]) -> int:
+    """Add the complete commands in ``data`` from ``at`` on to ``commands``, and the offset after each to ``ends``.
 
-    def _read(self, data: bytes) -> tuple[list[list[bytes]], bool]:
-        """What hiredis makes of ``data``, and whether it consumed all of it and is between items."""
-        items: list[list[bytes]] = []
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = hiredis.Reader()
-        more, get, append = reader.has_data, reader.gets, items.append
-        reader.feed(data)
-        try:
-            while more():
-                item = get()
-                if item is False:
-                    break
-                append(item)
-            else:
-                return items, True
-        except hiredis.HiredisError:  # no TypeError: maps and sets, whose keys can raise it, were ruled out
-            pass
-        self._reader = None  # it holds the beginning of an item
-        return items, False
-
-
-def _believable(data: bytes) -> bool:
-    """Whether hiredis may see ``data``: no header that is foreign to requests, and none that promises too much."""
-    for first, search in FOREIGN:
-        if first in data and search(data) is not None:
-            return False
-    return _large(data) is None or 6 * sum(map(int, _counts(data))) <= len(data)
-
-
-def _canonical_size(items: list[list[bytes]], asterisks: int, ends: list[int]) -> int:
-    """The bytes that the items take as commands; -1 if they are not all lists of bytes.
-
-    ``asterisks`` is their number in the bytes that the items come from. If it is the number of items, no list is nested
-    in another, and anything else that is not bytes has no length. The offset after each command is added to ``ends``.
+    Returns how many there are. Stops before a command that is not complete, not canonical, or has no arguments.
     """
-    if set(map(type, items)) != {list}:
+    size = len(data)
+    last = size - 4  # where the last header can begin; what is read from there on without asking is inside
+    found = 0
+    while at <= last and data[at] == ASTERISK:
+        left = data[at + 1] - ZERO
+        if data[at + 2] == CR:
+            at += 4
+        else:
+            left = _number(data, at + 1, size)
+            at += 3 + _digits(left)
+        if left <= 0 or left > LARGEST or at > last or data[at - 1] != LF:
+            return found
+        argv: list[bytes] = []
+        while left:
+            if at > last or data[at] != DOLLAR:
+                return found
+            if data[at + 2] == CR:
+                length = data[at + 1] - ZERO
+                at += 4
+                if not 0 <= length < 10:
+                    return found
+            else:
+                length = _number(data, at + 1, size)
+                at += 3 + _digits(length)
+                if length < 10:
+                    return found
+            end = at + length
+            if end + 2 > size or data[end] != CR or data[end + 1] != LF or data[at - 1] != LF:
+                return found
+            argv.append(data[at:end])
+            at = end + 2
+            left -= 1
+        commands.append(argv)
+        ends.append(at)
+        found += 1
+    return found
+
+
+def _number(data: bytes, at: int, size: int) -> int:
+    """The number at ``at``, which a CR follows; -1 if it is not canonical, too long, or its end has not arrived."""
+    value = data[at] - ZERO
+    if not 0 < value < 10:
         return -1
-    if asterisks != len(items) and not set(map(type, _flat(items))) <= {bytes}:
-        return -1
-    size = 0
-    try:
-        for argv in items:
-            size += ARRAY_SIZE[len(argv)] if len(argv) < 4096 else 3 + len(str(len(argv)))
-            for arg in argv:
-                length = len(arg)
-                size += BULK_SIZE[length] if length < 4096 else 5 + len(str(length)) + length
-            ends.append(size)
-    except TypeError:  # an integer, a null, an error ...
-        return -1
-    return size
+    at += 1
+    stop = min(size, at + DIGITS)
+    while at < stop:
+        digit = data[at]
+        if digit == CR:
+            return value
+        digit -= ZERO
+        if not 0 <= digit < 10:
+            return -1
+        value = 10 * value + digit
+        at += 1
+    return -1
+
+
+def _digits(number: int) -> int:
+    """How many digits a number of at most DIGITS has."""
+    if number < 100:
+        return 1 if number < 10 else 2
+    if number < 10_000:
+        return 3 if number < 1000 else 4
+    if number < 1_000_000:
+        return 5 if number < 100_000 else 6
+    return 7

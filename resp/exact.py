@@ -65,7 +65,7 @@ class ExactDecoder:
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
         commands: list[list[bytes]] = []
-        self._parse(data, commands, once=False)
+        self._parse(data, 0, commands, once=False)
         return commands
 
     def first(self, data: bytes) -> tuple[list[list[bytes]], bytes]:
@@ -74,19 +74,22 @@ class ExactDecoder:
         For a peer that has not logged in: the command may change what is allowed after it.
         """
         commands: list[list[bytes]] = []
-        rest = self._parse(data, commands, once=True)
-        return commands, rest
+        left = self._parse(data, 0, commands, once=True)
+        return commands, data[len(data) - left :]
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
         """Change the limits; a header that has been accepted stays accepted."""
         self.max_bulk, self.max_buffer = max_bulk, max_buffer
 
-    def _parse(self, data: bytes, commands: list[list[bytes]], *, once: bool) -> bytes:
-        """Parse ``data``, append commands, set ``error``; with ``once`` stop after one command and return the rest."""
-        rest = b""
+    def _parse(self, data: bytes, at: int, commands: list[list[bytes]], *, once: bool) -> int:
+        """Parse ``data`` from ``at`` on, append commands, set ``error``. With ``once`` stop after one command.
+
+        Returns how many bytes are left then.
+        """
+        left = 0
         if self.error is None:
             try:
-                rest = self._advance(data, commands, once)
+                left = self._advance(data, at, commands, once)
             except ProtocolError as error:
                 self.error = error
                 self._line = b""
@@ -94,13 +97,14 @@ class ExactDecoder:
                 self._missing = self._wire = self._need = 0
                 self._value = None
             self._midway = bool(self._missing or self._line)
-        return rest
+        return left
 
-    def _advance(self, data: bytes, commands: list[list[bytes]], once: bool) -> bytes:
+    def _advance(self, data: bytes, at: int, commands: list[list[bytes]], once: bool) -> int:
         if self._line:  # at most LINE_LIMIT bytes
-            data = self._line + data
+            data = self._line + (data[at:] if at else data)
             self._line = b""
-        at, size = 0, len(data)
+            at = 0
+        size = len(data)
         tried = False  # to decode the arguments of this command in ``data`` as a batch
         while at < size:
             if self._value is not None:
@@ -126,8 +130,8 @@ class ExactDecoder:
             self._wire = 0
             tried = False
             if once:
-                return data[at:]
-        return b""
+                return size - at
+        return 0
 
     def _argument(self, data: bytes, at: int) -> int:
         """Read an argument's header and what has arrived of its value. Returns the index after that.

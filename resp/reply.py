@@ -40,8 +40,12 @@ def error(text: str) -> bytes:
     return b"-%b\r\n" % text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace")
 
 
+def decimal(n: int) -> bytes:
+    return str(n).encode()  # compiled, half of the time of b"%d"
+
+
 def integer(n: int) -> bytes:
-    return b":%d\r\n" % n
+    return b":%b\r\n" % decimal(n)
 
 
 def bulk(data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Any bytes, in any chunks: feed() raises nothing, holds no more than its limit, and decides as ExactDecoder does.
 
-This is the invariant on which the use of hiredis rests: both decoders give the same commands and the same error.
+The fast pass stands beside the exact one: both decoders give the same commands and the same error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,30 @@ PIECES = [
 
 streams = st.lists(st.one_of(st.sampled_from(PIECES), st.sampled_from(PIECES), st.binary(max_size=6)), max_size=25)
 
+FILL = b"*1\r\n$4\r\nPING\r\n=4\r\ntxt:\r\n*100\r\n%1\r\n" * 200  # what a payload may look like
+LONG = [
+    *(b"*2\r\n$1\r\na\r\n$%d\r\n%b\r\n" % (size, FILL[:size]) for size in (499, 600, 4095, 4096, 5000, 7000)),
+    b"$5000\r\n" + FILL[:5000] + b"\r\n", b"$5000\r\n" + FILL[:5000] + b"xx", b"$05000\r\n" + FILL[:5000] + b"\r\n",
+    b"$5000\n" + FILL[:5000] + b"\r\n", b"$9999999\r\n", b"$600\r\n" + FILL[:600], FILL[:3000],
+    b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" * 20,
+]  # fmt: skip
+
+long_streams = st.lists(st.one_of(st.sampled_from(LONG), st.sampled_from(LONG), st.sampled_from(PIECES)), max_size=12)
+
 
 @settings(max_examples=1500, deadline=None)
 @given(pieces=streams, places=st.lists(st.integers(0, 1 << 16), max_size=4), small=st.booleans(), known=st.booleans())
 def test_anything(pieces: list[bytes], places: list[int], small: bool, known: bool) -> None:
+    check(pieces, places, small, known)
+
+
+@settings(max_examples=800, deadline=None)
+@given(pieces=long_streams, places=st.lists(st.integers(0, 1 << 16), max_size=4), known=st.booleans())
+def test_large_arguments(pieces: list[bytes], places: list[int], known: bool) -> None:
+    check(pieces, places, False, known)
+
+
+def check(pieces: list[bytes], places: list[int], small: bool, known: bool) -> None:
     data = b"".join(pieces)
     limits = {"max_buffer": MAX_BUFFER, "max_bulk": 250} if small else {}
     exact = ExactDecoder(**limits)
