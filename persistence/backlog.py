@@ -17,6 +17,7 @@ from zlib import crc32
 
 from persistence.journal import Journal
 from persistence.wal import Frame
+from resp.errors import CorruptError
 from storage.records import HEAD
 
 AT_ONCE: Final = 1 << 20  # bytes that are read at once for a crc
@@ -36,12 +37,14 @@ class Backlog:
         self.journal = journal
         self.offset = journal.end  # bytes of records ever logged
         self.retain = NOTHING  # see Rule 3
-        self._lock = threading.Condition()
+        self._mutex = threading.RLock()  # which append() takes itself: by way of the condition it would take longer
+        self._lock = threading.Condition(self._mutex)
         self._waiting: list[Frame] = []  # in the ring, not being written to the journal now
         self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
         self._synced = journal.end  # log offset up to which everything is on disk
         self._cutting = 0  # a running cut deletes what lies before this log offset; 0: none is running
-        self._last: tuple[int, int] | None = None  # log offset and crc32 of the last batch
+        self._last: tuple[int, int] | None = None  # log offset and checksum (checked()) of the last batch
+        self._remembered = -1, 0  # log offset and crc32 of the last batch when it left the journal
 
     @property
     def synced(self) -> int:
@@ -123,7 +126,28 @@ class Backlog:
     # -- signatures --------------------------------------------------------------------------------------------
     def signature(self) -> tuple[int, int] | None:
         """Start offset and crc32 of the last batch; None if unknown. With ``offset`` it tells divergent logs apart."""
-        return self._last
+        with self._lock:
+            last, end = self._last, self.offset
+        if last is None or last[1] >= 0:
+            return last
+        crc = self._crc(last[0], end)
+        if crc is not None:
+            return last[0], crc
+        return self._remembered if self._remembered[0] == last[0] else None
+
+    def remember_last(self, cut: int) -> None:
+        """Called before what ends at or before log offset ``cut`` leaves the journal: signature() may still want the
+        last batch."""
+        with self._lock:
+            last, end = self._last, self.offset
+        if last is None or last[1] >= 0 or end > cut or self._remembered[0] == last[0]:
+            return
+        try:
+            crc = self._crc(last[0], end)
+        except (OSError, CorruptError):  # it was not to be read before, either
+            return
+        if crc is not None:
+            self._remembered = last[0], crc
 
     def piece(self, size: int) -> tuple[int, int] | None:
         """Start offset and crc32 of the last ``size`` bytes, or of as many of them as the log holds.

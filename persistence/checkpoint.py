@@ -30,6 +30,7 @@ from persistence.pieces import FENCES, GROUPS, MARKS, META, NODES, PRODUCERS, ST
 from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture, StreamCapture
 from storage.groups.pendingdump import assemble
+from storage.groups.sortedrows import PackedRows
 from storage.ids import MASK64
 from storage.nodes.packed import new_decompressor
 from storage.nodes.thinned import thinned
@@ -206,7 +207,7 @@ class Checkpoint:
             cursor.delete()  # moves on to the next; after the last the key is empty
 
 
-def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes]) -> bytearray:
+def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | PackedRows]) -> bytearray:
     """A group's value, as signed() would make it. Built part by part, so that other threads get a turn: assemble()."""
     head = GROUP.pack(len(name), len(meta)) + name + meta
     value = assemble(pending, CRC.size + len(head))

@@ -1,10 +1,14 @@
 """The journal: every batch since the last checkpoint, and what replicas may still ask for, in LMDB.
 
     db "log"    log offset u64 big-endian  ->  crc32 of the records u32 | the records of one batch
+                                           or  crc32 of the rest u32 | 0 u8 | segment u32 | position u64 | length u32
+                                               | XXH3 of the records u64: they are in a file of their own
     db "meta"   b"end"                     ->  log offset after the last batch u64 | crc32 of these 8 bytes u32
+    db "segments"   number u32             ->  log offset after the last batch in it u64 | crc32 of key and these u32
 
 Values are little-endian. Keys are contiguous: each is the one before plus the length of that batch; a gap is damage.
-Every commit is synced.
+Every commit is synced. No record begins with 0. If much is written at once, large batches go to ``segments``; the
+database of that name is made with the first of them, so servers that don't know it refuse the file.
 
 Rule 1: one thread writes at a time (write, start, cut, shrink); the caller makes sure of that.
 Rule 2: any thread may read meanwhile (first, last, read_some). ``_swap`` is held for one small read, and by shrink()
@@ -21,17 +25,25 @@ from struct import Struct
 from zlib import crc32
 
 import lmdb
+from xxhash import xxh3_64_intdigest
 
 from persistence.directory import sync as sync_directory
 from persistence.lmdbfile import open_env, reported
 from persistence.private import FOLDER, opener
+from persistence.segments import Segments
 from persistence.wal import Frame
 from resp.errors import REMEDY, CorruptError
 
-DATABASES = (b"log", b"meta")
+SEGMENTS = b"segments"
+DATABASES = (b"log", b"meta", SEGMENTS)
 KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
+PLACE = Struct("<BIQIQ")  # in a segment
+NUMBER = Struct("<I")
+ENDS = Struct("<QI")
+MUCH = 256 << 10  # bytes; if a write has so many,
+LARGE = 512  # batches of so many go to a segment
 MAP_SIZE = 1 << 38  # address space; the file grows as it is written
 MAP_SHARE = 1 / 8  # of the limit of address space, where there is one
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
@@ -53,13 +65,26 @@ class Journal:
         self._swap = threading.Lock()
         self._shut = False  # shrink() could not open the file again
         self._open()
+        try:
+            with reported(self.path), self._env.begin() as txn:
+                self._segments = Segments(directory, self._segment_ends(txn))
+        except BaseException:
+            self._env.close()
+            raise
 
     def _open(self) -> None:
-        self._env, _ = open_env(self.path.parent, MAP_SIZE, len(DATABASES), known=DATABASES, share=MAP_SHARE)
+        self._env, _ = open_env(
+            self.path.parent, MAP_SIZE, len(DATABASES), known=DATABASES, newer=(SEGMENTS,), share=MAP_SHARE
+        )
         self.room = int(self._env.info()["map_size"])
         try:
             with reported(self.path):
-                self._batches, self._meta = map(self._env.open_db, DATABASES)
+                self._batches, self._meta = map(self._env.open_db, DATABASES[:2])
+                self._ends: lmdb._Database | None = None  # the database "segments", if it is there
+                with self._env.begin() as txn:
+                    known = txn.get(SEGMENTS) is not None
+                if known:
+                    self._ends = self._env.open_db(SEGMENTS)
                 with self._env.begin(db=self._meta) as txn:
                     self.end = self._end(txn)
                     self.used = self._used(txn)
@@ -77,6 +102,17 @@ class Journal:
             raise CorruptError(f"{self.path}: its end is damaged: {REMEDY}")
         return int(END.unpack_from(raw)[0])
 
+    def _segment_ends(self, txn: lmdb.Transaction) -> dict[int, int]:
+        """By number, the log offset after the last batch in each segment. Raises CorruptError."""
+        ends: dict[int, int] = {}
+        if self._ends is not None:
+            for raw_key, raw_value in txn.cursor(db=self._ends):
+                key, value = bytes(raw_key), bytes(raw_value)
+                if len(key) != NUMBER.size or len(value) != ENDS.size or not _is_whole(key, value):
+                    raise CorruptError(f"{self.path}: what it says of a segment is damaged: {REMEDY}")
+                ends[NUMBER.unpack(key)[0]] = ENDS.unpack(value)[0]
+        return ends
+
     def _used(self, txn: lmdb.Transaction) -> int:
         used = txn.stat(self._batches)
         return int((used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"])
@@ -90,6 +126,7 @@ class Journal:
 
     def close(self) -> None:
         with self._swap:
+            self._segments.close()
             self._env.close()
 
     def start(self, offset: int) -> None:
@@ -120,6 +157,7 @@ class Journal:
                 self._write([batch])
 
     def _write(self, batches: Sequence[Frame]) -> None:
+        places = self._to_segment(batches)
         with reported(self.path), self._env.begin(write=True) as txn:
             # Not self.end: a commit that was reported as failed may have happened nevertheless.
             end = self._end(txn)
@@ -129,11 +167,38 @@ class Journal:
                     continue
                 if offset != end:
                     raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
-                put(pack(offset), CRC.pack(crc) + batch, db=db, append=True)
+                place = places.get(offset)
+                if place is not None:
+                    put(pack(offset), CRC.pack(crc32(place)) + place, db=db, append=True)
+                else:
+                    put(pack(offset), CRC.pack(crc32(batch) if crc < 0 else crc) + batch, db=db, append=True)
                 end = offset + len(batch)
             self._put_end(txn, end)
+            if places:
+                self._put_segment(txn, PLACE.unpack(next(iter(places.values())))[1], end)
             used = self._used(txn)
         self.end, self.used = end, used
+
+    def _to_segment(self, batches: Sequence[Frame]) -> dict[int, bytes]:
+        """If it is much, write large batches to a segment, synced. Returns their places by log offset."""
+        if sum([len(batch) for _, batch, _, _ in batches]) < MUCH:
+            return {}
+        chosen = [(offset, batch, crc) for offset, batch, _, crc in batches if len(batch) >= LARGE]
+        if not chosen:
+            return {}
+        if self._ends is None:
+            with reported(self.path):
+                self._ends = self._env.open_db(SEGMENTS)
+        number, positions = self._segments.write([batch for _, batch, _ in chosen])
+        return {
+            offset: PLACE.pack(0, number, at, len(batch), ~crc if crc < 0 else xxh3_64_intdigest(batch))
+            for (offset, batch, crc), at in zip(chosen, positions, strict=True)
+        }
+
+    def _put_segment(self, txn: lmdb.Transaction, number: int, end: int) -> None:
+        key, raw = NUMBER.pack(number), END.pack(end)
+        txn.put(key, raw + CRC.pack(crc32(raw, crc32(key))), db=self._ends)
+        self._segments.ends[number] = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """The batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
@@ -148,7 +213,7 @@ class Journal:
                         raise CorruptError(
                             f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}"
                         )
-                    batch = self._records(at, value)
+                    batch = self._records(at, value, self._elsewhere(value))
                     yield at, batch
                     expected = at + len(batch)
             if expected != end:
@@ -159,20 +224,21 @@ class Journal:
 
         [] if none contains it: it lies before the first or at the end. Raises CorruptError, OSError.
         """
-        raw: list[tuple[bytes, bytes]] = []
+        raw: list[tuple[bytes, bytes, bytes]] = []
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             end = self._end(txn)
             cursor = txn.cursor()
             if _at_or_before(cursor, offset):
                 for its_key, its_value in cursor:  # views of the map: only what is wanted is copied
-                    limit -= len(its_value) - CRC.size
+                    place = _place(its_value)
+                    limit -= len(its_value) - CRC.size if place is None else place[3]
                     if limit < 0 and raw:
                         break
-                    raw.append((bytes(its_key), bytes(its_value)))
+                    raw.append((bytes(its_key), bytes(its_value), self._elsewhere(its_value)))
         found: list[tuple[int, bytes]] = []
-        for key, value in raw:
+        for key, value, elsewhere in raw:
             at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
-            batch = self._records(at, value)
+            batch = self._records(at, value, elsewhere)
             expected = found[-1][0] + len(found[-1][1]) if found else at
             if at != expected:
                 raise CorruptError(f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}")
@@ -183,10 +249,19 @@ class Journal:
             return []
         return found
 
-    def _records(self, at: int, value: bytes) -> bytes:
-        """The records in the value of the batch at log offset ``at``. Raises CorruptError."""
+    def _elsewhere(self, value: bytes | memoryview) -> bytes:
+        """The records of a batch that is in a segment, unchecked; b"" if it isn't. Raises OSError."""
+        place = _place(value)
+        return b"" if place is None else self._segments.read(place[1], place[2], place[3])
+
+    def _records(self, at: int, value: bytes, elsewhere: bytes) -> bytes:
+        """The records of the batch at log offset ``at``; ``elsewhere``: see there. Raises CorruptError."""
         batch = value[CRC.size :]
-        if not batch or crc32(batch) != CRC.unpack_from(value)[0]:
+        whole = batch and crc32(batch) == CRC.unpack_from(value)[0]
+        place = _place(value)
+        if place is not None:
+            batch, whole = elsewhere, whole and len(elsewhere) == place[3] and xxh3_64_intdigest(elsewhere) == place[4]
+        if not whole:
             raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
         return batch
 
@@ -200,12 +275,17 @@ class Journal:
         """The log offset and crc32 of the last batch; None if there is none. Raises OSError."""
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             cursor = txn.cursor()
-            return (KEY.unpack(cursor.key())[0], CRC.unpack_from(cursor.value())[0]) if cursor.last() else None
+            if not cursor.last():
+                return None
+            at, value = KEY.unpack(cursor.key())[0], cursor.value()
+            if _place(value) is None:
+                return at, CRC.unpack_from(value)[0]
+            return at, crc32(self._elsewhere(value))
 
-    def cut(self, offset: int) -> bool:
+    def cut(self, offset: int, keep: bool = False) -> bool:
         """Delete batches that end at or before ``offset``, a few thousand in a call; True if there are more.
 
-        Raises OSError.
+        ``keep`` some of the files that become free, to be written again. Raises OSError.
         """
         self._ready()
         with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
@@ -219,9 +299,31 @@ class Journal:
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
                 cursor.delete()  # moves on to the next; after the last the key is empty
                 left -= 1
+            rest = cursor.key()
+            gone = self._forget_segments(txn, KEY.unpack(rest)[0] if rest else self.end)
             used = self._used(txn)
         self.used = used
+        if gone or self._segments.spare:
+            with self._swap:  # nobody reads what could be written again
+                self._segments.let_go(gone, keep)
         return not left
+
+    def _forget_segments(self, txn: lmdb.Transaction, first: int) -> list[int]:
+        """Forget the segments whose batches all end at or before ``first``; returns their numbers."""
+        gone = [number for number, end in self._segments.ends.items() if end <= first]
+        for number in gone:
+            txn.delete(NUMBER.pack(number), db=self._ends)
+        return gone
+
+    @property
+    def spare(self) -> bool:
+        """Whether it keeps files that let_go() would remove."""
+        return self._segments.spare
+
+    def let_go(self) -> None:
+        """Remove the files that are kept only to be written again."""
+        with self._swap:
+            self._segments.let_go((), keep=False)
 
     def shrink(self, small: bool = False) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
@@ -253,7 +355,19 @@ class Journal:
 
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
-        return self.path.stat().st_blocks * 512
+        return self.path.stat().st_blocks * 512 + self._segments.bytes_used()
+
+
+def _place(value: bytes | memoryview) -> tuple[int, ...] | None:
+    """Where in which segment a batch is: a PLACE; None if its records are in ``value``."""
+    if len(value) != CRC.size + PLACE.size or value[CRC.size]:
+        return None
+    return PLACE.unpack_from(value, CRC.size)
+
+
+def _is_whole(key: bytes, value: bytes) -> bool:
+    """Whether the checksum at the end of a value in "segments" is right."""
+    return bool(crc32(value[: END.size], crc32(key)) == CRC.unpack_from(value, END.size)[0])
 
 
 def _at_or_before(cursor: lmdb.Cursor, offset: int) -> bool:

@@ -43,6 +43,7 @@ from storage.keyspace import Keyspace
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
+REST_SECONDS: Final = 60  # without a write: then the journal gives back what it keeps to be written again
 CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
 FULL: Final = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
 LARGEST_BATCH: Final = (1 << 32) - 64  # bytes: what LMDB takes as one value
@@ -240,7 +241,7 @@ class Log(Backlog):
         if not size:
             return
         wal = self.wal
-        with self._lock:
+        with self._mutex:  # which is _lock
             at = wal.find_room(size)
             if at is None:
                 if size > wal.size // 2:
@@ -389,14 +390,21 @@ class Log(Backlog):
         def urgent() -> bool:
             return self._closing or self._hurry or self._waiting_bytes >= options.journal_flush_bytes
 
+        wrote = time.monotonic()
         while True:
             with self._lock:
                 self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
                 idle, ending = not self._waiting, self._closing
+                if idle:
+                    self._hurry = False  # asked while the last batches were being written: else this would not wait
             if idle:
                 if ending:
                     return
+                if self.journal.spare and time.monotonic() - wrote > REST_SECONDS:
+                    with self._writing:
+                        self.journal.let_go()
                 continue
+            wrote = time.monotonic()
             try:
                 with self._writing:
                     self._flush([])
@@ -458,6 +466,8 @@ class Log(Backlog):
                         self._flush([])
                 self.store.write(capture, offset)
         except (OSError, CorruptError) as error:
+            with self._writing:
+                self.journal.let_go()  # the disk may be full
             self._checkpoint_problem = f"the last checkpoint failed ({error})"
             raise
         self._checkpoint_problem = None
@@ -479,7 +489,9 @@ class Log(Backlog):
                     with self._lock:
                         self._cutting = self.store.offset if full else min(self.store.offset, self.retain)
                     try:
-                        more = self.journal.cut(self._cutting)
+                        self.remember_last(self._cutting)
+                        busy = self.journal.end > self.store.offset and not full
+                        more = self.journal.cut(self._cutting, busy)
                     finally:
                         self._cutting = 0
                     with self._lock:

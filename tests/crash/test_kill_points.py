@@ -27,9 +27,12 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}]
 import lmdb
-from persistence import journal, log as logs, wal
+from persistence import journal, log as logs, segments, wal
 from tests.persistence.datakit import append, checkpoint, commit, opened
 journal.CUT_AT_ONCE, journal.SHRINK_ABOVE = 3, 1
+much = {segments}
+if much:
+    journal.MUCH, journal.LARGE, segments.FULL, segments.SPARE = 1, 1, 8000, 100_000
 calls = call = 0
 
 def point():
@@ -52,6 +55,7 @@ for owner, name in (
     (journal.Journal, "write"), (journal.Journal, "cut"), (journal.Journal, "_open"), (journal, "sync_directory"),
     (logs.Store, "write"), (wal.Wal, "note"), (wal.Wal, "_wipe"), (wal.Wal, "sync"), (logs, "create"),
     (Path, "replace"), (Path, "rename"), (Path, "unlink"), (os, "fsync"),
+    *(((segments, "sync_directory"), (os, "pwritev"), (os, "fdatasync")) if much else ()),
 ):
     dying(owner, name)
 
@@ -62,7 +66,7 @@ def run(path, ring, turns):
             number = int(ks.keys[b"n"].value) + 1 if b"n" in ks.keys else 1
             append(ks, b"a", 7)
             ks.set_string(b"n", b"%d" % number)
-            ks.set_string(b"pad", b"x" * (ring if turn == 1 else 3000))
+            ks.set_string(b"pad", b"x" * (ring if turn == 1 else 5000))
             commit(log, ks)
             with acknowledged.open("w") as file:
                 file.write(str(number))
@@ -84,10 +88,10 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def killed_at() -> Iterator[Callable[[Path, int], bool]]:
-    """killed_at(directory, call): False if it came to its end before."""
-    program = WORKER.format(root=str(Path(__file__).parents[2]))
+@pytest.fixture(params=["in LMDB", "in segments"])
+def killed_at(request: pytest.FixtureRequest) -> Iterator[Callable[[Path, int], bool]]:
+    """killed_at(directory, call): False if it came to its end before. Batches go to LMDB, or to segments."""
+    program = WORKER.format(root=str(Path(__file__).parents[2]), segments=request.param == "in segments")
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as worker:

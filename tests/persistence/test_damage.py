@@ -44,6 +44,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("whole") / "data"
     with opened(path, ring_bytes=1 << 20) as (log, ks, _):
         fill(ks)
+        ks.set_string(b"large", bytes(600_000))  # so that the journal has the database of segments
+        commit(log, ks)
+        ks.remove(b"large")
         checkpoint(log, ks)
         digest = ks.digest()
     return path, digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from zlib import crc32
 
@@ -172,8 +173,9 @@ def test_a_file_of_an_older_time_under_newer_batches_is_refused(path: Path) -> N
 
 
 # -- giving room back ----------------------------------------------------------------------------------------
-def large(path: Path) -> Journal:
-    """A journal that once held 20 MB, of which the last batch is left."""
+def large(path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """A journal that once held 20 MB, of which the last batch is left: all in LMDB, as by servers of before."""
+    monkeypatch.setattr("persistence.journal.MUCH", 1 << 30)
     journal = Journal(path)
     for number in range(20):
         journal.write(frames(10_010 + number * 1_000_000, bytes([number]) * 1_000_000))
@@ -181,8 +183,8 @@ def large(path: Path) -> Journal:
     return journal
 
 
-def test_shrink_gives_room_back_and_keeps_what_is_there(path: Path) -> None:
-    journal = large(path)
+def test_shrink_gives_room_back_and_keeps_what_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = large(path, monkeypatch)
     end, size = journal.end, journal.bytes_used()
     assert journal.shrink()
     assert journal.bytes_used() < size // 4
@@ -210,7 +212,7 @@ def test_a_shrink_that_fails_changes_nothing(path: Path, monkeypatch: pytest.Mon
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    journal = large(path)
+    journal = large(path, monkeypatch)
     end = journal.end
     for what in ("os.fsync", "pathlib.Path.replace"):
         monkeypatch.setattr(what, full)
@@ -231,7 +233,7 @@ def test_a_shrink_that_can_not_open_the_file_again(path: Path, monkeypatch: pyte
     def no_map(self: Journal) -> None:
         raise OSError(errno.ENOMEM, "not enough memory")
 
-    journal = large(path)
+    journal = large(path, monkeypatch)
     end = journal.end
     monkeypatch.setattr(Journal, "_open", no_map)
     with pytest.raises(OSError, match="not enough memory"):
@@ -242,4 +244,202 @@ def test_a_shrink_that_can_not_open_the_file_again(path: Path, monkeypatch: pyte
     journal.write(frames(end, b"more"))
     assert not journal.cut(end)
     assert read(journal, end) == [b"more"]
+    journal.close()
+
+
+# -- segments ------------------------------------------------------------------------------------------------
+BIG = [bytes([number]) * 100_000 for number in range(1, 11)]
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir() if file.name not in ("data.mdb", "lock.mdb"))
+
+
+def much(journal: Journal) -> int:
+    """Write BIG at once, with small ones between; returns the log offset of the first."""
+    first = journal.end
+    journal.write(frames(first, *(batch for big in BIG for batch in (big, b"small"))))
+    return first
+
+
+BOTH = [batch for big in BIG for batch in (big, b"small")]
+
+
+def test_much_at_once_goes_to_a_segment(path: Path) -> None:
+    journal = Journal(path)
+    first = much(journal)
+    assert (path / "segment.1").read_bytes() == b"".join(BIG)
+    assert journal.used < 200_000
+    assert read(journal, 0) == [b"one", b"two", b"three" * 2000, b"four", *BOTH]
+    assert [batch for _, batch in journal.read_some(first + 100_000, 100_006)] == [b"small", BIG[1]]
+    assert [batch for _, batch in journal.read_some(first + 50_000, 1)] == [BIG[0]]
+    journal.write(frames(journal.end, BIG[0]))  # not much
+    assert journal.last() == (journal.end - 100_000, crc32(BIG[0]))
+    journal.write(frames(journal.end, *BIG))
+    assert journal.last() == (journal.end - 100_000, crc32(BIG[9]))
+    end = journal.end
+    journal.close()
+    journal = Journal(path)
+    assert journal.end == end
+    assert journal.last() == (journal.end - 100_000, crc32(BIG[9]))
+    assert read(journal, first) == [*BOTH, BIG[0], *BIG]
+    journal.close()
+    assert names(path) == ["segment.1"]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_segment_goes_when_all_its_batches_are_cut(path: Path, keep: bool) -> None:
+    journal = Journal(path)
+    first = much(journal)
+    journal.cut(journal.end - 1, keep)  # the last one, which is small, stays, and what is before it in its segment
+    assert read(journal, journal.end - 5) == [b"small"]
+    assert names(path) == ["segment.1"]
+    assert not journal.spare
+    journal.cut(journal.end, keep)
+    assert journal.spare == keep
+    assert names(path) == (["segment.1"] if keep else [])
+    journal.write(frames(journal.end, *BIG))
+    assert read(journal, first + 1_000_050) == BIG
+    assert names(path) == ["segment.1" if keep else "segment.2"]
+    assert not journal.spare
+    journal.close()
+    journal = Journal(path)
+    assert read(journal, first + 1_000_050) == BIG
+    much(journal)
+    assert read(journal, first + 1_000_050) == [*BIG, *BOTH]
+    assert len(names(path)) == 2, "what another run wrote is not written on"
+    journal.close()
+
+
+def test_spare_segments_are_let_go(path: Path) -> None:
+    for ending in (Journal.let_go, Journal.close, lambda journal: journal.cut(journal.end)):
+        journal = Journal(path)
+        much(journal)
+        journal.cut(journal.end, keep=True)
+        assert journal.bytes_used() > 1_000_000
+        ending(journal)
+        assert names(path) == []
+        if ending is not Journal.close:
+            assert journal.bytes_used() < 1_000_000
+            journal.close()
+
+
+def test_segments_are_full_at_some_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persistence.segments.FULL", 1_500_000)
+    monkeypatch.setattr("persistence.segments.AT_ONCE", 3)
+    monkeypatch.setattr("persistence.segments.SPARE", 2_500_000)
+    journal = Journal(path)
+    first = journal.end
+    for _ in range(6):
+        journal.write(frames(journal.end, *BIG))
+    assert names(path) == ["segment.1", "segment.2", "segment.3"]
+    assert read(journal, first) == BIG * 6
+    journal.cut(first + 4_000_000, keep=True)
+    assert read(journal, first + 4_000_000) == BIG * 2
+    assert names(path) == ["segment.1", "segment.3"], "there is room for one spare one"
+    for _ in range(2):
+        journal.write(frames(journal.end, *BIG))
+    assert names(path) == ["segment.1", "segment.3"]
+    assert read(journal, first + 4_000_000) == BIG * 4
+    journal.close()
+
+
+@pytest.mark.parametrize("at", [0, 99_999, 100_000, 999_999])
+def test_every_flip_of_a_segment_is_refused(path: Path, at: int) -> None:
+    journal = Journal(path)
+    first = much(journal)
+    journal.close()
+    raw = bytearray((path / "segment.1").read_bytes())
+    raw[at] ^= 1
+    (path / "segment.1").write_bytes(raw)
+    journal = Journal(path)
+    with pytest.raises(CorruptError, match=f"log offset {first + at // 100_000 * 100_005} is damaged"):
+        read(journal, 0)
+    with pytest.raises(CorruptError, match="is damaged"):
+        journal.read_some(first + at // 100_000 * 100_005, 1)
+    journal.close()
+
+
+def test_every_flip_of_a_place_is_refused(path: Path) -> None:
+    journal = Journal(path)
+    first = much(journal)
+    journal.close()
+    with lmdb.open(str(path), max_dbs=3) as env, env.begin(db=env.open_db(b"log")) as txn:
+        value = bytes(txn.get(u64(first)) or b"")
+    for at in range(len(value)):
+        change(path, b"log", u64(first), value[:at] + bytes([value[at] ^ 1 << at % 8]) + value[at + 1 :])
+        journal = Journal(path)
+        with pytest.raises(CorruptError, match=f"log offset {first} is damaged"):
+            read(journal, 0)
+        journal.close()
+
+
+def test_what_is_said_of_a_segment_is_checked(path: Path) -> None:
+    journal = Journal(path)
+    much(journal)
+    journal.close()
+    key = (1).to_bytes(4, "little")
+    with lmdb.open(str(path), max_dbs=3) as env, env.begin(db=env.open_db(b"segments")) as txn:
+        value = bytes(txn.get(key) or b"")
+    for at in range(len(value)):
+        change(path, b"segments", key, value[:at] + bytes([value[at] ^ 1 << at % 8]) + value[at + 1 :])
+        with pytest.raises(CorruptError, match="what it says of a segment is damaged"):
+            Journal(path)
+
+
+@pytest.mark.parametrize("length", [None, 0, 500_000])
+def test_a_segment_that_is_missing_or_short_is_refused(path: Path, length: int | None) -> None:
+    journal = Journal(path)
+    much(journal)
+    journal.close()
+    if length is None:
+        (path / "segment.1").unlink()
+    else:
+        os.truncate(path / "segment.1", length)
+    journal = Journal(path)
+    with pytest.raises(CorruptError, match="is damaged"):
+        read(journal, 0)
+    journal.close()
+
+
+def test_what_nothing_names_is_removed_at_the_start(path: Path) -> None:
+    """Left by a kill between the write of a segment and that of LMDB, or between a cut and the removal."""
+    journal = Journal(path)
+    first = much(journal)
+    journal.close()
+    for name in ("segment.2", "segment.77", "segment.x"):
+        (path / name).write_bytes(b"left")
+    journal = Journal(path)
+    assert names(path) == ["segment.1"]
+    assert read(journal, first) == BOTH
+    journal.close()
+
+
+@pytest.mark.parametrize("what", ["os.pwritev", "os.fdatasync"])
+def test_a_segment_that_can_not_be_written(path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    journal = Journal(path)
+    first = journal.end
+    for _ in range(2):
+        monkeypatch.setattr(what, full)
+        with pytest.raises(OSError, match="no space left"):
+            much(journal)
+        monkeypatch.undo()
+        much(journal)
+    assert read(journal, first) == BOTH * 2
+    journal.close()
+    journal = Journal(path)
+    assert read(journal, first) == BOTH * 2
+    journal.close()
+
+
+def test_a_write_that_the_system_cuts_short(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwritev, pwrite = os.pwritev, os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: pwritev(fd, [b"".join(parts)[:150_000]], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, raw, at: pwrite(fd, raw[:150_000], at))
+    journal = Journal(path)
+    first = much(journal)
+    assert read(journal, first) == BOTH
     journal.close()

@@ -299,6 +299,26 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
 
 
 # -- threads -------------------------------------------------------------------------------------------------
+def test_a_hurry_that_comes_too_late_does_not_keep_the_journals_thread_busy(path: Path) -> None:
+    """The ring was full while its last batches were on their way: then nothing waits, and nothing is to be done."""
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 1)
+        commit(log, ks)
+        with log._lock:
+            log._hurry = True
+            log._lock.notify_all()
+        deadline = time.monotonic() + 10
+        while log._hurry or log._waiting:
+            assert time.monotonic() < deadline, "it runs on and on"
+            time.sleep(0.001)
+        with log._lock:
+            log._hurry = True  # nothing waits now
+            log._lock.notify_all()
+        while log._hurry:
+            assert time.monotonic() < deadline, "it runs on and on"
+            time.sleep(0.001)
+
+
 def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
     """The server's four threads on a small ring; a deadlock is a timeout."""
     with opened(path, ring_bytes=RING, journal_flush_ms=1, appendfsync="everysec") as (log, ks, _):

@@ -73,6 +73,45 @@ def test_golden_bytes_read(tmp_path: Path) -> None:
     assert reread(tmp_path / "tail", 7) == ([b"abc"], 0)
 
 
+LARGE_FRAME = "5458000009e8ba200610000000000000050000000000000000100000d52a95ec"
+
+
+def test_golden_bytes_of_a_large_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checksum is another one, and the file says that it is of another version."""
+    monkeypatch.setattr(os, "urandom", lambda n: bytes(range(4, 4 - n, -1)))
+    create(tmp_path / "tail", RING)
+    batch = b"abcd" * 1024
+    wal = Wal(tmp_path / "tail")
+    offset = put(wal, 7, batch[:-1], synced=5)
+    assert (tmp_path / "tail").read_bytes()[: len(HEADER)] == HEADER
+    put(wal, offset, batch, synced=5)
+    wal.close()
+    raw = (tmp_path / "tail").read_bytes()
+    assert raw[: len(HEADER)] == HEADER[:8] + b"\2" + HEADER[9:]
+    head = raw[3 * BLOCK : 3 * BLOCK + FRAME.size]
+    assert head == bytes.fromhex(LARGE_FRAME)
+    assert raw[3 * BLOCK + FRAME.size :].startswith(batch)
+    assert reread(tmp_path / "tail", 7) == ([batch[:-1], batch], 0)
+
+
+@pytest.mark.interpreted
+def test_a_large_frame_with_a_crc32_as_servers_of_before_wrote_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [b"one" * 3000, b"two", b"three" * 3000]
+    with monkeypatch.context() as patch:
+        patch.setattr(walfile, "LARGE", 1 << 30)
+        wal = Wal(path)
+        offset = put(wal, 0, batches[0])
+        wal.close()
+    assert path.read_bytes()[8] == 1
+    wal = Wal(path)
+    frames, _ = wal.read(0)
+    assert [frame[3] for frame in frames] == [crc32(batches[0])]
+    for batch in batches[1:]:
+        offset = put(wal, offset, batch)
+    wal.close()
+    assert reread(path, 0) == (batches, 0)
+
+
 # -- writing and reading back --------------------------------------------------------------------------------
 def test_frames_follow_each_other(path: Path) -> None:
     wal = Wal(path)
@@ -297,7 +336,7 @@ def test_a_file_of_another_length_is_refused(path: Path, size: int) -> None:
 
 def test_a_newer_version_says_that_it_is_newer(path: Path) -> None:
     raw = bytearray(path.read_bytes())
-    raw[8] = 2
+    raw[8] = 3
     path.write_bytes(raw)
-    with pytest.raises(CorruptError, match=r"version 2.*start the newer one"):
+    with pytest.raises(CorruptError, match=r"version 3.*start the newer one"):
         Wal(path)
