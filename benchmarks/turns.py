@@ -80,6 +80,15 @@ class Server:
         self.entries(count)
         self.run(("TREAD", "s", 0, count, *GROUP))
 
+    def owned(self, count: int) -> list[str]:
+        """A group of whose entries two consumers have every other one, each as a run of its own."""
+        self.entries(count)
+        self.run(("XGROUP", "CREATE", "s", "g", 0))
+        for at in range(0, count, AT_ONCE):
+            names = ("ann", "bob") * (min(AT_ONCE, count - at) // 2)
+            self.run(*[("XREADGROUP", "GROUP", "g", name, "COUNT", 1, "STREAMS", "s", ">") for name in names])
+        return self.ids(count)
+
     def strings(self, count: int) -> list[str]:
         names = [f"key:{number}" for number in range(count)]
         for at in range(0, count, AT_ONCE):
@@ -163,6 +172,54 @@ def _pending(server: Server, scale: int) -> Measured:
     yield lambda: server.run(("TACK", "s", "g", *ids))
 
 
+def _consumer(server: Server, scale: int) -> Measured:
+    """One consumer gets everything: once as new, then as what it has pending."""
+    count = 200_000 // scale
+    server.entries(count)
+    server.run(("XGROUP", "CREATE", "s", "g", 0))
+    read: Words = ("XREADGROUP", "GROUP", "g", "ann")
+    yield lambda: server.run((*read, "STREAMS", "s", ">"))
+    yield lambda: server.run((*read, "STREAMS", "s", 0))
+    server.running.advance(RETRY)
+    yield lambda: server.run((*read, "CLAIM", RETRY, "STREAMS", "s", ">"))
+    yield lambda: server.run(("XINFO", "STREAM", "s", "FULL", "COUNT", 0))
+    yield lambda: server.run(("XPENDING", "s", "g", "-", "+", count))
+    yield lambda: server.run(("XPENDING", "s", "g", "IDLE", 1, "-", "+", count, "ann"))
+    yield lambda: server.run(("XAUTOCLAIM", "s", "g", "bob", 0, 0, "COUNT", count))
+    yield lambda: server.run(("XAUTOCLAIM", "s", "g", "ann", 0, 0, "COUNT", count, "JUSTID"))
+
+
+def _owned(server: Server, scale: int) -> Measured:
+    """Many IDs, of messages that two consumers got in turn, one at a time."""
+    count = 100_000 // scale
+    ids = server.owned(count)
+    yield lambda: server.run(("XCLAIM", "s", "g", "bob", 0, *ids))
+    yield lambda: server.run(("XNACK", "s", "g", "FAIL", "IDS", count, *ids))
+    yield lambda: server.run(("XACK", "s", "g", *ids[::3]))
+    yield lambda: server.run(("XACKDEL", "s", "g", "ACKED", "IDS", count, *ids))
+    server.run(("XGROUP", "SETID", "s", "g", 0), ("XREADGROUP", "GROUP", "g", "ann", "STREAMS", "s", ">"))
+    yield lambda: server.run(("XDEL", "s", *ids[::3]))
+    yield lambda: server.run(("XDELEX", "s", "DELREF", "IDS", count, *ids))
+
+
+def _xtrim(server: Server, scale: int) -> Measured:
+    count = 200_000 // scale
+    server.owned(count)
+    server.run(*[("XACK", "s", "g", *server.ids(count)[at::5]) for at in range(2)])
+    yield lambda: server.run(("XTRIM", "s", "ACKED", "MAXLEN", 0))
+    yield lambda: server.run(("XTRIM", "s", "DELREF", "MAXLEN", 0))
+
+
+def _forget(server: Server, scale: int) -> Measured:
+    count = 500_000 // scale
+    server.owned(count)
+    yield lambda: server.run(("XGROUP", "DELCONSUMER", "s", "g", "ann"))
+    yield lambda: server.run(("XGROUP", "DESTROY", "s", "g"))
+    yield lambda: server.run(("XRANGE", "s", "-", "+"))
+    yield lambda: server.run(("XREVRANGE", "s", "+", "-"))
+    yield lambda: server.run(("XREAD", "STREAMS", "s", 0))
+
+
 def _readers(server: Server, scale: int) -> Measured:
     """Both ends of each connection are in this process."""
     count = 9_000 // scale
@@ -194,6 +251,29 @@ CASES: Final[dict[str, tuple[Callable[[Server, int], Measured], tuple[str, ...]]
     "pending": (
         _pending,
         ("TPENDING of 600k messages", "TTOUCH of 600k messages", "TNACK of 600k messages", "TACK of 600k messages"),
+    ),
+    "consumer": (
+        _consumer,
+        (
+            "XREADGROUP of 200k new", "XREADGROUP of 200k pending", "XREADGROUP CLAIM of 200k",
+            "XINFO STREAM FULL of 200k", "XPENDING of 200k", "XPENDING IDLE of 200k", "XAUTOCLAIM of 200k",
+            "XAUTOCLAIM JUSTID of 200k",
+        ),
+    ),
+    "owned": (
+        _owned,
+        (
+            "XCLAIM of 100k", "XNACK of 100k", "XACK of 33k", "XACKDEL ACKED of 100k", "XDEL of 33k",
+            "XDELEX DELREF of 100k",
+        ),
+    ),
+    "xtrim": (_xtrim, ("XTRIM ACKED of 200k", "XTRIM DELREF of 200k")),
+    "forget": (
+        _forget,
+        (
+            "XGROUP DELCONSUMER with 250k", "XGROUP DESTROY with 250k", "XRANGE of 500k", "XREVRANGE of 500k",
+            "XREAD of 500k",
+        ),
     ),
     "readers": (_readers, ("an append to 9k readers",)),
 }

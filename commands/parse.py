@@ -98,14 +98,20 @@ def id_parts(text: bytes) -> tuple[int, int]:
 def raw_ids(texts: list[bytes]) -> list[bytes]:
     """IDs, as of parse_id(), each as 16 bytes, big-endian. Raises CommandError."""
     raws: list[bytes] = []
-    last, high = b".", b""  # messages that are acknowledged together often have the same ms
-    mark = b"-" if texts and b"-" in texts[0] else b"."
+    stem, high = b"", b""  # messages that are acknowledged together often have the same ms: all up to the dot, and it
+    size = 0
     for text in texts:
-        ms, dot, seq = text.partition(mark)
-        low = _SEQS.get(seq) if dot else None
-        if low is not None and ms != last and len(ms) <= _SHORT and ms.isdigit():
-            last, high = ms, int(ms).to_bytes(8, "big")
-        raws.append(high + low if low is not None and ms == last else parse_id(text).to_bytes(16, "big"))
+        if size and text.startswith(stem):
+            rest = text[size:]
+            low = _SEQS.get(rest)
+            if low is not None:
+                raws.append(high + low)
+                continue
+        raw = parse_id(text).to_bytes(16, "big")
+        raws.append(raw)
+        size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID has one of them at most, and once
+        if size:
+            stem, high = text[:size], raw[:8]
     return raws
 
 

@@ -65,6 +65,22 @@ class IdParts:
         return None
 
 
+class Ids:
+    """IDs that are parsed some at a time, before the first of them is handled."""
+
+    __slots__ = ("_texts", "raws")
+
+    def __init__(self, texts: list[bytes]) -> None:
+        self._texts = texts
+        self.raws: list[bytes] = []  # those parsed so far, 16 bytes each
+
+    def parse(self) -> bool:
+        """Parse the next ones; False if all are parsed. Raises CommandError."""
+        at = len(self.raws)
+        self.raws += raw_ids(self._texts[at : at + AT_ONCE])
+        return len(self.raws) < len(self._texts)
+
+
 def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
     """The reply to a command for these names: at once if they are few."""
     if len(names) <= AT_ONCE:
@@ -93,6 +109,12 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
         if size <= PIECE_BYTES:
             return top + b"".join([null if item is None else reply.bulk(item) for item in items])
     return Chunks(_pieces(top, items, null), _nothing, 8 * len(items))
+
+
+def in_pieces(parts: list[bytes]) -> bytes | Chunks:
+    """A reply of these parts, streamed if it is long."""
+    size = sum(map(len, parts))
+    return b"".join(parts) if size <= PIECE_BYTES else Chunks(iter(parts), _nothing, size)
 
 
 def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator[bytes]:

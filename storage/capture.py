@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from storage.groups.sortedrows import PackedRows
 from storage.nodes.bare import Piece
 from storage.nodes.draft import Draft
 
@@ -57,7 +58,7 @@ class Capture:
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)
     # sid, name, meta, pending list in parts, which pendingdump.assemble() joins off the event loop
-    groups: list[tuple[int, bytes, bytes, list[bytes]]] = field(default_factory=list)
+    groups: list[tuple[int, bytes, bytes, list[bytes | PackedRows]]] = field(default_factory=list)
     dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
     dead_streams: list[int] = field(default_factory=list)
     strings: list[tuple[bytes, bytes, int]] = field(default_factory=list)  # key, value, expiry in ms (0: none)

@@ -27,7 +27,7 @@ from storage.groups.group import Group
 from storage.ids import MASK64
 from storage.keyindex import KeyIndex
 from storage.nodes.pool import NodePool
-from storage.records import append_head, set_head
+from storage.records import log_append, set_head
 from storage.stages.stages import Stage, Stages
 from storage.stream import Stream
 from storage.timers import NEVER, Timers
@@ -54,7 +54,8 @@ class Keyspace:
         self.expires: dict[bytes, int] = {}  # ms since epoch
         self.stages = Stages()
         self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
-        self.log: list[bytes] = []  # record parts of the current tick
+        self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
+        self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
@@ -153,6 +154,7 @@ class Keyspace:
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
         """The records logged since the last call, joined: one batch."""
+        self._log_all_evictions()
         batch = b"".join(self.log)
         self.log.clear()
         return batch
@@ -182,6 +184,8 @@ class Keyspace:
 
     def before(self, key: bytes) -> None:
         """The value at ``key`` is about to change (Rule 5, see ``changes``)."""
+        if self._evicted:
+            self._log_evictions(key)
         if self.changes.held:
             self.changes.before(key)
 
@@ -210,9 +214,10 @@ class Keyspace:
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """Add one entry with the given ID, which must be above the stream's last."""
-        self.before(key)
+        if self.changes.held:
+            self.changes.before(key)
         stream.append(ms, seq, wire)
-        self.log += (append_head(key, ms, seq, len(wire)), key, wire)
+        log_append(self.log, key, ms, seq, wire)
         self.changes.count += 1
         self.appended(key, stream)
 
@@ -221,7 +226,8 @@ class Keyspace:
 
         The last sequence number must be below 2**64.
         """
-        self.before(key)
+        if self.changes.held:
+            self.changes.before(key)
         stream.append_packed(ms, seq, sizes, wire)
         self.log += records.run(key, ms, seq, sizes, wire)
         self.changes.count += len(sizes)
@@ -241,11 +247,41 @@ class Keyspace:
             self.touch_watchers(key)
 
     def evict_before(self, key: bytes, stream: Stream, ordinal: int) -> int:
-        """evict(), for an ordinal above first_ord."""
-        return self.evict(key, stream, ordinal, stream.id_before(ordinal))
+        """Evict the entries before ``ordinal``, which is above first_ord; returns how many.
+
+        What is evicted from a stream in a tick, by how many commands ever, is one record: after the entries that were
+        appended in it, before any other record of the stream. That leads to the same state.
+        """
+        changes = self.changes
+        if changes.held:
+            changes.before(key)
+        gone = stream.evict_before(ordinal)
+        if not stream.dirty:
+            changes.stream(key, stream)
+        changes.count += 1
+        self._evicted[key] = stream
+        if not self.log:
+            self.log.append(b"")
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+        return gone
+
+    def _log_evictions(self, key: bytes) -> None:
+        """Log what evict_before() has done to the stream at ``key``, if anything."""
+        stream = self._evicted.pop(key, None)
+        if stream is not None:
+            self.log.append(records.evict(key, stream.first_ord, stream.evicted_to))
+
+    def _log_all_evictions(self) -> None:
+        if self._evicted:
+            for key in list(self._evicted):
+                self._log_evictions(key)
 
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
-        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many."""
+        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many.
+
+        For replay: each call is a record.
+        """
         self.before(key)
         gone = stream.evict_before(ordinal, evicted_to)
         if gone:
@@ -334,11 +370,18 @@ class Keyspace:
         string.value = value
         self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
 
+    def passed_over(self, count: int) -> None:
+        """So many changes before the last one were not made, since nobody could have seen them; they count."""
+        self.changes.count += count
+
     def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
         changes = self.changes
         changes.strings.add(key)
         changes.count += 1
-        self.log += (set_head(key, len(value), expire_at), key, value)
+        log = self.log
+        log.append(set_head(key, len(value), expire_at))
+        log.append(key)
+        log.append(value)
         if self.watchers or self.tracked:
             self.touch_watchers(key)
         if self.waiting:
@@ -468,6 +511,7 @@ class Keyspace:
     def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
         """FLUSHALL. Returns what held the content: it takes some time to free millions of objects, so the caller may do
         that bit by bit."""
+        self._log_all_evictions()
         self.changes.all_gone()
         gone = self.keys.copy()
         for key in self.watchers:

@@ -256,7 +256,9 @@ class Marks:
             new = FULL if bitmap == FULL else bytes(bitmap)
             count = int.from_bytes(new, "little").bit_count()
         else:
-            merged = sorted({*_few(old), *offsets}) if old else offsets
+            # mostly entries are deleted in their order
+            ascends = not old or int.from_bytes(old[-2:], "big") < offsets[0]
+            merged = [*_few(old), *offsets] if ascends else sorted({*_few(old), *offsets})
             new, count = packed(merged), len(merged)
         added = count - self._counts[at]
         self._replace(at, new, count)

@@ -45,17 +45,40 @@ class Stream(StreamReads):
     __slots__ = ()
 
     # -- eviction, deletion ----------------------------------------------------------------------------------
-    def evict_before(self, ordinal: int, evicted_to: int) -> int:
+    def evict_before(self, ordinal: int, evicted_to: int = -1) -> int:
         """Evict the entries before ``ordinal`` (at most next_ord): whole nodes, and a part of the one it falls into.
 
-        ``evicted_to`` is the ID of the newest of them. Returns the number of those that were alive.
+        ``evicted_to`` is the ID of the newest of them; -1: it is to be looked up. Returns the number of those that were
+        alive.
         """
         if ordinal <= self.first_ord:
             return 0
         gone = self.count(self.first_ord, ordinal)
-        self.evicted_to = evicted_to
+        if evicted_to < 0:
+            self._note_evicted(ordinal - 1)
+        else:
+            self._front, self._evicted_to = None, evicted_to
         self._begin_at(ordinal)
         return gone
+
+    def _note_evicted(self, ordinal: int) -> None:
+        """The entries up to ``ordinal`` are about to be evicted: what evicted_to will be is looked up in their last
+        node when somebody asks. Often that is after many evictions. Here nothing may fail any more then, so the node is
+        held; whoever logs evictions asks for it soon."""
+        front, tail, index = self._front, self._tail, self._index
+        if self.marks is not None:
+            evicted_to = self.id_before(ordinal + 1)
+        elif front is not None and ordinal - self._front_ord < len(front):
+            return
+        elif tail is not None and ordinal >= self._tail_ord:
+            self._front, self._front_ord = tail, self._tail_ord
+            return
+        elif ordinal < self._end(index.head):
+            self._front, self._front_ord = self._node(index.head), index.ords[index.head]
+            return
+        else:
+            evicted_to = self.id_at(ordinal)
+        self._front, self._evicted_to = None, evicted_to
 
     def _begin_at(self, ordinal: int) -> None:
         """There are no living entries before ``ordinal``, which is above first_ord, any more."""
@@ -93,6 +116,8 @@ class Stream(StreamReads):
         self.pool.bytes += marks.bytes - size
         self.marks = marks
         self.deleted += len(ordinals)
+        if self._front is not None:
+            self._evicted_to = self.evicted_to  # before there is another first_ord
         self.max_deleted = max(self.max_deleted, highest)
         if ordinals[0] == self.first_ord:
             self._begin_at(self.first_ord + 1)
@@ -125,7 +150,7 @@ class Stream(StreamReads):
         self.shift = entries_added - self.next_ord
         self.max_deleted = max_deleted
         self._raised = self.next_ord
-        self.evicted_to = min(self.evicted_to, last_id)
+        self._evicted_to = min(self.evicted_to, last_id)
 
     # -- producers -------------------------------------------------------------------------------------------
     def idmp(self) -> tuple[int, int]:
@@ -275,7 +300,7 @@ class Stream(StreamReads):
         stream = cls(sid, pool)
         found = streammeta.unpack(sid, meta)
         stream.last_ms, stream.last_seq = found.last_ms, found.last_seq
-        stream.next_ord, stream.first_ord, stream.evicted_to = found.next_ord, found.first_ord, found.evicted_to
+        stream.next_ord, stream.first_ord, stream._evicted_to = found.next_ord, found.first_ord, found.evicted_to
         stream._sealed_entries, stream._sealed_bytes = found.sealed_entries, found.sealed_bytes
         stream._largest_entry, stream._largest_node = found.largest_entry, found.largest_node
         stream.shift = found.added - found.next_ord

@@ -6,15 +6,13 @@ See ``stream`` for the rules.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from itertools import accumulate
 from typing import Final
 
 from storage.groups.group import Group
 from storage.marks import Marks
 from storage.nodes.draft import Draft, WrittenDraft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
-from storage.nodes.node import OVERHEAD, TailNode, seal
+from storage.nodes.node import OVERHEAD, TailNode, sealed
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
 from storage.producers import Producers
@@ -23,6 +21,7 @@ from storage.producers import Producers
 NO_INDEX: Final = NodeIndex()
 NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
+LARGE: Final = 4096  # bytes of entries that are not copied once more on their way
 MOST_ADDED: Final = (1 << 63) - 1  # what clients take for an integer
 STREAM_BYTES: Final = 440  # memory of an empty stream
 BLOB_BYTES: Final = 150  # memory that a blob in ``_blobs`` takes besides its own bytes
@@ -33,21 +32,24 @@ class StreamNodes:
     """See ``stream``. ``sid`` is the stream's name in the store and is never used twice."""
 
     __slots__ = (
-        "_blob_bytes", "_blobs", "_claimed", "_index", "_largest_entry", "_largest_node", "_marked",
-        "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord", "deleted", "dirty",
-        "evicted_to", "first_ord", "groups", "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "marks",
+        "_blob_bytes", "_blobs", "_claimed", "_evicted_to", "_front", "_front_ord", "_index", "_largest_entry",
+        "_largest_node", "_marked", "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord",
+        "deleted", "dirty", "first_ord", "groups", "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "marks",
         "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
-        self.sid = sid
+        # First what an append uses: compiled, attributes lie in this order, and of 100,000 streams none is in a cache.
         self.pool = pool
         pool.bytes += STREAM_BYTES
+        self._tail: TailNode | None = None  # never empty
         self.last_ms = 0  # last ID given out, or set by XSETID; 0, 0 until the first entry
         self.last_seq = 0
         self.next_ord = 0  # entries ever added
+        self.dirty = False  # changed since the last capture; kept by the keyspace
+        self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
+        self.sid = sid
         self.first_ord = 0  # the oldest living entry; next_ord if there is none
-        self.evicted_to = 0  # ID of the newest evicted entry, 0 if none
         self.shift = 0  # entries_added is so much above next_ord
         self.marks: Marks | None = None  # of dead entries from first_ord on; None if there are none
         self.deleted = 0  # entries ever deleted one by one
@@ -57,12 +59,12 @@ class StreamNodes:
         self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
         self.idmp_most = 0
         self.groups: dict[bytes, Group] = {}
-        self.dirty = False  # changed since the last capture; kept by the keyspace
-        self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
+        self._evicted_to = 0  # see evicted_to
+        self._front: AnyNode | None = None  # if that is to be looked up: the node of the entry before first_ord ...
+        self._front_ord = 0  # ... and its first ordinal
         self._index = NO_INDEX
         self._blobs = NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
         self._blob_bytes = 0  # of those, in memory
-        self._tail: TailNode | None = None  # never empty
         self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
         self._reopen = False  # the last node in the index may become the tail again
         self._raised = -1  # the last ID is not that of the last entry as long as this is next_ord
@@ -77,6 +79,15 @@ class StreamNodes:
     @property
     def last_id(self) -> int:
         return self.last_ms << 64 | self.last_seq
+
+    @property
+    def evicted_to(self) -> int:
+        """ID of the newest evicted entry, 0 if none. It is looked up when somebody asks: see ``_note_evicted``."""
+        front = self._front
+        if front is not None:
+            self._evicted_to = front.sure_id_at(self.first_ord - 1 - self._front_ord)
+            self._front = None
+        return self._evicted_to
 
     @property
     def length(self) -> int:
@@ -102,9 +113,7 @@ class StreamNodes:
         held = tail.wire
         held += wire  # first what may fail
         size = len(held)
-        tail.ends.append(size)
-        tail.ms.append(ms)
-        tail.seq.append(seq)
+        tail.add(ms, seq, size)
         pool = self.pool
         if self._tail is None:  # only now: it is never empty
             self._tail = tail
@@ -128,23 +137,31 @@ class StreamNodes:
             tail = self._tail
             if tail is None:
                 tail = self._open_tail()
-            held = len(tail.wire)
-            ends = list(accumulate(sizes[at : at + max(1, pool.max_entries - len(tail.ends))], initial=held))
-            del ends[0]
-            if ends[-1] > pool.max_bytes:
-                del ends[bisect_left(ends, pool.max_bytes) + 1 :]  # the entry that exceeds the limit is the last
-            count, stop = len(ends), start + ends[-1] - held
-            tail.wire += wire if stop - start == len(wire) else wire[start:stop]  # first what may fail
+            held = end = len(tail.wire)
+            most = pool.max_bytes
+            ends: list[int] = []
+            for size in sizes[at : at + max(1, pool.max_entries - len(tail.ends))].tolist():
+                end += size
+                ends.append(end)
+                if end >= most:  # the entry that exceeds the limit is the last
+                    break
+            count, stop = len(ends), start + end - held
+            if stop - start == len(wire):
+                tail.wire += wire  # first what may fail
+            elif stop - start < LARGE:
+                tail.wire += wire[start:stop]
+            else:
+                tail.wire += memoryview(wire)[start:stop]
             tail.extend(ms, seq + at, ends)
             if self._tail is None:
                 self._tail = tail
                 pool.bytes += OVERHEAD
-            pool.bytes += ends[-1] - held + ENTRY_BYTES * len(ends)
+            pool.bytes += end - held + ENTRY_BYTES * count
             at += count
             start = stop
             self.last_ms, self.last_seq = ms, seq + at - 1
             self.next_ord += count
-            if ends[-1] >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
+            if end >= most or len(tail.ends) >= pool.max_entries:
                 self._seal(tail)
 
     def _open_tail(self) -> TailNode:
@@ -206,11 +223,11 @@ class StreamNodes:
     def _seal(self, tail: TailNode) -> None:
         """The tail is full. It isn't put into the cache, which is for nodes that are read."""
         if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
-            blob = seal(tail)
+            blob, largest = sealed(tail)
             self._push(self._tail_ord, tail.id_at(0), blob, len(blob))
             self._sealed_entries += len(tail)
             self._sealed_bytes += len(blob)
-            self._largest_entry = max(self._largest_entry, tail.largest())
+            self._largest_entry = max(self._largest_entry, largest)
             self._largest_node = max(self._largest_node, len(tail.wire))
         self._drop_tail(tail)
         self._tail_ord = self.next_ord

@@ -6,14 +6,20 @@ Ordinals that are given need not be those of living entries, unless this is said
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Final
 
+from storage.ids import raw_id
 from storage.nodes.dashed import dashed_node, dashed_run
 from storage.nodes.node import Node
-from storage.nodes.packed import AnyNode
+from storage.nodes.packed import AnyNode, PackedNode
 from storage.place import Place
 from storage.snapshot import Snapshot
 from storage.streamnodes import StreamNodes
+
+FEW: Final = 4  # IDs of a node: each one is searched
+SPARSE: Final = 8  # entries for each ID that is searched among them: with more, too
 
 
 class StreamReads(StreamNodes):
@@ -24,6 +30,8 @@ class StreamReads(StreamNodes):
     # -- finding ---------------------------------------------------------------------------------------------
     def seek(self, id: int) -> Place:  # noqa: A002
         """The first living entry with an ID >= ``id``; its ordinal is next_ord if there is none."""
+        if not id:  # from the beginning
+            return Place(self.first_ord, None, 0, 0)
         if id > self.last_id:
             return Place(self.next_ord, None, 0, 0)
         if id <= self.evicted_to:
@@ -64,7 +72,7 @@ class StreamReads(StreamNodes):
 
     def ord_from(self, id: int) -> int:  # noqa: A002
         """Ordinal of the first living entry with an ID >= ``id``; next_ord if there is none."""
-        return self.seek(id).ordinal
+        return self.seek(id).ordinal if id else self.first_ord
 
     def count(self, lo: int, hi: int) -> int:
         """Living entries in [lo, hi)."""
@@ -87,8 +95,10 @@ class StreamReads(StreamNodes):
             return self.next_ord
         if self._tail is not None and ordinal >= self._tail_ord:
             return max(self._tail_ord, self.first_ord)
-        position = self._index.of_ord(ordinal)
-        return self.first_ord if position < self._index.head else max(self._index.ords[position], self.first_ord)
+        index = self._index
+        if ordinal < self._end(index.head):  # in the oldest node, as after most appends to a stream that is trimmed
+            return self.first_ord
+        return max(index.ords[index.of_ord(ordinal)], self.first_ord)
 
     def id_at(self, ordinal: int) -> int:
         """ID of a live entry."""
@@ -146,26 +156,50 @@ class StreamReads(StreamNodes):
     def ords_of(self, ids: list[int]) -> list[int]:
         """Ordinals of the living entries with these IDs, which ascend: of those that there are."""
         found: list[int] = []
-        node: AnyNode | None = None
-        first = beyond = 0
-        marks = self.marks
-        for entry_id in ids:
-            if entry_id <= self.evicted_to or entry_id > self.last_id or self.first_ord == self.next_ord:
-                continue
-            if node is None or entry_id > beyond:
-                place = self._seek(entry_id)
-                node, first = place.node, place.first
-                if node is None:
-                    continue
-                beyond = node.id_at(len(node) - 1)
-                at = place.ordinal - first
-            else:
+        self.add_ords([raw_id(entry_id) for entry_id in ids], found)
+        return found
+
+    def add_ords(self, raws: list[bytes], found: list[int]) -> int:
+        """The same; the IDs as 16 bytes each, big-endian, none twice. Adds to ``found`` and returns the ID of the last
+        entry there; 0 if there is none."""
+        highest = 0
+        if self.first_ord == self.next_ord:
+            return highest
+        at, end = bisect_right(raws, raw_id(self.evicted_to)), bisect_right(raws, raw_id(self.last_id))
+        while at < end:
+            place = self._seek(int.from_bytes(raws[at], "big"))
+            node = place.node
+            stop = at + 1
+            if node is not None and place.ordinal - place.first < len(node):
+                stop = bisect_right(raws, raw_id(node.id_at(len(node) - 1)), at, end)
+                here = self._ords_in(place.first, place.ordinal - place.first, node, raws[at:stop])
+                if here:
+                    found += here
+                    highest = node.id_at(here[-1] - place.first)
+            at = stop
+        return highest
+
+    def _ords_in(self, first: int, lo: int, node: AnyNode, raws: list[bytes]) -> list[int]:
+        """Those in one node, which begins at ordinal ``first``; no ID is below that of its entry ``lo``."""
+        found: list[int] = []
+        hi = lo + 1
+        if len(raws) > 1:
+            hi = min(len(node), node.find_from(int.from_bytes(raws[-1], "big")) + 1)
+        if len(raws) < FEW or hi - lo > SPARSE * len(raws):
+            for raw in raws:
+                entry_id = int.from_bytes(raw, "big")
                 at = node.find_from(entry_id)
-            ordinal = first + at
-            if at < len(node) and node.id_at(at) == entry_id and ordinal >= self.first_ord and not (
-                marks is not None and marks.has(ordinal)
-            ):
-                found.append(ordinal)
+                if node.id_at(at) == entry_id:
+                    found.append(first + at)
+        else:
+            positions = dict(zip(node.raw_ids(lo, hi), range(first + lo, first + hi), strict=True))
+            found = [positions[raw] for raw in raws if raw in positions]
+        if found and found[0] < self.first_ord:
+            found = [ordinal for ordinal in found if ordinal >= self.first_ord]
+        marks = self.marks
+        if found and marks is not None and marks.count(found[0], found[-1] + 1):
+            dead = set(marks.marked(found[0], found[-1] + 1))
+            found = [ordinal for ordinal in found if ordinal not in dead]
         return found
 
     def ids_of(self, ordinals: list[int]) -> list[int]:
@@ -266,14 +300,23 @@ class StreamReads(StreamNodes):
             place = self.place(stop)
 
     def _dashed_part(self, first: int, node: AnyNode, start: int, stop: int, parts: list[bytes]) -> None:
-        """dashed() of entries start to stop - 1 of one node."""
-        if type(node) is Node:
-            if not node.dashed:
-                node.asked += stop - start
-            if node.dashed or (node.asked >= len(node) and self._dash(first, node)):
-                ends = node.dashed_ends
-                parts.append(node.dashed[ends[start - 1] if start else 0 : ends[stop - 1]])
-                return
+        """dashed() of entries start to stop - 1 of one node.
+
+        A node in the cache gets the X form when X commands have asked for more than all its entries: who reads a
+        stream once, from end to end, gains nothing by it.
+        """
+        if type(node) is PackedNode:
+            node.asked += stop - start
+            if node.asked > len(node):
+                unpacked = node.unpack()
+                self.pool.cache.put(self.sid, first, unpacked)
+                node = unpacked
+        elif type(node) is Node and not node.dashed:
+            node.asked += stop - start
+        if type(node) is Node and (node.dashed or (node.asked > len(node) and self._dash(first, node))):
+            ends = node.dashed_ends
+            parts.append(node.dashed[ends[start - 1] if start else 0 : ends[stop - 1]])
+            return
         parts += dashed_run(node.slice(start, stop), node.cuts(start, stop))
 
     def _dash(self, first: int, node: Node) -> bool:
@@ -290,6 +333,9 @@ class StreamReads(StreamNodes):
 
     def read_reverse(self, lo: int, hi: int) -> list[bytes]:
         """Their wire one by one, newest first."""
+        tail = self._tail
+        if tail is not None and self.marks is None and lo >= self._tail_ord:  # the newest ones, asked for most often
+            return tail.each_reversed(lo - self._tail_ord, hi - self._tail_ord)
         wires: list[bytes] = []
         for node, start, stop in reversed(list(self._spans(lo, hi))):
             wires += node.each_reversed(start, stop)

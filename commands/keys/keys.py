@@ -206,7 +206,9 @@ def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
 
 def idle_seconds(value: Value, now: int) -> int:
     """Seconds since a value was last used. ``now``: ms since epoch."""
-    used = max(value.used, value.last_ms) if isinstance(value, Stream) else value.used
+    used = value.used
+    if isinstance(value, Stream) and used < value.last_ms <= now:  # a replica, or what was appended before the start
+        used = value.last_ms
     return max(0, now - (used or now)) // 1000
 
 

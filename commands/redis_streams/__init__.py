@@ -1,19 +1,22 @@
 """Redis's own stream commands, on the same streams and groups as the T commands.
 
-    add        XADD
-    claim      XCLAIM, XAUTOCLAIM
-    delete     XDEL, XDELEX, XACKDEL
-    groups     XGROUP
-    ids        IDs as these commands read and print them
-    info       XINFO
-    lag        how many entries a group has read, and has not read
-    options    the options of XADD and XTRIM
-    owners     consumers; whose a pending message is, and since when
-    pending    XACK, XPENDING, XNACK
-    ranges     XRANGE, XREVRANGE, XLEN
-    read       XREAD
-    readargs   XREADGROUP's arguments
-    readgroup  XREADGROUP
-    replies    entries as replies, built or streamed
-    trim       XTRIM, XSETID; what XADD trims
+    add         XADD
+    claim       XCLAIM, XAUTOCLAIM
+    delete      XDEL, XDELEX, XACKDEL
+    deliveries  what XREADGROUP delivers: effects, and elements of the reply
+    groups      XGROUP
+    ids         IDs as these commands read and print them
+    info        XINFO
+    lag         how many entries a group has read, and has not read
+    longread    XREADGROUP of many messages, in slices
+    options     the options of XADD and XTRIM
+    owners      consumers; whose a pending message is, and since when
+    pending     XACK, XPENDING, XNACK
+    ranges      XRANGE, XREVRANGE, XLEN
+    read        XREAD
+    readargs    XREADGROUP's arguments
+    readgroup   XREADGROUP
+    replies     entries as replies, built or streamed
+    trim        XTRIM, XSETID; what XADD trims
+    trimming    what DELREF and ACKED trim, in slices
 """

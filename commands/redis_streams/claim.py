@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import Context, Reply, Slices
+from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat, token
 from commands.parse import INT_MAX, integer
-from commands.parts import AT_ONCE
-from commands.redis_streams.ids import range_start, strict_id, xid_bulk
-from commands.redis_streams.owners import consumer_of, id_array, is_idle
+from commands.parts import AT_ONCE, in_pieces
+from commands.redis_streams.ids import range_start, strict_id, xid_bulk, xid_bulks
+from commands.redis_streams.owners import consumer_of, is_idle
 from commands.redis_streams.pending import find_group, need_group
 from resp import errors
 from resp import reply as encode
@@ -28,6 +28,7 @@ DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
 LOOKS: Final = 10  # messages that XAUTOCLAIM looks at for each one that it may claim
 MOST: Final = INT_MAX // 16  # of COUNT
 NO_COUNT: Final = -1  # RETRYCOUNT was not given
+FIRST_ID: Final = 5  # in XCLAIM's argv
 
 
 @command(
@@ -40,9 +41,10 @@ NO_COUNT: Final = -1  # RETRYCOUNT was not given
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Make pending messages a consumer's; return their entries, or their IDs."""
     stream, group = need_group(ctx, argv)
-    claim = Claim(ctx, argv, group)
-    if len(claim.ids) > AT_ONCE:
+    claim = Claim(argv)
+    if len(argv) > FIRST_ID + AT_ONCE:
         return Slices(claim.step, True)
+    claim.parse(ctx, group)
     claim.run(ctx, argv[1], stream, group, claim.ids)
     return claim.reply()
 
@@ -51,34 +53,43 @@ class Claim:
     """A call of XCLAIM. Raises CommandError."""
 
     __slots__ = (
-        "_argv", "_at", "_claimed", "_number", "_parts", "consumer", "count", "force", "ids", "just_id", "last",
+        "_argv", "_done", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids", "just_id", "last",
         "least", "offset",
     )  # fmt: skip
 
-    def __init__(self, ctx: Context, argv: list[bytes], group: Group) -> None:
-        self._argv = argv[:3]
-        self._at = 0  # how many IDs have been handled
+    def __init__(self, argv: list[bytes]) -> None:
+        self._argv = argv
+        self._done = 0  # how many IDs have been handled
+        self._parsed = False
         self.consumer = argv[3]
         self.least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XCLAIM").text))
         self.ids: list[int] = []
-        at, end = 5, len(argv)
-        while at < end:
+        self.offset = 0
+        self.count = NO_COUNT
+        self.force = self.just_id = False
+        self.last = -1  # when the messages were delivered; -1: now
+        self._parts: list[bytes] = []  # of the reply: entries, or IDs
+        self._number = 0  # of these
+
+    def parse(self, ctx: Context, group: Group) -> bool:
+        """Read the next IDs, and the options behind them; False if that is all. Raises CommandError."""
+        argv, at = self._argv, FIRST_ID + len(self.ids)
+        end, stop = len(argv), min(len(argv), at + AT_ONCE)
+        while at < stop:
             try:
                 self.ids.append(strict_id(argv[at]))
             except CommandError:
                 break  # the options begin
             at += 1
+        if at == stop and at < end:
+            return True
         self.offset = group.offset
-        self.count = NO_COUNT
-        self.force = self.just_id = False
-        self.last = -1  # when the messages were delivered; -1: now
         while at < end:
             at += self._option(ctx, argv, at)
         if not 0 <= self.last <= ctx.now:  # whoever computes it may have another clock
             self.last = ctx.now
-        self._claimed: list[int] = []  # with JUSTID
-        self._parts: list[bytes] = []  # entries, without
-        self._number = 0  # of entries
+        self._parsed = True
+        return False
 
     def _option(self, ctx: Context, argv: list[bytes], at: int) -> int:
         """Read the option at ``at``; returns how many words it has."""
@@ -102,21 +113,25 @@ class Claim:
             self.last = ctx.now - number if word == b"IDLE" else number
         return 2
 
-    def step(self, ctx: Context) -> bytes | None:
+    def step(self, ctx: Context) -> bytes | Chunks | None:
         """Claim the next messages. Raises CommandError if the group is gone."""
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])
         stream, group = found
-        ids = self.ids[self._at : self._at + AT_ONCE]
-        self._at += len(ids)
+        if not self._parsed:
+            self.parse(ctx, group)
+            return None
+        ids = self.ids[self._done : self._done + AT_ONCE]
+        self._done += len(ids)
         self.offset = max(self.offset, group.offset)  # others may have read meanwhile
         self.run(ctx, self._argv[1], stream, group, ids)
-        return self.reply() if self._at == len(self.ids) else None
+        return self.reply() if self._done == len(self.ids) else None
 
     def run(self, ctx: Context, key: bytes, stream: Stream, group: Group, ids: list[int]) -> None:
         now = ctx.now
         entries: list[bytes] = []
+        claimed: list[int] = []
         consumer_of(ctx, key, stream, group, self.consumer)
         new: list[int] = []
         again: list[int] = []
@@ -142,12 +157,12 @@ class Claim:
             else:
                 again.append(id)
             if self.just_id:
-                self._claimed.append(id)
+                claimed.append(id)
             else:
                 entries.append(wire)
         self._own(ctx, key, stream, group, new, again, gone)
-        self._number += len(entries)
-        self._parts.append(dashed_many(entries))
+        self._number += len(entries) + len(claimed)
+        self._parts.append(xid_bulks(claimed) if self.just_id else dashed_many(entries))
 
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
@@ -170,10 +185,8 @@ class Claim:
         gone.clear()
         ctx.ks.signal(key)  # a reader with CLAIM may wait for messages that are idle for so long now
 
-    def reply(self) -> bytes:
-        if self.just_id:
-            return id_array(self._claimed)
-        return encode.array_header(self._number) + b"".join(self._parts)
+    def reply(self) -> bytes | Chunks:
+        return in_pieces([encode.array_header(self._number), *self._parts])
 
 
 def _raw(ids: list[int]) -> list[bytes]:
@@ -212,7 +225,7 @@ def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
 class Walk:
     """A call of XAUTOCLAIM, some messages at a time."""
 
-    __slots__ = ("_argv", "_at", "_claimed", "_entries", "_gone", "_just_id", "_least", "_left", "_looks")
+    __slots__ = ("_argv", "_at", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
 
     def __init__(self, argv: list[bytes], least: int, start: int, count: int, just_id: bool) -> None:
         self._argv = argv[:4]
@@ -221,11 +234,11 @@ class Walk:
         self._left = count  # messages that the reply may still have
         self._looks = count * LOOKS
         self._just_id = just_id
-        self._claimed: list[int] = []
-        self._entries: list[bytes] = []
+        self._parts: list[bytes] = []  # of the reply: entries, or IDs
+        self._number = 0  # of these
         self._gone: list[int] = []
 
-    def step(self, ctx: Context) -> bytes | None:
+    def step(self, ctx: Context) -> bytes | Chunks | None:
         """Raises CommandError if the group is gone."""
         found = find_group(ctx, self._argv)
         if found is None:
@@ -235,6 +248,7 @@ class Walk:
         rows = group.pending.rows(self._at, MAX_ID, min(AT_ONCE, self._looks)) if self._at <= MAX_ID else []
         again: list[int] = []
         gone: list[int] = []
+        entries: list[bytes] = []
         for row in rows:
             if not self._left:
                 break
@@ -247,22 +261,22 @@ class Walk:
                 continue
             else:
                 again.append(row.id)
-                self._entries.append(wire)
+                entries.append(wire)
             self._left -= 1
         effects.own(
             ctx.ks, self._argv[1], stream, group, consumer, ctx.now, group.offset, group.entries_read, [], _raw(again),
             _raw(gone), increment=not self._just_id,
         )  # fmt: skip
-        self._claimed += again
+        self._parts.append(xid_bulks(again) if self._just_id else dashed_many(entries))
+        self._number += len(again)
         self._gone += gone
         following = group.pending.rows(self._at, MAX_ID, 1) if self._at <= MAX_ID else []
         if following and self._left and self._looks:
             return None
         return self._reply(following[0].id if following else 0)
 
-    def _reply(self, cursor: int) -> bytes:
-        if self._just_id:
-            claimed = id_array(self._claimed)
-        else:
-            claimed = encode.array_header(len(self._entries)) + dashed_many(self._entries)
-        return b"".join((b"*3\r\n", xid_bulk(cursor), claimed, id_array(self._gone)))
+    def _reply(self, cursor: int) -> bytes | Chunks:
+        head = b"*3\r\n" + xid_bulk(cursor) + encode.array_header(self._number)
+        gone = self._gone
+        parts = [xid_bulks(gone[at : at + AT_ONCE]) for at in range(0, len(gone), AT_ONCE)]
+        return in_pieces([head, *self._parts, encode.array_header(len(gone)), *parts])

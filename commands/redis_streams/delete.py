@@ -13,13 +13,13 @@ The replies of XDELEX and XACKDEL have a number for each ID: -1 it is not there 
 from __future__ import annotations
 
 from functools import partial
+from operator import lt
 from typing import Final
 
-from commands.context import Context, Reply
+from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
-from commands.parse import integer
-from commands.parts import by_id
-from commands.redis_streams.ids import strict_id
+from commands.parse import integer, raw_ids
+from commands.parts import AT_ONCE, Ids, by_id, in_pieces
 from commands.redis_streams.options import REFERENCES
 from resp import errors
 from resp import reply as encode
@@ -53,18 +53,23 @@ def _delete_raw(name: bytes, ctx: Context, raws: list[bytes]) -> int:
     stream = ctx.ks.stream(name, ctx.now)
     if stream is None:
         return 0
-    return len(_delete(ctx.ks, name, stream, sorted({int.from_bytes(raw, "big") for raw in raws})))
+    ordered = raws if all(map(lt, raws, raws[1:])) else sorted(set(raws))
+    return _delete_at(ctx.ks, name, stream, ordered)
 
 
-def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> list[int]:
-    """Delete the entries with these IDs, which ascend; returns the IDs of those that were there."""
-    ordinals = stream.ords_of(ids)
-    if not ordinals:
-        return []
-    found = stream.ids_of(ordinals)
-    ks.delete_entries(name, stream, ordinals, found[-1])
-    ks.notify(events.STREAM, b"xdel", name)
-    return found
+def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> None:
+    """Delete the entries with these IDs, which ascend, those that are there."""
+    _delete_at(ks, name, stream, [raw_id(entry_id) for entry_id in ids])
+
+
+def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> int:
+    """The same, of IDs of 16 bytes; returns how many there were."""
+    ordinals: list[int] = []
+    highest = stream.add_ords(raws, ordinals)
+    if ordinals:
+        ks.delete_entries(name, stream, ordinals, highest)
+        ks.notify(events.STREAM, b"xdel", name)
+    return len(ordinals)
 
 
 @command(
@@ -73,26 +78,7 @@ def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> list[i
 )  # fmt: skip
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream; say what becomes of the groups that still need them."""
-    references, ids = _parsed(argv, 2)
-    stream = ctx.ks.stream(argv[1], ctx.now)
-    if stream is None:
-        return _numbers([MISSING] * len(ids))
-    wanted = sorted(set(ids))
-    there = set(stream.ids_of(stream.ords_of(wanted)))
-    kept = _needed(stream, wanted) if references == b"ACKED" else set()
-    _delete(ctx.ks, argv[1], stream, [entry_id for entry_id in wanted if entry_id not in kept])
-    if references == b"DELREF":
-        _drop_references(ctx.ks, argv[1], stream, wanted)
-    results: list[int] = []
-    for entry_id in ids:
-        if entry_id not in there:
-            results.append(MISSING)
-        elif entry_id in kept:
-            results.append(NEEDED)
-        else:
-            results.append(DELETED)
-            there.discard(entry_id)  # if it comes again, it is gone
-    return _numbers(results)
+    return _by_id(ctx, Deletion(argv, False))
 
 
 @command(
@@ -102,49 +88,95 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group and delete their entries; say what becomes of other groups that need them."""
-    references, ids = _parsed(argv, 3)
-    stream = ctx.ks.stream(argv[1], ctx.now)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    if stream is None or group is None:
-        return _numbers([MISSING] * len(ids))
-    group.touch(ctx.now)
-    pending = _pending_of(group, sorted(set(ids)))
-    effects.ack(ctx.ks, argv[1], stream, group, [raw_id(entry_id) for entry_id in pending])
-    kept = _needed(stream, pending) if references == b"ACKED" else set()
-    _delete(ctx.ks, argv[1], stream, [entry_id for entry_id in pending if entry_id not in kept])
-    if references == b"DELREF":
-        _drop_references(ctx.ks, argv[1], stream, pending)
-    left = set(pending)
-    results: list[int] = []
-    for entry_id in ids:
-        if entry_id in left:
-            results.append(NEEDED if entry_id in kept else DELETED)
-            left.discard(entry_id)
-        else:
-            results.append(MISSING)
-    return _numbers(results)
+    return _by_id(ctx, Deletion(argv, True))
 
 
-def _parsed(argv: list[bytes], at: int) -> tuple[bytes, list[int]]:
-    """What to do with references (KEEPREF if nothing is said), and the IDs. Raises CommandError."""
-    references = b""
-    ids: list[int] | None = None
-    while at < len(argv):
-        word = argv[at].upper()
-        if word in (b"KEEPREF", b"DELREF", b"ACKED") and not references:
-            references = word
-            at += 1
-        elif word == b"IDS" and ids is None and at + 1 < len(argv):
-            count = _count(argv[at + 1])
-            if count > len(argv) - at - 2:
-                raise CommandError(errors.NUMIDS)
-            ids = [strict_id(text) for text in argv[at + 2 : at + 2 + count]]
-            at += 2 + count
-        else:
+def _by_id(ctx: Context, deletion: Deletion) -> Reply:
+    if len(deletion.texts) > AT_ONCE:
+        return Slices(deletion.step, True)
+    return encode.array_header(len(deletion.texts)) + deletion.delete(ctx, raw_ids(deletion.texts))
+
+
+class Deletion:
+    """A call of XDELEX or, with ``acks``, of XACKDEL. Raises CommandError."""
+
+    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references", "texts")
+
+    def __init__(self, argv: list[bytes], acks: bool) -> None:
+        self._key = argv[1]
+        self._acks = acks
+        at = 3 if acks else 2
+        self._group = argv[2] if acks else b""
+        self._references = b""
+        self.texts: list[bytes] = []
+        try:
+            while at < len(argv):
+                at += self._option(argv, at)
+        except CommandError:
+            raw_ids(self.texts)  # a malformed ID comes first
+            raise
+        if not self.texts:
             raise errors.syntax()
-    if ids is None:
-        raise errors.syntax()
-    return references or b"KEEPREF", ids
+        self._ids = Ids(self.texts)
+        self._parsed = False
+        self._at = 0  # how many IDs have been handled
+        self._parts: list[bytes] = []  # of the reply
+
+    def _option(self, argv: list[bytes], at: int) -> int:
+        """Read the option at ``at``; returns how many words it has."""
+        word = argv[at].upper()
+        if word in (b"KEEPREF", b"DELREF", b"ACKED") and not self._references:
+            self._references = word
+            return 1
+        if word != b"IDS" or self.texts or at + 1 == len(argv):
+            raise errors.syntax()
+        count = _count(argv[at + 1])
+        if count > len(argv) - at - 2:
+            raise CommandError(errors.NUMIDS)
+        self.texts = argv[at + 2 : at + 2 + count]
+        return 2 + count
+
+    def step(self, ctx: Context) -> bytes | Chunks | None:
+        """Handle the next IDs; each is what one call for it would be."""
+        if not self._parsed:
+            self._parsed = not self._ids.parse()
+            return None
+        raws = self._ids.raws
+        self._parts.append(self.delete(ctx, raws[self._at : self._at + AT_ONCE]))
+        self._at += AT_ONCE
+        if self._at < len(raws):
+            return None
+        return in_pieces([encode.array_header(len(raws)), *self._parts])
+
+    def delete(self, ctx: Context, raws: list[bytes]) -> bytes:
+        """Handle these IDs; returns what the reply has of them."""
+        ids = [int.from_bytes(raw, "big") for raw in raws]
+        ks, key, references = ctx.ks, self._key, self._references
+        stream = ks.stream(key, ctx.now)
+        group = stream.groups.get(self._group) if stream is not None else None
+        if stream is None or (self._acks and group is None):
+            return _numbers([MISSING] * len(ids))
+        wanted = sorted(set(ids))
+        if self._acks and group is not None:
+            group.touch(ctx.now)
+            wanted = _pending_of(group, wanted)
+            left = set(wanted)
+            effects.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])
+        else:
+            left = set(stream.ids_of(stream.ords_of(wanted)))
+        kept = _needed(stream, wanted) if references == b"ACKED" else set()
+        _delete(ks, key, stream, [entry_id for entry_id in wanted if entry_id not in kept])
+        if references == b"DELREF":
+            _drop_references(ks, key, stream, wanted)
+        results: list[int] = []
+        for entry_id in ids:
+            if entry_id not in left:
+                results.append(MISSING)
+                continue
+            results.append(NEEDED if entry_id in kept else DELETED)
+            if self._acks or entry_id not in kept:
+                left.discard(entry_id)  # if it comes again, it is gone
+        return _numbers(results)
 
 
 def _count(text: bytes) -> int:
@@ -181,4 +213,4 @@ def _drop_references(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) 
 
 
 def _numbers(results: list[int]) -> bytes:
-    return encode.array_header(len(results)) + b"".join([encode.integer(result) for result in results])
+    return b"".join([encode.integer(result) for result in results])

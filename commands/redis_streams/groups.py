@@ -5,10 +5,11 @@ A group that is made here has no time to live. It is the same thing as one that 
 
 from __future__ import annotations
 
-from commands.context import Context, Reply
+from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, oneof, opt, token
 from commands.help import help_reply
 from commands.parse import integer
+from commands.parts import AT_ONCE
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.owners import consumer_of
 from resp import errors
@@ -16,7 +17,7 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage import events
 from storage.groups import effects
-from storage.groups.group import Group
+from storage.groups.group import Consumer, Group
 from storage.ids import MAX_ID
 from storage.stream import Stream
 
@@ -145,9 +146,38 @@ def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
     consumer = group.consumers.get(argv[4])
     if consumer is None:
         return encode.integer(0)
+    if group.pending.owned(consumer.number) > AT_ONCE:
+        return Slices(_Removal(argv[2], group, consumer).step, True)
     dropped = effects.forget_consumer(ctx.ks, argv[2], stream, group, consumer)
     ctx.ks.notify(events.STREAM, b"xgroup-delconsumer", argv[2])
     return encode.integer(dropped)
+
+
+class _Removal:
+    """A consumer with many messages is removed: some at a time these are pending no longer, then it is gone."""
+
+    __slots__ = ("_consumer", "_dropped", "_group", "_name")
+
+    def __init__(self, name: bytes, group: Group, consumer: Consumer) -> None:
+        self._name = name
+        self._group = group
+        self._consumer = consumer
+        self._dropped = 0
+
+    def step(self, ctx: Context) -> bytes | None:
+        ks, name, group, consumer = ctx.ks, self._name, self._group, self._consumer
+        stream = ks.stream(name, ctx.now)
+        if stream is None or stream.groups.get(group.name) is not group or group.owners.get(consumer.number) is not (
+            consumer
+        ):
+            return encode.integer(self._dropped)  # somebody else has removed it, or more than that
+        if group.pending.owned(consumer.number) > AT_ONCE:
+            raws = group.pending.raws_of(consumer.number, AT_ONCE)
+            self._dropped += effects.ack(ks, name, stream, group, raws)
+            return None
+        self._dropped += effects.forget_consumer(ks, name, stream, group, consumer)
+        ks.notify(events.STREAM, b"xgroup-delconsumer", name)
+        return encode.integer(self._dropped)
 
 
 @command("XGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")

@@ -25,6 +25,11 @@ def xid_bulk(id: int) -> bytes:  # noqa: A002
     return dashed_id(id_bulk(id >> 64, id & MASK64))
 
 
+def xid_bulks(ids: list[int]) -> bytes:
+    """IDs as bulk strings, joined."""
+    return b"".join([xid_bulk(id) for id in ids])  # noqa: A001
+
+
 def dashed_id(bulk_id: bytes) -> bytes:
     """The bulk string of an ID, from id_bulk() of it."""
     return bulk_id.replace(b".", b"-") + b"\r\n"

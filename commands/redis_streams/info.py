@@ -12,6 +12,7 @@ from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
+from commands.parts import AT_ONCE
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
 from commands.redis_streams.owners import is_given_back, owner_of
@@ -26,6 +27,8 @@ from storage.nodes.dashed import dashed_many
 from storage.stream import Stream
 
 DEFAULT_COUNT: Final = 10  # of FULL
+HELD_BY_GROUP: Final = 1000  # bytes of memory while a long reply is sent
+HELD_BY_CONSUMER: Final = 200
 NOBODY: Final = 0  # in place of a consumer's number: who owns what XNACK has given back
 
 Pairs = list[tuple[bytes, bytes]]
@@ -102,58 +105,120 @@ def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002
 
 def _full(stream: Stream, count: int, proto: int) -> bytes | Chunks:
     """``count``: of entries, and of messages of each group and consumer; 0: all."""
-    groups = [_full_group(stream, stream.groups[name], count, proto) for name in sorted(stream.groups)]
+    groups = [_FullGroup(stream, stream.groups[name], count, proto) for name in sorted(stream.groups)]
     facts = _facts(stream)
     head = encode.map_header(proto, len(facts) + 2) + b"".join([encode.bulk(name) + value for name, value in facts])
     head += encode.bulk(b"entries")
-    tail = encode.bulk(b"groups") + encode.array(groups)
+    tail = encode.bulk(b"groups") + encode.array_header(len(groups))
     lo = stream.first_ord
     hi = stream.after(lo, count) if count else stream.next_ord
     entries = range_reply(stream, stream.place(lo), hi, stream.count(lo, hi)) if stream.length else encode.EMPTY_ARRAY
+    listed = sum([group.listed for group in groups])
+    if isinstance(entries, bytes) and listed <= AT_ONCE:
+        return b"".join([head, entries, tail, *[piece for group in groups for piece in group.pieces()]])
+    held = len(head) + len(tail) + sum([group.held for group in groups])
     if isinstance(entries, bytes):
-        return head + entries + tail
-    return Chunks(_around(head, entries.pieces, tail), entries.close, entries.held + len(head) + len(tail))
+        return Chunks(_in_turn(head, iter([entries]), tail, groups), _nothing, held + len(entries))
+    return Chunks(_in_turn(head, entries.pieces, tail, groups), entries.close, held + entries.held)
 
 
-def _around(head: bytes, pieces: Iterator[bytes], tail: bytes) -> Iterator[bytes]:
-    first = next(pieces, b"")  # if it is damaged, the reply can still be an error
+def _nothing() -> None:
+    """Nothing is held that has to be released."""
+
+
+def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_FullGroup]) -> Iterator[bytes]:
+    first = next(entries, b"")  # if it is damaged, the reply can still be an error
     yield head + first
-    yield from pieces
+    yield from entries
     yield tail
+    for group in groups:
+        yield from group.pieces()
 
 
-def _full_group(stream: Stream, group: Group, count: int, proto: int) -> bytes:
-    pending = group.pending
-    rows = pending.rows(0, MAX_ID, count or len(pending))
-    listed = [
-        b"*4\r\n%b%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), owner_of(group.owners, row), _delivered(row), row.deliveries)
-        for row in rows
-    ]
-    return _map(proto, [
-        (b"name", encode.bulk(group.name)),
-        (b"last-delivered-id", xid_bulk(group.offset)),
-        (b"entries-read", _read(group, proto)),
-        (b"lag", _known(lag(stream, group), proto)),
-        (b"pel-count", encode.integer(len(pending))),
-        (b"nacked-count", encode.integer(pending.owned(NOBODY))),
-        (b"pending", encode.array(listed)),
-        (b"consumers", encode.array([
-            _full_consumer(group, group.consumers[name], count, proto) for name in sorted(group.consumers)
-        ])),
-    ])  # fmt: skip
+class _FullGroup:
+    """A group as it was when the command ran: what the reply has of it is made while it is sent."""
+
+    __slots__ = ("_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
+
+    def __init__(self, stream: Stream, group: Group, count: int, proto: int) -> None:
+        """``count``: of messages, of the group and each consumer; 0: all."""
+        pending = group.pending
+        self._proto = proto
+        self._count = count
+        most = min(count, len(pending)) if count else len(pending)
+        few = most * (1 + len(group.consumers)) <= AT_ONCE  # then nothing happens before the reply is made
+        self._pending = pending if few else pending.freeze()
+        self._owners = group.owners if few else group.owners.copy()
+        self._consumers = [_FullConsumer(one, pending.owned(one.number), count) for one in sorted(
+            group.consumers.values(), key=_name_of
+        )]  # fmt: skip
+        self.listed = most + sum([one.listed + 1 for one in self._consumers])
+        self.held = 0 if few else HELD_BY_GROUP + len(pending) // 4 + HELD_BY_CONSUMER * len(self._consumers)
+        pairs = [
+            (b"name", encode.bulk(group.name)),
+            (b"last-delivered-id", xid_bulk(group.offset)),
+            (b"entries-read", _read(group, proto)),
+            (b"lag", _known(lag(stream, group), proto)),
+            (b"pel-count", encode.integer(len(pending))),
+            (b"nacked-count", encode.integer(pending.owned(NOBODY))),
+        ]
+        self._head = b"".join([
+            encode.map_header(proto, len(pairs) + 2), *[encode.bulk(name) + value for name, value in pairs],
+            encode.bulk(b"pending"), encode.array_header(most),
+        ])  # fmt: skip
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self._head
+        left, start = min(self._count, len(self._pending)) if self._count else len(self._pending), 0
+        while left:
+            rows = self._pending.rows(start, MAX_ID, min(left, AT_ONCE))
+            yield b"".join([
+                b"*4\r\n%b%b:%d\r\n:%d\r\n"
+                % (xid_bulk(row.id), owner_of(self._owners, row), _delivered(row), row.deliveries)
+                for row in rows
+            ])
+            left, start = left - len(rows), rows[-1].id + 1
+        yield encode.bulk(b"consumers") + encode.array_header(len(self._consumers))
+        for one in self._consumers:
+            yield one.head(self._proto)
+            left, start = one.listed, 0
+            while left:
+                rows = self._pending.rows_of(one.number, start, MAX_ID, min(left, AT_ONCE))
+                yield b"".join([
+                    b"*3\r\n%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), row.last, row.deliveries) for row in rows
+                ])
+                left, start = left - len(rows), rows[-1].id + 1
 
 
-def _full_consumer(group: Group, consumer: Consumer, count: int, proto: int) -> bytes:
-    owned = group.pending.owned(consumer.number)
-    rows = group.pending.rows_of(consumer.number, 0, MAX_ID, min(count, owned) if count else owned)
-    listed = [b"*3\r\n%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), row.last, row.deliveries) for row in rows]
-    return _map(proto, [
-        (b"name", encode.bulk(consumer.name)),
-        (b"seen-time", encode.integer(consumer.seen)),
-        (b"active-time", encode.integer(consumer.active)),
-        (b"pel-count", encode.integer(owned)),
-        (b"pending", encode.array(listed)),
-    ])  # fmt: skip
+class _FullConsumer:
+    """A consumer likewise."""
+
+    __slots__ = ("_active", "_name", "_owned", "_seen", "listed", "number")
+
+    def __init__(self, consumer: Consumer, owned: int, count: int) -> None:
+        self._name = consumer.name
+        self._seen = consumer.seen
+        self._active = consumer.active
+        self._owned = owned
+        self.number = consumer.number
+        self.listed = min(count, owned) if count else owned  # messages that the reply has
+
+    def head(self, proto: int) -> bytes:
+        """All but its messages."""
+        pairs = [
+            (b"name", encode.bulk(self._name)),
+            (b"seen-time", encode.integer(self._seen)),
+            (b"active-time", encode.integer(self._active)),
+            (b"pel-count", encode.integer(self._owned)),
+        ]
+        return b"".join([
+            encode.map_header(proto, len(pairs) + 1), *[encode.bulk(name) + value for name, value in pairs],
+            encode.bulk(b"pending"), encode.array_header(self.listed),
+        ])  # fmt: skip
+
+
+def _name_of(consumer: Consumer) -> bytes:
+    return consumer.name
 
 
 def _delivered(row: PendingRow) -> int:

@@ -17,6 +17,7 @@ from commands.parse import integer
 from commands.redis_streams.ids import added_id, strict_id
 from resp import errors
 from resp.errors import CommandError
+from storage.keyspace import Keyspace
 
 REFERENCES: Final = oneof("condition", token("KEEPREF"), token("DELREF"), token("ACKED"))
 _EXACTLY: Final = (opt(token("=", "equal")), arg("threshold"))
@@ -142,4 +143,9 @@ class Options:
         if limit > 0:
             self.limit = limit
         elif limit < 0 and self.approximate:
-            self.limit = min(NODES_AT_ONCE * ctx.ks.pool.max_entries, MOST_AT_ONCE)
+            self.limit = most_at_once(ctx.ks)
+
+
+def most_at_once(ks: Keyspace) -> int:
+    """The LIMIT of ``~`` where none is given."""
+    return min(NODES_AT_ONCE * ks.pool.max_entries, MOST_AT_ONCE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context
-from commands.redis_streams.ids import xid_bulk
 from resp import reply as encode
 from storage import events
 from storage.groups import effects
@@ -45,7 +44,3 @@ def is_idle(row: PendingRow, least: int, now: int) -> bool:
 def owner_of(owners: dict[int, Consumer], row: PendingRow) -> bytes:
     """The name of its consumer, as a bulk string. ``owners``: by their numbers."""
     return encode.bulk(owners[row.owner].name) if row.owner else b"$0\r\n\r\n"
-
-
-def id_array(ids: list[int]) -> bytes:
-    return encode.array([xid_bulk(id) for id in ids])  # noqa: A001

@@ -9,7 +9,7 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
-from commands.parts import AT_ONCE, by_id
+from commands.parts import AT_ONCE, Ids, by_id, in_pieces
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
 from commands.redis_streams.owners import idle_of, is_idle, owner_of
 from resp import errors
@@ -185,10 +185,7 @@ class Scan:
         self._parts.append(_listed(group.owners, rows, self._now))
         if more and self._left and self._start <= self._end:
             return None
-        parts = [encode.array_header(self._found), *self._parts]
-        if len(parts) <= 2:
-            return b"".join(parts)
-        return Chunks(iter(parts), _nothing, sum(map(len, parts)))
+        return in_pieces([encode.array_header(self._found), *self._parts])
 
 
 # -- XNACK -------------------------------------------------------------------------------------------------------------
@@ -204,28 +201,71 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     mode = argv[3].upper()
     if mode not in (b"SILENT", b"FAIL", b"FATAL"):
         raise CommandError(errors.BAD_NACK_MODE)
-    raws, count, force = _nack_options(argv)
+    options = NackOptions(argv)
+    count = options.count
     if count == NO_COUNT and mode == b"FATAL":
         count = INT_MAX
-    nack = Nack(argv, raws, None if count == NO_COUNT else count, mode == b"SILENT", force)
-    if len(raws) > AT_ONCE:
+    nack = Nack(argv, options, None if count == NO_COUNT else count, mode == b"SILENT")
+    if len(options.texts) > AT_ONCE:
         return Slices(nack.step, True)
-    nack.give_back(ctx, stream, group, raws)
+    nack.give_back(ctx, stream, group, raw_ids(options.texts))
     return encode.integer(nack.given)
+
+
+class NackOptions:
+    """The options of XNACK: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given. Raises CommandError."""
+
+    __slots__ = ("count", "force", "texts")
+
+    def __init__(self, argv: list[bytes]) -> None:
+        self.texts: list[bytes] = []
+        self.count = NO_COUNT
+        self.force = False
+        at = 4
+        try:
+            while at < len(argv):
+                at += self._option(argv, at)
+        except CommandError:
+            raw_ids(self.texts)  # a malformed ID comes first
+            raise
+        if not self.texts:
+            raise CommandError(errors.NACK_NEEDS_IDS)
+
+    def _option(self, argv: list[bytes], at: int) -> int:
+        """Read the option at ``at``; returns how many words it has."""
+        word, left = argv[at].upper(), len(argv) - at - 1
+        if word == b"IDS" and not self.texts and left:
+            number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)
+            if number <= 0:
+                raise CommandError(errors.BAD_NACK_NUMIDS)
+            if number > left - 1:
+                raise CommandError(errors.NACK_NUMIDS_MISMATCH)
+            self.texts = argv[at + 2 : at + 2 + number]
+            return 2 + number
+        if word == b"RETRYCOUNT" and left:
+            self.count = integer(argv[at + 1])
+            if self.count < 0:
+                raise CommandError(errors.BAD_RETRYCOUNT)
+            return 2
+        if word == b"FORCE":
+            self.force = True
+            return 1
+        raise errors.unrecognized_claim("XNACK", argv[at])
 
 
 class Nack:
     """A call of XNACK. ``count``: the deliveries from now on; None: those that they have, or one less (``silent``)."""
 
-    __slots__ = ("_argv", "_at", "_count", "_force", "_raws", "_silent", "given")
+    __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "given")
 
-    def __init__(self, argv: list[bytes], raws: list[bytes], count: int | None, silent: bool, force: bool) -> None:
+    def __init__(self, argv: list[bytes], options: NackOptions, count: int | None, silent: bool) -> None:
         self._argv = argv[:3]
-        self._raws = raws
+        self._ids = Ids(options.texts)
+        self._parsed = False
         self._at = 0  # how many of them have been handled
         self._count = count
         self._silent = silent
-        self._force = force
+        self._force = options.force
         self.given = 0
 
     def step(self, ctx: Context) -> bytes | None:
@@ -233,10 +273,13 @@ class Nack:
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])
-        raws = self._raws[self._at : self._at + AT_ONCE]
+        if not self._parsed:
+            self._parsed = not self._ids.parse()
+            return None
+        raws = self._ids.raws[self._at : self._at + AT_ONCE]
         self._at += len(raws)
         self.give_back(ctx, found[0], found[1], raws)
-        return encode.integer(self.given) if self._at == len(self._raws) else None
+        return encode.integer(self.given) if self._at == len(self._ids.raws) else None
 
     def give_back(self, ctx: Context, stream: Stream, group: Group, raws: list[bytes]) -> None:
         key = self._argv[1]
@@ -268,32 +311,3 @@ def _give_back(
         ctx.ks, key, stream, group, None, ctx.now, group.offset, group.entries_read, new, again, [], count,
         increment=False, decrement=decrement,
     )  # fmt: skip
-
-
-def _nack_options(argv: list[bytes]) -> tuple[list[bytes], int, bool]:
-    """The IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given. Raises CommandError."""
-    raws: list[bytes] | None = None
-    count, force, at, end = NO_COUNT, False, 4, len(argv)
-    while at < end:
-        word, left = argv[at].upper(), end - at - 1
-        if word == b"IDS" and raws is None and left:
-            number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)
-            if number <= 0:
-                raise CommandError(errors.BAD_NACK_NUMIDS)
-            if number > left - 1:
-                raise CommandError(errors.NACK_NUMIDS_MISMATCH)
-            raws = raw_ids(argv[at + 2 : at + 2 + number])
-            at += 2 + number
-        elif word == b"RETRYCOUNT" and left:
-            count = integer(argv[at + 1])
-            if count < 0:
-                raise CommandError(errors.BAD_RETRYCOUNT)
-            at += 2
-        elif word == b"FORCE":
-            force = True
-            at += 1
-        else:
-            raise errors.unrecognized_claim("XNACK", argv[at])
-    if raws is None:
-        raise CommandError(errors.NACK_NEEDS_IDS)
-    return raws, count, force

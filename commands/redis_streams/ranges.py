@@ -9,6 +9,7 @@ from commands.redis_streams.ids import range_end, range_start
 from commands.redis_streams.replies import range_reply, reversed_reply
 from resp import errors
 from resp import reply as encode
+from storage.ids import MAX_ID
 
 
 @command(
@@ -44,7 +45,7 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply
         return encode.EMPTY_ARRAY
     place = stream.seek(start)
     lo = place.ordinal
-    hi = stream.next_ord if end >= stream.last_id else stream.ord_from(end + 1)
+    hi = stream.next_ord if end == MAX_ID or end >= stream.last_id else stream.ord_from(end + 1)
     if lo >= hi:
         return encode.EMPTY_ARRAY
     found = stream.count(lo, hi)
@@ -63,7 +64,7 @@ def _count(argv: list[bytes]) -> int:
     """COUNT, 0 if it is negative; the last one holds. Raises CommandError."""
     count = -1
     for at in range(4, len(argv), 2):
-        if at + 1 == len(argv) or argv[at].upper() != b"COUNT":
+        if at + 1 == len(argv) or (argv[at] != b"COUNT" and argv[at].upper() != b"COUNT"):
             raise errors.syntax()
         count = max(0, integer(argv[at + 1]))
     return count

@@ -2,30 +2,30 @@
 
 For each key a read first decides (which pending messages are idle for long enough, which entries are new, what is
 gone), then makes one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all
-keys at once.
+keys at once. Of many messages see ``longread``.
 """
 
 from __future__ import annotations
 
-from commands.context import Block, Chunks, Context, Reply, next_pending
+from commands.context import Block, Chunks, Context, Reply, Slices, next_pending
 from commands.declare import arg, block, command, key, opt, token
 from commands.parts import AT_ONCE
-from commands.redis_streams.ids import xid_bulk
+from commands.redis_streams.deliveries import add_claimed, deliver_again, fresh_entries
 from commands.redis_streams.lag import count_after
-from commands.redis_streams.owners import consumer_of, idle_of
+from commands.redis_streams.longread import LongRead, is_long
+from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.read import streams_at
 from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs
 from commands.redis_streams.replies import KeyPart, keys_reply
+from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
 from resp import reply as encode
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.ids import MAX_ID
-from storage.nodes.dashed import dashed
+from storage.place import Place
 from storage.stream import Stream
-
-_NEVER_DELIVERED = b":0\r\n:0\r\n"  # idle time and deliveries of a new entry, in a reply to CLAIM
 
 
 @command(
@@ -46,10 +46,18 @@ def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
         if stream is None or read.group not in stream.groups:
             raise errors.no_group_to_read(name, read.group)
         read.ids.append(read.id_of(number))
-    parts = _serve(ctx, read)
-    if parts:
-        return keys_reply(ctx.session.proto, parts)
     null = encode.null_array(ctx.session.proto)
+    if is_long(ctx, read):
+        long = LongRead(read, now)
+        reply = long.first(ctx)
+        if reply is None:
+            return Slices(long.step, True, long.close)
+        if long.begun():
+            return reply
+    else:
+        parts = _serve(ctx, read)
+        if parts:
+            return keys_reply(ctx.session.proto, parts)
     if read.block == NO_BLOCK or ctx.in_exec:
         return null
     return GroupReader(read, read.deadline(now), null)
@@ -63,6 +71,8 @@ class GroupReader(Block):
     def __init__(self, read: GroupReadArgs, deadline: int, null: bytes) -> None:
         super().__init__(list(dict.fromkeys(read.keys)), read.group, True, deadline, null)
         self.read = read
+        most = AT_ONCE if read.claim != NO_CLAIM else NEW_AT_ONCE
+        read.count = min(read.count or most, most)  # who has waited gets no more than a slice
         self.wants, self.by_name = read.claim, True
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
@@ -118,10 +128,12 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     offset, entries_read = group.offset, group.entries_read
     lo = hi = 0
     new: list[bytes] = []
+    place: Place | None = None
     if stream.newest_id() > offset and not 0 < read.count <= len(claimed):
         lo = effects.cursor(stream, group)
         hi = stream.after(lo, read.count - len(claimed)) if read.count else stream.next_ord
-        new = stream.raw_ids(stream.place(lo), hi)
+        place = stream.place(lo)
+        new = stream.raw_ids(place, hi)
         last = int.from_bytes(new[-1], "big")
         entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
         offset = last
@@ -130,12 +142,12 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     part: KeyPart | None = None
     if new or claimed:
         if read.claim == NO_CLAIM:
-            part = KeyPart(key, stream, lo, hi)
+            part = KeyPart(key, stream, lo, hi, place)
         else:
             part = KeyPart(key, stream, 0, 0)
-            fresh = [_with_delivery(entry, _NEVER_DELIVERED) for entry in stream.each(lo, hi)] if new else []
-            part.prepend(len(claimed) + len(fresh), b"".join(claimed + fresh))
-    if again and new:  # after a rewind a message can be both; then it starts over
+            claimed += fresh_entries(stream, lo, hi) if new else []
+            part.add(len(claimed), [b"".join(claimed)])
+    if again and new and not read.noack:  # after a rewind a message can be both; then it starts over
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
     effects.own(
@@ -150,51 +162,25 @@ def _claim(
     read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: list[bytes], again: list[bytes],
     gone: list[bytes],
 ) -> None:  # fmt: skip
-    """Find the messages that are idle for long enough, at most COUNT, oldest first.
-
-    ``claimed``: their entries as the reply has them; ``again``: their IDs; ``gone``: those on the way without an entry.
-    """
+    """Find the messages that are idle for long enough, at most COUNT, oldest first: see add_claimed()."""
     row: PendingRow | None = None
     latest = max(0, now - read.claim)
     while not read.count or len(claimed) < read.count:
         most = min(AT_ONCE, read.count - len(claimed)) if read.count else AT_ONCE
         rows = group.pending.idle_before(latest, row, most)
-        for row in rows:
-            raw = row.id.to_bytes(16, "big")
-            wire = stream.find(row.id)
-            if wire is None:
-                gone.append(raw)
-                continue
-            claimed.append(_with_delivery(wire, b":%d\r\n:%d\r\n" % (idle_of(row, now), row.deliveries)))
-            again.append(raw)
+        add_claimed(stream, rows, now, claimed, again, gone)
         if len(rows) < most:
             break
-
-
-def _with_delivery(entry: bytes, delivery: bytes) -> bytes:
-    """An entry (T form) in the X form, with two more elements."""
-    return b"*4" + dashed(entry)[2:] + delivery
+        row = rows[-1]
 
 
 def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, after: int) -> KeyPart:
-    """Deliver what the consumer has pending after an ID once more. Entries that are gone are null, and stay pending."""
-    ks, now = ctx.ks, ctx.now
+    """Deliver what the consumer has pending after an ID once more."""
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
     owned = group.pending.owned(consumer.number)
     most = min(read.count, owned) if read.count else owned
     rows: list[PendingRow] = group.pending.rows_of(consumer.number, after + 1, MAX_ID, most) if most else []
-    null = encode.null_array(ctx.session.proto)
-    entries: list[bytes] = []
-    again: list[bytes] = []
-    for row in rows:
-        wire = stream.find(row.id)
-        if wire is None:
-            entries.append(b"*2\r\n" + xid_bulk(row.id) + null)
-        else:
-            entries.append(dashed(wire))
-            again.append(row.id.to_bytes(16, "big"))
     part = KeyPart(key, stream, 0, 0)
-    part.prepend(len(entries), b"".join(entries))
-    if again:
-        effects.own(ks, key, stream, group, consumer, now, group.offset, group.entries_read, [], again, [], quiet=True)
+    if rows:
+        part.add(len(rows), [deliver_again(ctx, key, stream, group, consumer, rows)])
     return part

@@ -38,10 +38,10 @@ def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
 
 
 class KeyPart:
-    """What a reply of XREAD or XREADGROUP has for one key: elements that are encoded already, then entries of the
-    stream with ordinals [lo, hi). ``place``: of the first, where a search has ended there."""
+    """What a reply of XREAD or XREADGROUP has for one key: elements that are encoded already, or entries of the stream
+    with ordinals [lo, hi), or those of a snapshot. ``place``: of the first, where a search has ended there."""
 
-    __slots__ = ("count", "encoded", "hi", "key", "lo", "place", "stream")
+    __slots__ = ("count", "encoded", "hi", "key", "lo", "place", "snapshot", "stream")
 
     def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: Place | None = None) -> None:
         self.key = key
@@ -50,17 +50,28 @@ class KeyPart:
         self.lo = lo
         self.hi = hi
         self.count = stream.count(lo, hi) if lo < hi else 0  # of elements
-        self.encoded = b""
+        self.encoded: list[bytes] | None = None
+        self.snapshot: Snapshot | None = None
 
-    def prepend(self, count: int, encoded: bytes) -> None:
-        """Put ``count`` elements before those that it has."""
+    def add(self, count: int, encoded: list[bytes]) -> None:
+        """Give it elements."""
         self.count += count
-        self.encoded = encoded + self.encoded
+        self.encoded = encoded
+
+    def set_snapshot(self, count: int, snapshot: Snapshot | None) -> None:
+        """Give it the entries of a snapshot, which it closes."""
+        self.count += count
+        self.snapshot = snapshot
 
     def head(self, proto: int) -> bytes:
-        """What comes before the entries."""
+        """What comes before the elements."""
         pair = b"" if proto == 3 else b"*2\r\n"
-        return b"".join((pair, encode.bulk(self.key), array_header(self.count), self.encoded))
+        return b"".join((pair, encode.bulk(self.key), array_header(self.count)))
+
+    def close(self) -> None:
+        """It is not sent."""
+        if self.snapshot is not None:
+            self.snapshot.close()
 
 
 def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
@@ -68,13 +79,18 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
     top = b"%%%d\r\n" % len(parts) if proto == 3 else array_header(len(parts))
     size = 0
     for part in parts:
-        size += len(part.encoded)
+        if part.encoded is not None:
+            size += sum(map(len, part.encoded))
         if part.lo < part.hi:
             size += part.stream.wire_size(part.lo, part.hi)
+        if part.snapshot is not None:
+            size = STREAMED_ABOVE + 1
     if size <= STREAMED_ABOVE:
         pieces = [top]
         for part in parts:
             pieces.append(part.head(proto))
+            if part.encoded is not None:
+                pieces += part.encoded
             if part.lo < part.hi:
                 pieces += part.stream.dashed(part.place, part.hi)
         return b"".join(pieces)
@@ -88,22 +104,26 @@ class _KeyChunks:
     __slots__ = ("_parts", "held")
 
     def __init__(self, proto: int, parts: list[KeyPart]) -> None:
-        self._parts: list[tuple[bytes, Snapshot | None]] = []
+        self._parts: list[tuple[list[bytes], Snapshot | None]] = []
         self.held = 0
         for part in parts:
-            head = part.head(proto)
-            snapshot = part.stream.snapshot(part.lo, part.hi) if part.lo < part.hi else None
+            head = [part.head(proto)]
+            if part.encoded is not None:
+                head += part.encoded
+            snapshot = part.stream.snapshot(part.lo, part.hi) if part.lo < part.hi else part.snapshot
             self._parts.append((head, snapshot))
-            self.held += len(head) + (snapshot.memory_bytes if snapshot is not None else 0)
+            self.held += sum(map(len, head)) + (snapshot.memory_bytes if snapshot is not None else 0)
 
     def pieces(self) -> Iterator[bytes]:
         try:
             for head, snapshot in self._parts:
                 if snapshot is None:
-                    yield head
+                    yield from head
                     continue
                 entries = _dashed(snapshot.entries())
-                yield head + next(entries, b"")
+                first = next(entries, b"")
+                yield from head
+                yield first
                 yield from entries
         finally:
             self.close()

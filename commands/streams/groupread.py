@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply, Slices
+from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from commands.streams.readargs import Position, ReadOptions
 from commands.streams.replies import entries_reply, info_element, joined
 from resp import errors
@@ -19,13 +20,12 @@ from storage.groups.group import Group
 from storage.groups.overdue import drop_overdue
 from storage.keyspace import Keyspace
 from storage.place import Place
-from storage.snapshot import Snapshot
 from storage.stream import Stream
 from storage.timers import NEVER
 
-# A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds.
+# A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds. (NEW_AT_ONCE: of new
+# entries with RETRY)
 DUE_AT_ONCE: Final = 1000  # due messages
-NEW_AT_ONCE: Final = 5000  # new entries with RETRY
 
 
 class GroupRead(Block):
@@ -95,15 +95,11 @@ def _at_once(count: int, options: ReadOptions) -> int:
 class ReadSlices:
     """A read of many messages: they are delivered in slices, and the reply comes with the last one.
 
-    First those that were due when the command ran, then the new entries that were there when it came to these. If
-    something else moves the group's offset meanwhile, another reader or TGROUP SETID, the read ends there. The reply's
-    entries are those that were delivered, even if they are evicted before it is sent.
+    First those that were due when the command ran, then the new entries that were there when it came to these
+    (``NewEntries``).
     """
 
-    __slots__ = (
-        "_begun", "_elements", "_group", "_key", "_moment", "_new", "_next", "_options", "_parts",
-        "_read_to", "_snapshot",
-    )  # fmt: skip
+    __slots__ = ("_elements", "_group", "_key", "_moment", "_new", "_options", "_parts")
 
     def __init__(self, key: bytes, options: ReadOptions, group: Group, moment: int) -> None:
         self._key = key
@@ -112,16 +108,12 @@ class ReadSlices:
         self._moment = moment  # of the command: what falls due later, maybe once more, is left for the next one
         self._parts: list[bytes] = []  # of the reply: the due messages delivered so far
         self._elements = 0  # in these parts
-        self._begun = False  # with new entries
-        self._new = 0  # new entries delivered so far
-        self._next = 0  # ordinal of the next one
-        self._read_to = 0  # ordinal after the last one delivered
-        self._snapshot: Snapshot | None = None  # of new entries
+        self._new: NewEntries | None = None  # None: it has not come to them
 
     def close(self) -> None:
         """There will be no reply."""
-        if self._snapshot is not None:
-            self._snapshot.close()
+        if self._new is not None:
+            self._new.close()
 
     def step(self, ctx: Context) -> Chunks | None:
         key, options, group = self._key, self._options, self._group
@@ -129,7 +121,7 @@ class ReadSlices:
         if stream is None or stream.groups.get(options.group) is not group:
             raise errors.no_group(key, options.group)
         group.touch(ctx.now)
-        if not self._begun and self._redeliver(ctx, stream):
+        if self._new is None and self._redeliver(ctx, stream):
             return None
         return None if self._deliver(ctx, stream) else self._reply(ctx, stream)
 
@@ -148,44 +140,28 @@ class ReadSlices:
 
     def _deliver(self, ctx: Context, stream: Stream) -> bool:
         """Deliver some new entries; False if there are no more."""
-        group = self._group
-        lo = effects.cursor(stream, group)
-        if not self._begun:
-            self._begun, self._next, self._read_to = True, lo, lo
-            end = stream.after(lo, self._options.count - self._elements)
-            if lo < end:
-                self._snapshot = stream.snapshot(lo, end)
+        group, new = self._group, self._new
+        if new is None:
+            new = self._new = NewEntries(stream, group, self._options.count - self._elements)
             if group.offset < stream.evicted_to:  # [17] (a)
                 self._parts.insert(0, encode.null_array(ctx.session.proto))
                 self._elements += 1
-                if lo >= end:
+                if not new.left():
                     _deliver(ctx, self._key, self._options, stream, group, stream.evicted_to, [], [], {})
-        if self._snapshot is None or lo != self._next or lo >= self._snapshot.end:
+        hi = new.following(stream, group, _at_once(new.left(), self._options))
+        if hi == NO_MORE:
             return False
-        # What is deleted meanwhile is in the snapshot still, but it was not delivered: then the read ends here. It may
-        # also lie between what the last slice delivered and the next living entry.
-        end = self._snapshot.end
-        hi = min(end, stream.after(lo, _at_once(end - lo, self._options)))
-        if self._snapshot.count(self._read_to, hi) != stream.count(lo, hi):
-            return False
+        lo = effects.cursor(stream, group)
         _deliver_new(ctx, self._key, self._options, stream, group, stream.place(lo), hi, [], {})
-        self._new += stream.count(lo, hi)
-        self._next = effects.cursor(stream, group)
-        self._read_to = hi
-        return hi < end
+        return new.delivered(stream, group, lo, hi)
 
     def _reply(self, ctx: Context, stream: Stream) -> Chunks:
-        parts, snapshot = self._parts, self._snapshot
+        parts, elements = self._parts, self._elements
         if self._options.with_info:
             parts.insert(0, info_element(stream, ctx.session.proto))
-            self._elements += 1
-        if snapshot is not None:
-            if self._new:
-                snapshot.end_at(self._read_to)
-            else:
-                snapshot.close()
-                snapshot = None
-        return joined(self._elements + self._new, parts, snapshot)
+            elements += 1
+        new = self._new
+        return joined(elements, parts, None) if new is None else joined(elements + new.count, parts, new.take())
 
 
 def _serve_group(
@@ -254,10 +230,14 @@ def _deliver(
     now = ctx.now
     expire_at = now + options.expire if options.expire else NEVER
     reader = effects.Reader(now, options.retry, expire_at, options.max_deliveries, options.deadletter, options.flags)
-    again = [entry_id.to_bytes(16, "big") for entry_id in due if entry_id not in gone]
-    effects.deliver(
-        ctx.ks, key, stream, group, offset, reader, new, again, [entry_id.to_bytes(16, "big") for entry_id in gone]
-    )
+    again: list[bytes] = []
+    left: list[bytes] = []
+    for entry_id in due:
+        if entry_id in gone:
+            left.append(entry_id.to_bytes(16, "big"))
+        else:
+            again.append(entry_id.to_bytes(16, "big"))
+    effects.deliver(ctx.ks, key, stream, group, offset, reader, new, again, left)
 
 
 def _due(

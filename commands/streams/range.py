@@ -9,7 +9,7 @@ from commands.streams.replies import entries_reply, reversed_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.ids import format_id, parse_id, parse_range_end, parse_range_start
+from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.stream import Stream
 
 
@@ -57,13 +57,13 @@ def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[
     start, end = parse_range_start(argv[start_at]), parse_range_end(argv[end_at])
     count = 1 << 62
     if len(argv) > 4:
-        if len(argv) != 6 or argv[4].upper() != b"COUNT":
+        if len(argv) != 6 or (argv[4] != b"COUNT" and argv[4].upper() != b"COUNT"):
             raise errors.syntax()
         count = integer(argv[5])
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None or count <= 0 or start > end:
         return None
-    hi = stream.next_ord if end >= stream.last_id else stream.ord_from(end + 1)
+    hi = stream.next_ord if end == MAX_ID or end >= stream.last_id else stream.ord_from(end + 1)
     return stream, start, hi, count
 
 

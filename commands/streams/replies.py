@@ -39,7 +39,9 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
     """The entries with ordinals [lo, hi), newest first."""
     top = array_header(stream.count(lo, hi))
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return b"".join((top, *stream.read_reverse(lo, hi)))
+        wires = stream.read_reverse(lo, hi)
+        wires[:0] = [top]
+        return b"".join(wires)
     snapshot = stream.snapshot(lo, hi)
     return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes)
 

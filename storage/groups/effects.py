@@ -7,23 +7,26 @@ messages are due and which are gone; here IDs and times are explicit.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from storage import events, records, timers
 from storage.groups.group import Consumer, Group
 from storage.keyspace import Keyspace
 from storage.stream import Stream
 
 
-class Reader(NamedTuple):
+class Reader:
     """How the reader of a group wants its messages redelivered, in ms. Without HAS_RETRY only ``now`` has a meaning."""
 
-    now: int
-    retry: int  # ms until a message is due again
-    expire_at: int  # ms since epoch at which messages delivered now are given up, or NEVER
-    max_deliveries: int  # 0: no limit
-    deadletter: bytes  # key; empty for none
-    flags: int  # records.HAS_RETRY | HAS_MAX | HAS_DEADLETTER
+    __slots__ = ("deadletter", "expire_at", "flags", "max_deliveries", "now", "retry")
+
+    def __init__(
+        self, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes, flags: int
+    ) -> None:  # fmt: skip
+        self.now = now
+        self.retry = retry  # ms until a message is due again
+        self.expire_at = expire_at  # ms since epoch at which messages delivered now are given up, or NEVER
+        self.max_deliveries = max_deliveries  # 0: no limit
+        self.deadletter = deadletter  # key; empty for none
+        self.flags = flags  # records.HAS_RETRY | HAS_MAX | HAS_DEADLETTER
 
 
 def set_group(
@@ -61,7 +64,8 @@ def deliver(
     ``new``: of new entries; ``again``: of due messages; ``gone``: of due messages whose entries were evicted.
     """
     ks.before(key)
-    now, retry, expire_at, most, deadletter, flags = reader
+    now, retry, expire_at = reader.now, reader.retry, reader.expire_at
+    most, deadletter, flags = reader.max_deliveries, reader.deadletter, reader.flags
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
     if group.entries_read >= 0 and group.offset != offset:

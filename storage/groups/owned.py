@@ -21,6 +21,8 @@ from storage.groups.sortedrows import SortedRows
 TAKEN: Final = 1 << 63  # added to ``last`` of messages that have an owner
 BY_OWNER: Final = 4 + ID_SIZE
 BY_LAST: Final = 8 + ID_SIZE
+NOBODY: Final = bytes(4)
+_TAKEN: Final = [bytes([byte | 0x80]) for byte in range(256)]  # the first byte of a time, with TAKEN added
 COUNT_BYTES: Final = 150  # memory of an owner's count
 
 
@@ -111,4 +113,4 @@ def owner_of(run: bytes) -> int:
 
 def moment(run: bytes) -> bytes:
     """What the run's row in _by_last begins with."""
-    return pack_time(int.from_bytes(run[24:32], "big") + (TAKEN if run[52:56] != b"\0\0\0\0" else 0))
+    return run[24:32] if run[52:56] == NOBODY else _TAKEN[run[24]] + run[25:32]

@@ -16,6 +16,7 @@ from storage.groups.owned import moment, owner_of
 from storage.groups.pendingdump import ID_SIZE, OWNED, cut, head, parse
 from storage.groups.runs import Again, DueAt, Owning, owned_terms, pack_terms, pack_time, unpack_run
 from storage.groups.runtable import RunTable, ascending, indexed
+from storage.groups.sortedrows import PackedRows
 from storage.timers import NEVER
 
 SWEEP: Final = 1000  # expired runs that one due() looks at
@@ -120,16 +121,21 @@ class PendingTable(RunTable):
     def forget(self, owner: int) -> int:
         """Remove all messages of an owner; returns how many there were."""
         number = 0
-        while self._owned is not None:
-            raws: list[bytes] = []
-            for low in self._owned.lows(owner, b"", AT_ONCE):
-                raws += self._of(low, AT_ONCE)
-                if len(raws) >= AT_ONCE:
-                    break
-            if not raws:
-                break
+        raws = self.raws_of(owner, AT_ONCE)
+        while raws:
             number += self._remove(raws)
+            raws = self.raws_of(owner, AT_ONCE)
         return number
+
+    def raws_of(self, owner: int, count: int) -> list[bytes]:
+        """An owner's first messages (IDs of 16 bytes each, ascending), at most ``count``."""
+        raws: list[bytes] = []
+        if self._owned is not None:
+            for low in self._owned.lows(owner, b"", count):
+                raws += self._of(low, count - len(raws))
+                if len(raws) >= count:
+                    break
+        return raws
 
     def owned(self, owner: int) -> int:
         """How many messages an owner has."""
@@ -317,7 +323,7 @@ class PendingTable(RunTable):
             sets += self._owned.memory_bytes()
         return sets + self._due.memory_bytes() + self._drop.memory_bytes() + keys
 
-    def parts(self) -> list[bytes]:
+    def parts(self) -> list[bytes | PackedRows]:
         """The table as a dump (see ``pendingdump``), in parts.
 
         They cost next to nothing and never change; any thread may assemble() them later.

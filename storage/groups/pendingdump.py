@@ -25,7 +25,10 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+import zstandard
+
 from resp.errors import CorruptError
+from storage.groups.sortedrows import PackedRows
 
 RUN_SIZE: Final = 61
 ID_SIZE: Final = 16
@@ -47,15 +50,16 @@ def head(rows: int, runs: int, keys: list[bytes], owned: bool) -> list[bytes]:
     return parts
 
 
-def assemble(parts: Sequence[bytes], room: int = 0) -> bytearray:
+def assemble(parts: Sequence[bytes | PackedRows], room: int = 0) -> bytearray:
     """The dump whose parts these are, after ``room`` zero bytes.
 
     A million messages can take 70 MB. b"".join would stop all other threads while it copies them; this lets them run
     between parts.
     """
     dump = bytearray(room)
+    decompressor = zstandard.ZstdDecompressor()
     for part in parts:
-        dump += part
+        dump += part if isinstance(part, bytes) else decompressor.decompress(part.data)
     dump += NUMBER.pack(crc32(memoryview(dump)[room:]))
     return dump
 

@@ -38,8 +38,6 @@ message was given back.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice
-from operator import lt
 from typing import Final
 
 from storage.groups.owned import Owned, owner_of
@@ -49,6 +47,8 @@ from storage.groups.sortedrows import SortedRows
 from storage.timers import NEVER
 
 ENTRY: Final = 24  # width of _due and _drop
+UNLIMITED: Final = bytes(9)  # max-deliveries, key and swept of most runs
+FOREVER: Final = bytes(8)  # when messages expire that do not
 
 
 class RunTable:
@@ -93,7 +93,10 @@ class RunTable:
 
     def _remove(self, raws: list[bytes]) -> int:
         """``raws``: IDs, ascending."""
-        gone = self._rows.delete_many(raws) if self._rows.count else []
+        if len(raws) == 1:
+            gone = raws if self._rows.delete(raws[0]) else []
+        else:
+            gone = self._rows.delete_many(raws) if self._rows.count else []
         if not gone:
             return 0
         run = self._runs.floor(gone[0])
@@ -235,13 +238,25 @@ class RunTable:
 
 
 def ascending(raws: list[bytes]) -> list[bytes]:
-    return raws if all(map(lt, raws, islice(raws, 1, None))) else sorted(set(raws))
+    """The same IDs in order, each once. They mostly are already."""
+    last = b""
+    for raw in raws:
+        if raw <= last:
+            return sorted(set(raws))
+        last = raw
+    return raws
 
 
 def indexed(run: bytes) -> tuple[bytes, bytes, int]:
     """A run's rows in _due and _drop, empty where it has none, and the slot of its key. OWNED ones have none of it."""
     if run[-1] == OWNED:
         return b"", b"", 0
+    if run[52:61] == UNLIMITED:  # nearly always: no limit of deliveries, no dead letters, not swept
+        low = run[:ID_SIZE]
+        due_at, leaves_by = run[24:32], run[32:40]
+        if leaves_by == FOREVER:
+            return due_at + low, b"", 0
+        return due_at + low if due_at < leaves_by else b"", leaves_by + low, 0
     low, _, due, expire, _, deliveries, most, slot, swept = unpack_run(run)
     again = not most or deliveries < most
     leaves = leaves_at(due, expire, deliveries, most)

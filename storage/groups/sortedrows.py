@@ -10,6 +10,11 @@ dump is one join.
 
 To find a row, ``_mins`` is bisected in C, then one chunk. Appending makes full chunks; inserting into a full chunk
 splits it into two halves; a chunk that has become small is joined with a neighbour.
+
+Rule 3: of a large set, what isn't changed is compressed. A chunk is packed when HOT_CHUNKS others have been made after
+it, by appending or splitting; it is in ``_packed`` then, by its key in ``_mins``, and empty in ``_chunks``. Neighbours
+are much alike, so it takes a fifth or less, and 2 us to look at. When it is changed it becomes plain, and stays so:
+rows that are removed at random cost that once a chunk.
 """
 
 from __future__ import annotations
@@ -17,14 +22,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+import zstandard
+
 CHUNK_BYTES: Final = 2048  # limit of a chunk's size; below 1 KB the overhead per chunk matters, above 4 KB the copying
 CHUNK_OVERHEAD: Final = 33 + 16 + 64 + 16  # bytes: object header, malloc, the key in _mins, two list slots
+HOT_CHUNKS: Final = 64  # a set of no more chunks packs nothing
+PACKED_FROM: Final = 256  # bytes of a chunk; a shorter one stays plain
+PACKED_OVERHEAD: Final = 20  # bytes, more than a plain chunk has: the entry in a dict, but no object of its own size
+
+_compressor: Final = zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
+_decompressor: Final = zstandard.ZstdDecompressor()
+
+
+class PackedRows:
+    """A packed chunk in a dump."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
 class SortedRows:
     """Rows of ``width`` bytes, ordered by their first ``key_size`` bytes. Every change is O(log n) and a small copy."""
 
-    __slots__ = ("_chunks", "_capacity", "_hint", "_key_size", "_mins", "_small", "_width", "count")
+    __slots__ = (
+        "_chunks", "_capacity", "_hint", "_hot", "_key_size", "_looked_at", "_mins", "_packed", "_saved", "_seen",
+        "_small", "_width", "count",
+    )  # fmt: skip
 
     def __init__(self, width: int, key_size: int) -> None:
         self._width = width
@@ -37,19 +62,76 @@ class SortedRows:
         self._hint = 0
         self._chunks: list[bytes] = [b""]
         self._mins: list[bytes] = [b""]
+        self._packed: dict[bytes, bytes] = {}  # packed chunks by their keys in _mins
+        self._saved = 0  # bytes of memory that this saves
+        self._hot: list[bytes] = []  # keys in _mins of chunks that were made lately; the oldest first
+        self._seen, self._looked_at = b"", b""  # the packed chunk that was looked at last, packed and plain
+
+    # -- packed chunks -----------------------------------------------------------------------------------------
+    def _chunk(self, i: int) -> bytes:
+        """Chunk ``i``, to read it. Negative: from the end."""
+        chunk = self._chunks[i]
+        return chunk if chunk or not self._packed else self._look(i)
+
+    def _look(self, i: int) -> bytes:
+        packed = self._packed.get(self._mins[i])
+        if packed is None:
+            return b""
+        if packed is not self._seen:
+            self._looked_at = _decompressor.decompress(packed)
+            self._seen = packed
+        return self._looked_at
+
+    def _set(self, i: int, chunk: bytes) -> None:
+        """Give chunk ``i``, plain or packed, other rows."""
+        if self._packed and not self._chunks[i]:
+            self._forget(self._mins[i])
+        self._chunks[i] = chunk
+
+    def _forget(self, key: bytes) -> None:
+        """The chunk of that key is packed no longer."""
+        packed = self._packed.pop(key, None)
+        if packed is not None:
+            self._saved -= zstandard.frame_content_size(packed) - len(packed) - PACKED_OVERHEAD
+
+    def _heat(self, i: int) -> None:
+        """Chunk ``i`` was made, or is not the last any more: then one of the oldest of these is packed."""
+        hot, mins = self._hot, self._mins
+        hot.append(mins[i])
+        while len(hot) > HOT_CHUNKS:
+            key = hot.pop(0)
+            at = bisect_right(mins, key) - 1
+            chunk = self._chunks[at]
+            if mins[at] == key and at != i and at < len(mins) - 1 and len(chunk) >= PACKED_FROM:
+                # zstandard leaves its result in a buffer as large as the chunk, so it is copied
+                packed = self._packed[key] = b"".join((_compressor.compress(chunk), b""))
+                self._chunks[at] = b""
+                self._saved += len(chunk) - len(packed) - PACKED_OVERHEAD
+
+    def _drop(self, i: int) -> None:
+        """Remove chunk ``i``; its rows are elsewhere, or gone."""
+        chunks, mins = self._chunks, self._mins
+        if self._packed and not chunks[i]:
+            self._forget(mins[i])
+        del chunks[i], mins[i]
+        if not i:  # the first one begins with anything
+            packed = self._packed.pop(mins[0], None)
+            mins[0] = b""
+            if packed is not None:
+                self._packed[b""] = packed
 
     # -- reading ---------------------------------------------------------------------------------------------
     def first(self) -> bytes:
         """The lowest row; empty if there is none."""
-        return self._chunks[0][: self._width]
+        return self._chunk(0)[: self._width]
 
     def last(self) -> bytes:
         """The highest row; empty if there is none."""
-        return self._chunks[-1][-self._width :]
+        return self._chunk(-1)[-self._width :]
 
     def get(self, key: bytes) -> bytes:
         """The row with this key; empty if there is none."""
-        chunk, at, width = self._chunks[bisect_right(self._mins, key) - 1], self._hint, self._width
+        chunk, at, width = self._chunk(bisect_right(self._mins, key) - 1), self._hint, self._width
         if chunk[at : at + self._key_size] != key:
             at = self._hint = position(chunk, key, width)
             if chunk[at : at + self._key_size] != key:
@@ -58,41 +140,41 @@ class SortedRows:
 
     def floor(self, key: bytes) -> bytes:
         """The highest row whose key is at or below ``key``; empty if there is none."""
-        chunks, width, size = self._chunks, self._width, self._key_size
-        row = chunks[-1][-width:]
+        width, size = self._width, self._key_size
+        row = self._chunk(-1)[-width:]
         if row[:size] <= key:
             return row
         i = bisect_right(self._mins, key) - 1
-        chunk = chunks[i]
+        chunk = self._chunk(i)
         at = position(chunk, key, width)
         row = chunk[at : at + width]
         if row[:size] == key:
             return row
         if at:
             return chunk[at - width : at]
-        return chunks[i - 1][-width:] if i else b""
+        return self._chunk(i - 1)[-width:] if i else b""
 
     def above(self, key: bytes, itself: bool = False) -> bytes:
         """The lowest row whose key is above ``key`` (with ``itself``: or equal); empty if there is none."""
-        chunks, width, size = self._chunks, self._width, self._key_size
-        last = chunks[-1][-width:][:size]
+        width, size = self._width, self._key_size
+        last = self._chunk(-1)[-width:][:size]
         if last < key or (last == key and not itself):
             return b""
         i = bisect_right(self._mins, key) - 1
-        chunk = chunks[i]
+        chunk = self._chunk(i)
         at = position(chunk, key, width)
         if not itself and chunk[at : at + size] == key:
             at += width
-        return chunk[at : at + width] if at < len(chunk) else chunks[i + 1][:width]
+        return chunk[at : at + width] if at < len(chunk) else self._chunk(i + 1)[:width]
 
     def span(self, start: bytes, end: bytes, limit: int) -> list[bytes]:
         """At most ``limit`` rows at or above ``start``, all below ``end`` (empty: no bound), in order."""
         width = self._width
         found: list[bytes] = []
         i = bisect_right(self._mins, start) - 1 if start else 0
-        at = position(self._chunks[i], start, width) if start else 0
+        at = position(self._chunk(i), start, width) if start else 0
         while limit > len(found) and i < len(self._chunks):
-            chunk = self._chunks[i]
+            chunk = self._chunk(i)
             inside = not end or chunk[-width:] < end
             stop = min(len(chunk) if inside else position(chunk, end, width), at + (limit - len(found)) * width)
             found += [chunk[offset : offset + width] for offset in range(at, stop, width)]
@@ -109,8 +191,12 @@ class SortedRows:
         if low > high:
             return 0
         size = sum(map(len, self._chunks[low:high]))
-        size += position(self._chunks[high], end, self._width) if end else len(self._chunks[high])
-        return max(0, size - position(self._chunks[low], start, self._width)) // self._width
+        if self._packed:
+            for i in range(low, high):
+                if not self._chunks[i]:
+                    size += zstandard.frame_content_size(self._packed[self._mins[i]])
+        size += position(self._chunk(high), end, self._width) if end else len(self._chunk(high))
+        return max(0, size - position(self._chunk(low), start, self._width)) // self._width
 
     def freeze(self) -> SortedRows:
         """A copy, which costs a pointer for each chunk."""
@@ -118,31 +204,33 @@ class SortedRows:
         other.count = self.count
         other._chunks = self._chunks.copy()
         other._mins = self._mins.copy()
+        other._packed = self._packed.copy()
         return other
 
     # -- one row ---------------------------------------------------------------------------------------------
     def insert(self, row: bytes) -> None:
         """Add a row with a new key."""
-        chunks, mins, width = self._chunks, self._mins, self._width
+        mins, width = self._mins, self._width
         i = len(mins) - 1
         if row < mins[i]:
             i = bisect_right(mins, row) - 1
-        chunk = chunks[i]
+        chunk = self._chunk(i)
         self.count += 1
         if chunk[-width:] < row:
             if len(chunk) < self._capacity:
-                chunks[i] = chunk + row
+                self._set(i, chunk + row)
                 return
             if i == len(mins) - 1:
-                chunks.append(row)
+                self._chunks.append(row)
                 mins.append(row[: self._key_size])
+                self._heat(i)
                 return
             chunk += row
         else:
             at = position(chunk, row, width)
             chunk = chunk[:at] + row + chunk[at:]
         if len(chunk) <= self._capacity:
-            chunks[i] = chunk
+            self._set(i, chunk)
         else:
             self._split(i, chunk)
 
@@ -150,18 +238,18 @@ class SortedRows:
         """Replace the row that has the key of ``row``; False if there is none."""
         key = row[: self._key_size]
         i = bisect_right(self._mins, key) - 1
-        chunk, at, width = self._chunks[i], self._hint, self._width
+        chunk, at, width = self._chunk(i), self._hint, self._width
         if chunk[at : at + self._key_size] != key:
             at = self._hint = position(chunk, key, width)
             if chunk[at : at + self._key_size] != key:
                 return False
-        self._chunks[i] = chunk[:at] + row + chunk[at + width :]
+        self._set(i, chunk[:at] + row + chunk[at + width :])
         return True
 
     def delete(self, key: bytes) -> bytes:
         """Remove the row with this key and return it; empty if there is none."""
         i = bisect_right(self._mins, key) - 1
-        chunk, at, width = self._chunks[i], self._hint, self._width
+        chunk, at, width = self._chunk(i), self._hint, self._width
         if chunk[at : at + self._key_size] != key:
             at = self._hint = position(chunk, key, width)
             if chunk[at : at + self._key_size] != key:
@@ -177,7 +265,7 @@ class SortedRows:
         width = self._width
         first, last = rows[:width], rows[-width:]
         i = bisect_right(self._mins, first) - 1
-        chunk = self._chunks[i]
+        chunk = self._chunk(i)
         at = len(chunk) if chunk[-width:] < first else position(chunk, first, width)
         after = chunk[at : at + width] if at < len(chunk) else self._min_after(i)
         # A bound may outlive its row, so the last of these rows may have just that key; it belongs to the next chunk.
@@ -190,7 +278,7 @@ class SortedRows:
             return
         chunk = chunk[:at] + rows + chunk[at:]
         if len(chunk) <= self._capacity:
-            self._chunks[i] = chunk
+            self._set(i, chunk)
         else:
             self._split(i, chunk)
 
@@ -206,7 +294,7 @@ class SortedRows:
             if stop - at == 1:
                 self.insert(row)
             else:
-                chunk = self._chunks[i]
+                chunk = self._chunk(i)
                 start = position(chunk, row, width)
                 here = [chunk[offset : offset + width] for offset in range(start, len(chunk), width)]
                 here += rows[at:stop]
@@ -214,7 +302,7 @@ class SortedRows:
                 chunk = chunk[:start] + b"".join(here)
                 self.count += stop - at
                 if len(chunk) <= self._capacity:
-                    self._chunks[i] = chunk
+                    self._set(i, chunk)
                 else:
                     self._split(i, chunk)
             at = stop
@@ -237,7 +325,7 @@ class SortedRows:
         while at < count:
             key = keys[at]
             i = bisect_right(self._mins, key) - 1
-            chunk, border = self._chunks[i], self._min_after(i)
+            chunk, border = self._chunk(i), self._min_after(i)
             stop = count if not border or keys[-1] < border else bisect_left(keys, border, at)
             start = position(chunk, key, width)
             some = keys[at:stop]
@@ -259,7 +347,7 @@ class SortedRows:
         n, j = len(keys), 0
         while j < n:
             i = bisect_right(self._mins, keys[j]) - 1
-            at = position(self._chunks[i], keys[j], self._width)
+            at = position(self._chunk(i), keys[j], self._width)
             count = self._delete_next(i, at, keys, j)
             if count:  # often the keys are those of the next rows
                 gone += keys[j : j + count]
@@ -271,7 +359,7 @@ class SortedRows:
 
     def _delete_next(self, i: int, at: int, keys: list[bytes], j: int) -> int:
         """Remove the rows of chunk ``i`` from ``at`` on if they are just the keys from ``j`` on; their number, or 0."""
-        chunk, width = self._chunks[i], self._width
+        chunk, width = self._chunk(i), self._width
         count = min(len(keys) - j, (len(chunk) - at) // width) if width == self._key_size else 0
         if count < 2:
             return 0
@@ -283,7 +371,7 @@ class SortedRows:
 
     def _delete_some(self, i: int, at: int, keys: list[bytes], j: int, gone: list[bytes]) -> int:
         """Remove rows of chunk ``i``, ``at`` or after, into ``gone``; returns the first key that is another chunk's."""
-        chunk, width, key_size = self._chunks[i], self._width, self._key_size
+        chunk, width, key_size = self._chunk(i), self._width, self._key_size
         border, n, key = self._min_after(i), len(keys), keys[j]
         kept: list[bytes] = []
         start = 0
@@ -311,14 +399,18 @@ class SortedRows:
     def _set_rest(self, i: int, rest: bytes) -> None:
         """What is left of chunk ``i`` after a deletion."""
         if len(rest) > self._small:
-            self._chunks[i] = rest
+            self._set(i, rest)
         else:
             self._shrunk(i, rest)
 
     # -- the whole -------------------------------------------------------------------------------------------
-    def dump(self) -> list[bytes]:
+    def dump(self) -> list[bytes | PackedRows]:
         """All rows in order, as chunks to be joined; later changes don't affect them."""
-        return self._chunks.copy()
+        chunks, packed = self._chunks, self._packed
+        if not packed:
+            return list(chunks)
+        mins = self._mins
+        return [chunks[i] or PackedRows(packed[mins[i]]) for i in range(len(chunks))]
 
     def fill(self, rows: bytes) -> None:
         """Fill an empty set with rows, joined, in ascending order."""
@@ -327,7 +419,7 @@ class SortedRows:
 
     def memory_bytes(self) -> int:
         """Estimate of what the set takes in memory."""
-        return self.count * self._width + len(self._chunks) * CHUNK_OVERHEAD + 256
+        return self.count * self._width + len(self._chunks) * CHUNK_OVERHEAD + 256 - self._saved
 
     # -- chunks ----------------------------------------------------------------------------------------------
     def _min_after(self, i: int) -> bytes:
@@ -337,14 +429,16 @@ class SortedRows:
     def _append(self, rows: bytes) -> None:
         """Add rows above all others: fill up the last chunk, then make full ones."""
         capacity = self._capacity
-        room = capacity - len(self._chunks[-1])
+        last = self._chunk(-1)
+        room = capacity - len(last)
         if room > 0:
-            self._chunks[-1] += rows[:room]
+            self._set(len(self._mins) - 1, last + rows[:room])
         else:
             room = 0
         for at in range(room, len(rows), capacity):
             self._chunks.append(rows[at : at + capacity])
             self._mins.append(rows[at : at + self._key_size])
+            self._heat(len(self._mins) - 2)
 
     def _split(self, i: int, chunk: bytes) -> None:
         """Replace chunk ``i`` by ``chunk``, which is too long for one, as chunks of about equal size."""
@@ -352,23 +446,27 @@ class SortedRows:
         parts = -(-len(chunk) // self._capacity)
         step = -(-(len(chunk) // width) // parts) * width
         pieces = [chunk[at : at + step] for at in range(0, len(chunk), step)]
-        self._chunks[i : i + 1] = pieces
+        self._set(i, pieces[0])
+        self._chunks[i + 1 : i + 1] = pieces[1:]
         self._mins[i + 1 : i + 1] = [piece[: self._key_size] for piece in pieces[1:]]
+        for number in range(len(pieces)):
+            self._heat(i + number)
 
     def _shrunk(self, i: int, rest: bytes) -> None:
         """Chunk ``i`` has only ``rest`` left: join it with a neighbour if both together leave room to grow."""
-        chunks, mins = self._chunks, self._mins
-        chunks[i] = rest
-        limit = self._capacity - self._small
-        if i + 1 < len(chunks) and len(rest) + len(chunks[i + 1]) <= limit:
-            chunks[i] = rest + chunks[i + 1]
-            del chunks[i + 1], mins[i + 1]
-        elif i and len(rest) + len(chunks[i - 1]) <= limit:
-            chunks[i - 1] += rest
-            del chunks[i], mins[i]
-        elif not rest and len(chunks) > 1:
-            del chunks[i], mins[i]
-            mins[0] = b""
+        self._set(i, rest)
+        limit, count = self._capacity - self._small, len(self._mins)
+        after = self._chunk(i + 1) if i + 1 < count else b""
+        if after and len(rest) + len(after) <= limit:
+            self._set(i, rest + after)
+            self._drop(i + 1)
+            return
+        before = self._chunk(i - 1) if i else b""
+        if before and len(rest) + len(before) <= limit:
+            self._set(i - 1, before + rest)
+            self._drop(i)
+        elif not rest and count > 1:
+            self._drop(i)
 
 
 def position(chunk: bytes, key: bytes, width: int, start: int = 0) -> int:

@@ -48,7 +48,8 @@ class PackedNode:
     """Entries of a sealed node; immutable, never empty. Its methods return what those of Node return."""
 
     __slots__ = (
-        "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "base", "body", "first_id", "size", "uses",
+        "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "asked", "base", "body", "first_id",
+        "size", "uses",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class PackedNode:
         self.base = base  # ms since epoch
         self.body = body
         self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
+        self.asked = 0  # entries that were made for X commands (see ``dashed``)
         self.uses = 0  # reads since it was put into the cache, which counts them
         self._start = start
         self._gaps = gaps
@@ -91,11 +93,20 @@ class PackedNode:
             seqs = array("Q", self._seqs_of(0, len(gaps)))
         elif isinstance(seqs, bytes):
             seqs = array("B", seqs)
-        return Node(self.base, offsets, seqs, array("I", list(accumulate(self._sizes))), self.body[self._start :])
+        node = Node(self.base, offsets, seqs, array("I", list(accumulate(self._sizes))), self.body[self._start :])
+        node.asked = self.asked
+        return node
 
     def id_at(self, index: int) -> int:
         ms = self.base + _total(self._gaps[: index + 1])
-        return ms << 64 | (self._seqs_of(index, index + 1)[0] if self._differences else self._seqs[index])
+        return ms << 64 | self._seq_at(index)
+
+    def sure_id_at(self, index: int) -> int:
+        """id_at(), which can't fail: where differences are impossible, it is another ID."""
+        if not self._differences:
+            return self.id_at(index)
+        seq = self._first_seq + _total(self._seqs[: index + 1])
+        return self.base + _total(self._gaps[: index + 1]) << 64 | min(max(seq, 0), MASK64)
 
     def ids(self, lo: int, hi: int) -> list[int]:
         """IDs of entries lo to hi - 1. Raises CorruptError."""
@@ -125,7 +136,7 @@ class PackedNode:
 
     def _below(self, at: int, stop: int, seq: int) -> int:
         """How many of entries at to stop - 1, which are of one millisecond, have a sequence number below ``seq``."""
-        seqs, first = self._seqs, self._seqs_of(at, at + 1)[0]
+        seqs, first = self._seqs, self._seq_at(at)
         ahead = seq - first  # nearly always the numbers count up by one
         if ahead <= 0:
             return 0
@@ -170,6 +181,15 @@ class PackedNode:
             wires.append(body[end - size : end])
             end -= size
         return wires
+
+    def _seq_at(self, index: int) -> int:
+        seqs = self._seqs
+        if not self._differences:
+            return seqs[index]
+        number = self._first_seq + _total(seqs[: index + 1])
+        if number < 0 or number > MASK64:
+            raise CorruptError("a node's IDs are impossible")
+        return number
 
     def _seqs_of(self, lo: int, hi: int) -> list[int]:
         seqs = self._seqs

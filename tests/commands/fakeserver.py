@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commands.context import Await, Context, Reply
+from commands.context import Await, Context, Reply, Slices
 from commands.registry import TABLE
 from commands.session import Session, TransportStats
 from resp import reply
@@ -166,6 +166,11 @@ class FakeServer(Clock):
             return reply.error(error.text)
         if isinstance(result, Await):
             return b""  # parked
+        if isinstance(result, Slices):
+            done = None
+            while done is None:
+                done = result.step(ctx)
+            result = done
         assert isinstance(result, bytes)
         return result
 

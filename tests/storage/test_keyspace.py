@@ -90,6 +90,7 @@ MUTATORS: dict[str, tuple[set[bytes], Callable[[Keyspace], object]]] = {
     "append to a new key": ({b"new"}, lambda ks: append(ks, b"new")),
     "append_packed": ({b"s"}, batch_of_two),
     "evict": ({b"s"}, lambda ks: ks.evict(b"s", stream_at(ks, b"s"), 2, NOW << 64 | 1)),
+    "evict_before": ({b"s"}, lambda ks: ks.evict_before(b"s", stream_at(ks, b"s"), 2)),
     "set_string": ({b"text"}, lambda ks: ks.set_string(b"text", b"new")),
     "set_string, keeping the expiry": ({b"text"}, lambda ks: ks.set_string(b"text", b"new", keep_ttl=True)),
     "set_string over a stream": ({b"s"}, lambda ks: ks.set_string(b"s", b"new")),
@@ -129,6 +130,60 @@ def test_what_a_mutator_logs_replays_to_its_state(ks: Keyspace, twin: Keyspace, 
     assert sorted(twin.index.page(0, 100)[1]) == sorted(twin.keys) == sorted(ks.keys)
 
 
+def test_evictions_of_a_tick_are_one_record(ks: Keyspace, twin: Keyspace) -> None:
+    stream, other = stream_at(ks, b"s"), append(ks, b"other", 4)
+    count = ks.dirty_count
+    assert ks.evict_before(b"s", stream, 1) == 1
+    assert ks.log, "a tick has to commit it"
+    assert ks.evict_before(b"other", other, 3) == 3
+    append(ks, b"s", 2)
+    assert ks.evict_before(b"s", stream, 4) == 3
+    assert (stream.first_ord, stream.evicted_to) == (4, NOW << 64 | 3)
+    assert ks.dirty_count == count + 5
+    batch = ks.take_batch()
+    assert batch.endswith(records.evict(b"s", 4, NOW << 64 | 3) + records.evict(b"other", 3, NOW << 64 | 2))
+    assert replay(twin, batch) == 4 + 2 + 2
+    assert (twin.digest(), twin.take_batch()) == (ks.digest(), batch)
+    assert (ks.take_batch(), ks.log) == (b"", [])
+
+
+# what must not be logged before an eviction that it follows, or after one that it precedes
+AFTER: dict[str, Callable[[Keyspace], object]] = {
+    **{name: mutator for name, (keys, mutator) in MUTATORS.items() if b"s" in keys and "append" not in name},
+    "delete the first": lambda ks: ks.delete_entries(b"s", stream_at(ks, b"s"), [1], NOW << 64 | 1),
+    "delete the last": lambda ks: ks.delete_entries(b"s", stream_at(ks, b"s"), [2], NOW << 64 | 2),
+    "set_last_id": lambda ks: ks.set_last_id(b"s", stream_at(ks, b"s"), (NOW << 64) + 100, 100, 0),
+    "rename": lambda ks: ks.rename(b"s", b"moved"),
+    "rename to it": lambda ks: ks.rename(b"plain", b"s"),
+    "set_group": lambda ks: effects.set_group(ks, b"s", stream_at(ks, b"s"), b"h", NOW << 64, 0, 0),
+    "nothing": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_an_eviction_is_logged_before_what_follows_it(ks: Keyspace, twin: Keyspace, after: str) -> None:
+    ks.evict_before(b"s", stream_at(ks, b"s"), 1)
+    AFTER[after](ks)
+    stream = ks.keys.get(b"s")
+    if isinstance(stream, Stream):
+        append(ks, b"s", 2)
+        ks.evict_before(b"s", stream, stream.next_ord)
+    batch = ks.take_batch()
+    replay(twin, batch)
+    assert (twin.digest(), twin.take_batch()) == (ks.digest(), batch)
+
+
+def test_an_eviction_is_captured_before_it_happens(ks: Keyspace) -> None:
+    whole = whole_capture(ks)
+    all_stored(ks, whole)
+    append(ks, b"s")
+    ks.take_batch()
+    capture, digest = ks.begin_capture(), ks.digest()
+    ks.evict_before(b"s", stream_at(ks, b"s"), 2)
+    assert [taken.first_ord for taken in capture.streams] == [0]
+    assert ks.digest() != digest
+
+
 NO_EFFECT: dict[str, Callable[[Keyspace], object]] = {
     "create_stream": lambda ks: ks.create_stream(b"new"),
     "evict nothing": lambda ks: ks.evict(b"s", stream_at(ks, b"s"), 0, 0),
@@ -152,6 +207,23 @@ def test_a_batch_takes_the_records_in_order() -> None:
     ks.remove(b"a")
     assert ks.take_batch() == records.set_string(b"a", b"1", 0) + records.delete(b"a")
     assert ks.take_batch() == b""
+
+
+@pytest.mark.parametrize("key_len", [0, 1, records.SHORT - 1, records.SHORT, 5000])
+@pytest.mark.parametrize("value_len", [0, 1, records.SHORT - 1, records.SHORT, 5000])
+@pytest.mark.parametrize("expire", [0, NOW])
+def test_heads_of_set_records_are_the_same_the_second_time(key_len: int, value_len: int, expire: int) -> None:
+    size = records.KEY_TIME_HEAD.size - 5 + key_len + value_len
+    expected = records.KEY_TIME_HEAD.pack(records.SET, size, key_len, expire)
+    for _ in range(2):
+        assert records.set_head(bytes(key_len), value_len, expire) == expected
+
+
+def test_what_was_passed_over_counts_as_changed() -> None:
+    ks = empty()
+    ks.set_string(b"a", b"2")
+    ks.passed_over(4)
+    assert ks.dirty_count == 5
 
 
 # -- Rule 3: expiry ------------------------------------------------------------------------------------------------

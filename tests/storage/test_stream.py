@@ -402,6 +402,20 @@ def real(entries: int, cache: int) -> tuple[Stream, NodePool, list[bytes]]:
     return stream, nodes, wires
 
 
+@pytest.mark.parametrize("step", [1, 4, 10, 95])
+def test_nodes_that_x_commands_read_once_do_not_keep_the_x_form(step: int) -> None:
+    stream, nodes, wires = real(95, 1 << 20)
+
+    def read() -> list[Node]:
+        parts = [b"".join(stream.dashed(stream.place(lo), min(lo + step, 95))) for lo in range(0, 95, step)]
+        assert b"".join(parts) == dashed_many(wires)
+        return [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.dashed]
+
+    assert not read()
+    assert len(read()) == 9, "all sealed nodes"
+    assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
+
+
 @pytest.mark.parametrize("cache", [0, 3000, 1 << 20])
 def test_nodes_that_x_commands_read_again_keep_the_x_form(cache: int) -> None:
     stream, nodes, wires = real(95, cache)
@@ -419,3 +433,40 @@ def test_nodes_that_x_commands_read_again_keep_the_x_form(cache: int) -> None:
     assert b"".join(stream.dashed(stream.place(0), 95)) == dashed_many(left)
     stream.evict_before(30, stream.id_at(29))
     assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
+
+
+def test_the_id_of_the_newest_evicted_entry_is_known_without_the_store() -> None:
+    for border in (1, 7, 10, 11, 25, 87, 93, 95):
+        stream, store, nodes = made(95)
+        checkpoint(stream, store)
+        stream = reborn(store, nodes) if border & 1 else stream
+        stream.evict_before(border - border // 2)
+        stream.evict_before(border)
+        store.blobs.clear()
+        nodes.cache.clear()
+        assert stream.evicted_to == border << 64
+        assert stream.evicted_to == border << 64
+
+
+def test_a_node_that_cannot_be_read_stops_an_eviction_before_it_has_begun() -> None:
+    stream, store, nodes = made(95)
+    checkpoint(stream, store)
+    nodes.cache.clear()
+    del store.blobs[1, 0]
+    with pytest.raises(CorruptError):
+        stream.evict_before(3)
+    assert (stream.first_ord, stream.evicted_to) == (0, 0)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 9, 40, 300])
+def test_ids_are_found_whether_they_are_many_or_few(step: int) -> None:
+    stream, store, _ = made(2300, max_entries=512)
+    checkpoint(stream, store)
+    stream.evict_before(100)
+    stream.delete(list(range(500, 700, 3)), 699 << 64)
+    alive = [ordinal for ordinal in range(100, 2300) if not (500 <= ordinal < 700 and (ordinal - 500) % 3 == 0)]
+    wanted = range(0, 2400, step)
+    ids = sorted({(ordinal + 1) << 64 for ordinal in wanted} | {(ordinal + 1) << 64 | 5 for ordinal in wanted[::3]})
+    assert stream.ords_of(ids) == sorted(set(alive) & set(wanted))
+    for one in ids:
+        assert stream.ords_of([one]) == ([(one >> 64) - 1] if not one & 5 and (one >> 64) - 1 in set(alive) else [])

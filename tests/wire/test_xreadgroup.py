@@ -240,6 +240,15 @@ def test_claim_after_setid(c: Raw) -> None:
     assert pending(c) == [[1, b"c", 0, 1], [2, b"c", 0, 1]]
 
 
+def test_claim_with_noack_after_setid(c: Raw) -> None:
+    """What is claimed changes hands, though it comes once more as new."""
+    add(c, 1)
+    read(c)
+    c("XGROUP", "SETID", "s", "g", 0)
+    assert read(c, "NOACK", "CLAIM", 0, consumer="d") == [(1, 0, 1), (1, 0, 0)]
+    assert pending(c) == [[1, b"d", 0, 2]]
+
+
 def test_claim_of_what_is_gone(connect: Connect, hand: RunningServer, c: Raw) -> None:
     add(c, 1, 2, 3)
     read(c)

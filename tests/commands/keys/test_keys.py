@@ -122,6 +122,20 @@ def test_idletime_counts_from_the_last_use(c: Client) -> None:
     play(c, "OBJECT IDLETIME a -> :0")
 
 
+@pytest.mark.parametrize("first", ["5-1", "*", "18446744073709551615-1"])
+def test_idletime_of_a_stream_does_not_depend_on_its_ids(c: Client, first: str) -> None:
+    c(f"XADD s {first} f v")
+    play(c, "OBJECT IDLETIME s -> :0")
+    c.server.ms += 10_500
+    play(c, "OBJECT IDLETIME s -> :10")
+    c("XADD s * f v")
+    play(c, "OBJECT IDLETIME s -> :0")
+    c.server.ms += 3000
+    play(c, "OBJECT IDLETIME s -> :3")
+    c("TAPPEND s f v")
+    play(c, "OBJECT IDLETIME s -> :0")
+
+
 def test_object_of_a_stream(c: Client) -> None:
     play(c, """
         TAPPEND s f v -> 1700000000000.0

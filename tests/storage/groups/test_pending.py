@@ -20,6 +20,7 @@ from resp.errors import CorruptError
 from storage.groups import pending, sortedrows
 from storage.groups.pending import PendingRow, PendingTable
 from storage.groups.pendingdump import OWNED, assemble
+from tests.storage.groups.test_sortedrows import check_chunks
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1
@@ -311,21 +312,27 @@ class Model(RuleBasedStateMachine):
                 assert sorted(entry[-16:] for entry in part.span(b"", b"", 1000)) == [run[:16] for run in runs]
 
 
-def check_chunks(part: sortedrows.SortedRows) -> None:
-    assert part._mins[0] == b""
-    assert len(part._mins) == len(part._chunks)
-    assert all(part._chunks) or part._chunks == [b""]
-    assert sum(map(len, part._chunks)) == part.count * part._width
-    for i, chunk in enumerate(part._chunks):
-        assert len(chunk) <= part._capacity
-        assert part._mins[i] <= chunk
-        assert i + 1 == len(part._chunks) or chunk[-part._width :] < part._mins[i + 1]
-
-
 TestModel = pytest.mark.slow(Model.TestCase)
 TestModel.settings = settings(
     max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@pytest.mark.slow
+def test_a_message_of_many_consumers_takes_little_memory() -> None:
+    """Each delivered alone, to one of ten."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        table, chance = PendingTable(), random.Random(1)
+        for i, entry in enumerate(sequence(60_000)):
+            table.own_new(raws(entry), chance.randrange(1, 11), NOW + i, 1)
+        took = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert took / len(table) <= 50
+    assert 0.8 < table.memory_bytes() / took < 1.25  # the estimate is honest
 
 
 # -- sizes that the model doesn't reach ---------------------------------------------------------------------
@@ -348,7 +355,7 @@ def test_appending_leaves_full_chunks() -> None:
     for table in (one, many):
         for part in (table._rows, table._runs, table._due, table._drop):
             check_chunks(part)
-            assert {len(chunk) for chunk in part._chunks[:-1]} == {part._capacity}
+            assert {len(part._chunk(i)) for i in range(len(part._chunks) - 1)} == {part._capacity}
 
 
 def test_long_runs_fall_into_the_middle() -> None:

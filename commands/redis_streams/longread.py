@@ -1,0 +1,254 @@
+"""XREADGROUP of many messages: they are delivered in slices, key after key, and the reply comes with the last one.
+
+Each slice is one effect with its record, as a whole read of that many messages would be. So what a crash leaves, or a
+leader that becomes a replica, is a shorter read: its messages are pending for the consumer, who finds them in its
+history.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.context import Chunks, Context
+from commands.parts import AT_ONCE
+from commands.redis_streams.deliveries import add_claimed, deliver_again, deliver_new, fresh_entries
+from commands.redis_streams.owners import consumer_of
+from commands.redis_streams.readargs import NEW, NO_CLAIM, GroupReadArgs
+from commands.redis_streams.replies import KeyPart, keys_reply
+from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
+from resp import errors
+from resp import reply as encode
+from storage.groups import effects
+from storage.groups.group import Group
+from storage.ids import MAX_ID
+from storage.stream import Stream
+
+ALL: Final = 1 << 62
+
+
+def is_long(ctx: Context, read: GroupReadArgs) -> bool:
+    """Whether others shall have their turn while this read delivers what it finds. All its groups are there."""
+    keys = len(read.keys)
+    if 0 < read.count * keys <= AT_ONCE:
+        return False
+    left = AT_ONCE
+    for at in range(keys):
+        stream = ctx.ks.stream(read.keys[at], ctx.now)
+        group = stream.groups.get(read.group) if stream is not None else None
+        if stream is None or group is None:
+            continue
+        left -= min(read.count or ALL, _expected(stream, group, read, read.ids[at]))
+        if left < 0:
+            return True
+    return False
+
+
+def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> int:
+    """What a key costs at most; a new entry costs less than a message that has been delivered before."""
+    if after != NEW:
+        consumer = group.consumers.get(read.consumer)
+        return 0 if consumer is None else group.pending.owned(consumer.number)
+    new = stream.count(effects.cursor(stream, group), stream.next_ord)
+    if read.claim == NO_CLAIM:
+        return new * AT_ONCE // NEW_AT_ONCE
+    return new + len(group.pending)
+
+
+class LongRead:
+    """A call of XREADGROUP, some messages at a time."""
+
+    __slots__ = ("_at", "_key", "_moment", "_parts", "_read")
+
+    def __init__(self, read: GroupReadArgs, moment: int) -> None:
+        self._read = read
+        self._moment = moment  # of the command
+        self._at = 0  # which key
+        self._key: KeyRead | None = None  # None: it has not begun
+        self._parts: list[KeyPart] = []  # of the keys before it
+
+    def begun(self) -> bool:
+        """Whether anything was delivered."""
+        return bool(self._parts) or (self._key is not None and self._key.begun())
+
+    def close(self) -> None:
+        """There will be no reply."""
+        if self._key is not None:
+            self._key.close()
+        for part in self._parts:
+            part.close()
+
+    def first(self, ctx: Context) -> bytes | Chunks | None:
+        """Do slices until something is delivered, or all keys were looked at; the reply, None if there is more."""
+        try:
+            answer = self.step(ctx)
+            while answer is None and not self.begun():
+                answer = self.step(ctx)
+        except BaseException:
+            self.close()
+            raise
+        return answer
+
+    def step(self, ctx: Context) -> bytes | Chunks | None:
+        """Deliver the next messages; the reply, null if there were none. Raises CommandError if a group is gone."""
+        read, key = self._read, self._key
+        if key is None:
+            name, after = read.keys[self._at], read.ids[self._at]
+            kind = NewRead if after == NEW else History
+            key = self._key = kind(read, name, after, self._moment)
+        if key.step(ctx):
+            return None
+        part = key.part()
+        if part is not None:
+            self._parts.append(part)
+        self._key = None
+        self._at += 1
+        if self._at < len(read.keys):
+            return None
+        proto = ctx.session.proto
+        return keys_reply(proto, self._parts) if self._parts else encode.null_array(proto)
+
+
+class KeyRead:
+    """What is read of one key."""
+
+    __slots__ = ("_after", "_count", "_group", "_moment", "_name", "_pieces", "_read", "_stream")
+
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
+        self._read = read
+        self._name = name
+        self._after = after  # the last ID that was looked at, of a history
+        self._moment = moment
+        self._group: Group | None = None
+        self._stream: Stream | None = None
+        self._pieces: list[bytes] = []  # of the reply: elements, encoded
+        self._count = 0  # of these elements
+
+    def _find(self, ctx: Context) -> tuple[Stream, Group]:
+        """Raises CommandError if the group is gone, even if there is another one of that name."""
+        name, read = self._name, self._read
+        stream = ctx.ks.stream(name, ctx.now)
+        group = stream.groups.get(read.group) if stream is not None else None
+        if stream is None or group is None or (self._group is not None and group is not self._group):
+            raise errors.no_group_to_read(name, read.group)
+        self._group, self._stream = group, stream
+        group.touch(ctx.now)
+        return stream, group
+
+    def step(self, ctx: Context) -> bool:
+        """Deliver some messages; False if there are no more."""
+        raise NotImplementedError
+
+    def begun(self) -> bool:
+        return self._count > 0
+
+    def part(self) -> KeyPart | None:
+        """What the reply has of it; None if that is nothing."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """There will be no part."""
+
+
+class History(KeyRead):
+    """What the consumer had pending when the read came to it, without what it loses meanwhile."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
+        super().__init__(read, name, after, moment)
+        self._left = -1
+
+    def step(self, ctx: Context) -> bool:
+        stream, group = self._find(ctx)
+        consumer = consumer_of(ctx, self._name, stream, group, self._read.consumer)
+        if self._left < 0:
+            self._left = min(self._read.count or ALL, group.pending.owned(consumer.number))
+        most = min(self._left, AT_ONCE)
+        rows = group.pending.rows_of(consumer.number, self._after + 1, MAX_ID, most) if most else []
+        if rows:
+            self._pieces.append(deliver_again(ctx, self._name, stream, group, consumer, rows))
+            self._count += len(rows)
+            self._left -= len(rows)
+            self._after = rows[-1].id
+        return len(rows) == most and self._left > 0
+
+    def part(self) -> KeyPart | None:
+        if self._stream is None:
+            return None
+        part = KeyPart(self._name, self._stream, 0, 0)
+        part.add(self._count, self._pieces)
+        return part
+
+
+class NewRead(KeyRead):
+    """What was never delivered; before that, with CLAIM, what is idle for long enough."""
+
+    __slots__ = ("_claims", "_new")
+
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
+        super().__init__(read, name, after, moment)
+        self._claims = read.claim != NO_CLAIM  # there may be more to claim
+        self._new: NewEntries | None = None  # None: it has not come to them
+
+    def begun(self) -> bool:
+        return self._count > 0 or (self._new is not None and self._new.count > 0)
+
+    def close(self) -> None:
+        if self._new is not None:
+            self._new.close()
+
+    def step(self, ctx: Context) -> bool:
+        stream, group = self._find(ctx)
+        if self._claims:
+            return self._claim(ctx, stream, group)
+        return self._deliver(ctx, stream, group)
+
+    def _left(self) -> int:
+        return self._read.count - self._count if self._read.count else ALL
+
+    def _claim(self, ctx: Context, stream: Stream, group: Group) -> bool:
+        read, most = self._read, min(self._left(), AT_ONCE)
+        consumer = consumer_of(ctx, self._name, stream, group, read.consumer)
+        rows = group.pending.idle_before(max(0, self._moment - read.claim), None, most)
+        claimed: list[bytes] = []
+        again: list[bytes] = []
+        gone: list[bytes] = []
+        add_claimed(stream, rows, self._moment, claimed, again, gone)
+        # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
+        last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
+        effects.own(
+            ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, gone,
+            last=last,
+        )  # fmt: skip
+        self._pieces.append(b"".join(claimed))
+        self._count += len(claimed)
+        self._claims = len(rows) == most and self._left() > 0
+        return self._claims or self._left() > 0
+
+    def _deliver(self, ctx: Context, stream: Stream, group: Group) -> bool:
+        read, new = self._read, self._new
+        consumer = consumer_of(ctx, self._name, stream, group, read.consumer)
+        if new is None:
+            new = self._new = NewEntries(stream, group, self._left())
+        with_delivery = read.claim != NO_CLAIM
+        hi = new.following(stream, group, AT_ONCE if with_delivery else NEW_AT_ONCE)
+        if hi == NO_MORE:
+            return False
+        lo = effects.cursor(stream, group)
+        if with_delivery:
+            self._pieces.append(b"".join(fresh_entries(stream, lo, hi)))
+        deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)
+        return new.delivered(stream, group, lo, hi)
+
+    def part(self) -> KeyPart | None:
+        if self._stream is None or not self.begun():
+            self.close()
+            return None
+        part, new = KeyPart(self._name, self._stream, 0, 0), self._new
+        if self._read.claim == NO_CLAIM:
+            if new is not None:
+                part.set_snapshot(new.count, new.take())
+            return part
+        part.add(self._count + (0 if new is None else new.count), self._pieces)
+        self.close()
+        return part

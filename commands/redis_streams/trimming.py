@@ -1,0 +1,214 @@
+"""Trimming that has to ask groups (DELREF, ACKED), some entries at a time (``context.Slices``).
+
+Each slice is an eviction or deletion of its own. What has gone before a crash is gone, and the rest is not; the same
+command again goes on with that.
+"""
+
+from __future__ import annotations
+
+from commands.context import Context
+from commands.parts import AT_ONCE
+from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, Options
+from resp import reply as encode
+from storage import events
+from storage.groups import effects
+from storage.ids import MAX_ID
+from storage.keyspace import Keyspace
+from storage.stream import Stream
+
+
+class Trimming:
+    """What XTRIM, or an XADD, has to evict."""
+
+    __slots__ = ("cost", "evicted")
+
+    def __init__(self) -> None:
+        self.evicted = 0  # entries, so far
+        self.cost = 0  # entries looked at one by one
+
+    def at_once(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        """Evict what takes some milliseconds at most; False if there are no more."""
+        while self.step(ks, name, stream):
+            if self.cost >= AT_ONCE:
+                return True
+        return False
+
+    def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        """Evict some; False if there are no more."""
+        raise NotImplementedError
+
+
+class TrimSlices:
+    """A command that trims, of which the first slice is done. ``reply``: None is the number of entries evicted."""
+
+    __slots__ = ("_name", "_reply", "_stream", "_trimming")
+
+    def __init__(self, name: bytes, stream: Stream, trimming: Trimming, reply: bytes | None) -> None:
+        self._name = name
+        self._stream = stream
+        self._trimming = trimming
+        self._reply = reply
+
+    def step(self, ctx: Context) -> bytes | None:
+        """Evict some more, if the stream is still there; the reply if it was the last."""
+        ks, trimming = ctx.ks, self._trimming
+        stream = ks.stream(self._name, ctx.now)
+        if stream is self._stream and trimming.step(ks, self._name, self._stream):
+            return None
+        if trimming.evicted:
+            ks.notify(events.STREAM, b"xtrim", self._name)
+        return encode.integer(trimming.evicted) if self._reply is None else self._reply
+
+
+class DelRef(Trimming):
+    """Everything before an ordinal goes, and the IDs of it leave all pending lists."""
+
+    __slots__ = ("_border",)
+
+    def __init__(self, border: int) -> None:
+        super().__init__()
+        self._border = border
+
+    def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        lo, border = stream.first_ord, self._border
+        if lo >= border:
+            return False
+        hi = min(border, stream.after(lo, AT_ONCE))
+        if hi < border:
+            hi = max(hi, min(border, _first_pending(stream)))
+        pending: dict[bytes, list[bytes]] = {}
+        raws: list[bytes] = []  # with more than a slice of them, none is pending
+        if stream.count(lo, hi) <= AT_ONCE:
+            raws = stream.raw_ids(stream.place(lo), hi)
+        self.cost += len(raws)
+        for group in stream.groups.values():
+            found = group.pending.present(raws)
+            if found:
+                pending[group.name] = found
+        self.evicted += ks.evict_before(name, stream, hi)
+        for group_name, found in pending.items():
+            effects.ack(ks, name, stream, stream.groups[group_name], found)
+        return hi < border
+
+
+def _first_pending(stream: Stream) -> int:
+    """The ordinal before which no entry is pending in any group."""
+    first, ordinal = stream.first_id(), stream.next_ord
+    for group in stream.groups.values():
+        for row in group.pending.rows(first, MAX_ID, 1):
+            ordinal = min(ordinal, stream.ord_from(row.id))
+    return ordinal
+
+
+class Acked(Trimming):
+    """What no group needs goes, as much as the options ask for: the rest of the stream's beginning stays.
+
+    Parts of the stream that are needed as a whole cost O(log N), and the next part is twice as long then.
+    """
+
+    __slots__ = ("_at", "_left", "_low", "_options", "_window")
+
+    def __init__(self, stream: Stream, options: Options) -> None:
+        super().__init__()
+        self._options = options
+        self._at, self._low = stream.first_ord, stream.first_id()  # where to go on, ordinal and ID
+        self._left = self._most(stream, options.limit)  # entries that must go still
+        self._window = 0  # entries looked at at once
+
+    def _most(self, stream: Stream, left: int) -> int:
+        options = self._options
+        return min(left, stream.length - options.threshold) if options.strategy == MAXLEN else left
+
+    def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        left = self._most(stream, self._left)  # others may trim meanwhile
+        at = max(self._at, stream.first_ord)
+        if at > self._at:
+            self._low = max(self._low, stream.first_id())
+        border = self._border(stream, at, left) if left > 0 else at
+        if border <= at:
+            return False
+        high = stream.id_before(border)
+        runs = _without_needed(stream, at, border, self._low, high)
+        marked: list[int] = []
+        gone = 0
+        for lo, hi in runs:
+            count = stream.count(lo, hi)
+            if count > left - gone:
+                hi = stream.after(lo, left - gone)
+                count = left - gone
+            gone += count
+            if lo <= stream.first_ord:
+                if hi > stream.first_ord:
+                    ks.evict_before(name, stream, hi)
+            else:
+                for start, stop in [(lo, hi)] if stream.marks is None else stream.marks.runs(lo, hi):
+                    marked.extend(range(start, stop))
+            if gone == left:
+                break
+        if marked:
+            ks.delete_entries(name, stream, marked, stream.id_at(marked[-1]))
+        self._at, self._low = border, max(self._low, high + 1)
+        self._left -= gone
+        self.evicted += gone
+        return gone < left
+
+    def _border(self, stream: Stream, at: int, left: int) -> int:
+        """The ordinal up to which to look now; not above ``at`` if that is none."""
+        options = self._options
+        # what comes after the lowest offset some group has not read
+        offsets = [group.offset for group in stream.groups.values()]
+        end = stream.ord_from(min(offsets) + 1) if offsets else stream.next_ord
+        if options.strategy == MINID:
+            end = min(end, stream.ord_from(options.threshold))
+        self._window = left if options.approximate else max(left, 2 * self._window)
+        border = stream.after(at, self._window) if self._window < stream.length else stream.next_ord
+        if options.approximate:
+            if options.strategy == MINID:
+                border = min(border, stream.ord_from(options.threshold))
+            border = stream.node_border(border)
+        border = min(border, end)
+        if border > at and not _all_needed(stream, at, border, self._low):
+            border = min(border, stream.after(at, AT_ONCE))
+            self.cost += border - at
+        return border
+
+
+def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
+    """Whether one group has all of [at, border) pending, the first of which has the ID ``low`` or a higher one."""
+    high = stream.id_before(border)
+    return stream.marks is None and low <= high and any(
+        group.pending.between(low, high) == border - at for group in stream.groups.values()
+    )
+
+
+def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> list[tuple[int, int]]:
+    """The runs in [at, stop), whose entries have the IDs from ``low`` to ``high``, that no group has pending."""
+    needed: set[int] = set()
+    for group in stream.groups.values():
+        count = group.pending.between(low, high) if low <= high else 0
+        if count and count == stop - at and stream.marks is None:
+            return []
+        if count:
+            needed.update(stream.ords_of([row.id for row in group.pending.rows(low, high, count)]))
+    runs: list[tuple[int, int]] = []
+    for ordinal in [*sorted(needed), stop]:
+        if at < ordinal:
+            runs.append((at, ordinal))
+        at = ordinal + 1
+    return runs
+
+
+def trimming_of(stream: Stream, options: Options) -> Trimming:
+    """For options with ACKED or DELREF."""
+    return Acked(stream, options) if options.references == b"ACKED" else DelRef(trim_border(stream, options))
+
+
+def trim_border(stream: Stream, options: Options) -> int:
+    """The ordinal before which entries have to go, whatever groups need."""
+    if options.strategy == MAXLEN:
+        border = stream.ahead(stream.next_ord, options.threshold)
+    else:
+        border = stream.ord_from(options.threshold)
+    if options.limit < NO_LIMIT:
+        border = min(border, stream.after(stream.first_ord, options.limit))
+    return stream.node_border(border) if options.approximate else border

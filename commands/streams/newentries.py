@@ -1,0 +1,70 @@
+"""The new entries of a group's long read, which are delivered some at a time (``context.Slices``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from storage.groups import effects
+from storage.groups.group import Group
+from storage.snapshot import Snapshot
+from storage.stream import Stream
+
+NEW_AT_ONCE: Final = 5000  # new entries that become pending in a slice: some milliseconds
+NO_MORE: Final = -1
+
+
+class NewEntries:
+    """Those that are there when the read comes to them, at most ``most``.
+
+    If something else moves the group's offset meanwhile, another reader or a command, the read ends there; also where
+    one of them is deleted before it is delivered. What was delivered is in the snapshot, so the reply has it, even if
+    it is evicted before it is sent.
+    """
+
+    __slots__ = ("_next", "_read_to", "_snapshot", "count")
+
+    def __init__(self, stream: Stream, group: Group, most: int) -> None:
+        lo = effects.cursor(stream, group)
+        end = stream.after(lo, most)
+        self._next = lo  # ordinal of the next one
+        self._read_to = lo  # ordinal after the last one delivered
+        self._snapshot: Snapshot | None = stream.snapshot(lo, end) if lo < end else None
+        self.count = 0  # delivered so far
+
+    def left(self) -> int:
+        """About how many are still to be delivered."""
+        return 0 if self._snapshot is None else self._snapshot.end - self._next
+
+    def following(self, stream: Stream, group: Group, at_once: int) -> int:
+        """The ordinal before which the next slice ends, which begins at the group's cursor; NO_MORE: there is none."""
+        snapshot, lo = self._snapshot, effects.cursor(stream, group)
+        if snapshot is None or lo != self._next or lo >= snapshot.end:
+            return NO_MORE
+        hi = min(snapshot.end, stream.after(lo, at_once))
+        # What is deleted meanwhile is in the snapshot still, but it was not delivered: then the read ends here. It may
+        # also lie between what the last slice delivered and the next living entry.
+        return hi if snapshot.count(self._read_to, hi) == stream.count(lo, hi) else NO_MORE
+
+    def delivered(self, stream: Stream, group: Group, lo: int, hi: int) -> bool:
+        """The group has got the entries in [lo, hi). Returns whether there are more."""
+        self.count += stream.count(lo, hi)
+        self._next = effects.cursor(stream, group)
+        self._read_to = hi
+        return self._snapshot is not None and hi < self._snapshot.end
+
+    def take(self) -> Snapshot | None:
+        """What was delivered, None if that is nothing. The caller closes it."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return None
+        if self.count:
+            snapshot.end_at(self._read_to)
+            return snapshot
+        snapshot.close()
+        return None
+
+    def close(self) -> None:
+        """Nothing of it will be sent."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
