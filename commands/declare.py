@@ -43,10 +43,11 @@ __all__ = [
 ]  # fmt: skip
 
 Handler = Callable[[Context, list[bytes]], Reply]
-# Handles calls of one command that arrived together, with the same key and the same number of words. Its arguments: the
-# context, the calls, the bytes in which they arrived, and the offsets in these bytes before, between and after them
-# (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have each call
-# handled alone. Only the number of parts counts, and what they are when joined: one may have the replies of later ones.
+# Handles calls of one command that arrived together, with the same key (or first argument) and as many words. Its
+# arguments: the context, the calls, the bytes in which they arrived, and the offsets in these bytes before, between and
+# after them (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have
+# each call handled alone. Only the number of parts counts, and what they are when joined: one may have the replies of
+# later ones.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
 # The position of the first key after a token, where a search for the word could be misled by arguments that look like
 # it; 0 if there is none.
@@ -74,6 +75,7 @@ TRAITS: Final = frozenset(
         "subscribed",  # a client with subscriptions may call it with RESP2
         "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
         "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` tells which
+        "brief",  # Redis does not call it fast, but a call takes as little time
         "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
     )
 )
@@ -93,8 +95,8 @@ class Command:
     """A command as declared, and its stats."""
 
     __slots__ = (
-        "acl_categories", "adds", "args", "arity", "batch", "called", "calls", "channels", "complexity", "failed",
-        "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_spec_of",
+        "acl_categories", "adds", "args", "arity", "batch", "brief", "called", "calls", "channels", "complexity",
+        "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_spec_of",
         "key_specs", "last", "name", "reaches", "reads", "rejected", "since", "step", "subcommands", "traits", "usec",
         "write", "writes",
     )  # fmt: skip
@@ -144,6 +146,8 @@ class Command:
         self.rejected = 0  # calls that were refused before they ran
         self.failed = 0  # calls whose reply is an error
         self.batch: BatchHandler | None = None
+        # calls of it that arrived together are timed as one; those of PUBLISH can send something to their own client
+        self.brief = ("fast" in flags and "pubsub" not in flags) or "brief" in traits
         # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
 

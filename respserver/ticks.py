@@ -65,6 +65,7 @@ class Ticks:
         self.run = run
         self.on_batch: Callable[[int, bytes], None] | None = None  # called with offset and bytes of each durable batch
         self._pending = False  # run() is scheduled
+        self._only_reads = False  # for nothing but replies to reads
         self._flush: list[Client] = []
         self._resume: dict[Client, None] = {}
         self._after: list[Callable[[], None]] = []
@@ -77,17 +78,18 @@ class Ticks:
     # -- the work of the next tick ---------------------------------------------------------------------------
     def queue(self) -> None:
         """Schedule a tick."""
+        self._only_reads = False
         if not self._pending:
             self._pending = True
             self._loop.call_soon(self.run)
 
     def queue_flush(self, client: Client) -> None:
         """Flush the client at the end of the tick: it has replies, or its commands made records."""
+        self._only_reads = False
         if not client.queued:
             client.queued = True
             self._flush.append(client)
-            if not self._pending:
-                self.queue()
+            self.queue()
 
     def run_whole(self) -> None:
         """Run a tick now, which flushes all clients."""
@@ -98,25 +100,29 @@ class Ticks:
     def queue_resume(self, client: Client) -> None:
         """Run the client's backlog at the end of the tick."""
         self._resume[client] = None
-        if not self._pending:
-            self.queue()
+        self.queue()
 
     def after(self, call: Callable[[], None]) -> None:
         """Call it once, at the end of the tick, after the replies (which may be held, see ``stalled``)."""
         self._after.append(call)
         self.queue()
 
-    def flush_reads(self, client: Client) -> None:
-        """Flush replies of a client that has only read: at once if no batch and no tick is pending.
-
-        This saves the client a turn of the event loop.
+    def flush_reads(self, client: Client, large: bool) -> None:
+        """Flush replies of a client that has only read, at the end of the tick: a client to whom each reply is sent at
+        once is woken for each one. ``large``: at once if nothing else is pending, so that not all of them are held.
         """
-        if client.queued or self._pending or self._stalled or self._data.disk.writable() != self._refused or (
-            self._refused
+        if client.queued:
+            return
+        if large and (self._only_reads or not self._pending) and self.writable and (
+            self._data.disk.writable() == self._refused
         ):
-            self.queue_flush(client)
-        else:
             self._send(client)
+            return
+        client.queued = True
+        self._flush.append(client)
+        if not self._pending:
+            self._pending = self._only_reads = True
+            self._loop.call_soon(self.run)
 
     # -- the end of a tick, step by step ---------------------------------------------------------------------
     def begin(self) -> None:

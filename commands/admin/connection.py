@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commands.context import Context, Delay, Reply
-from commands.declare import arg, block, command, opt
+from commands.declare import arg, batch, block, command, opt
 from commands.parse import check_database, integer
 from commands.session import Session
 from resp import errors, reply
@@ -124,12 +124,21 @@ def auth(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def ping(ctx: Context, argv: list[bytes]) -> Reply:
     """Return PONG, or the message."""
+    session = ctx.session
+    if len(argv) == 1 and session.plain:
+        return reply.PONG
     if len(argv) > 2:
         raise errors.arity("ping")
-    session = ctx.session
     if session.proto == 2 and session.subscribed:
         return reply.bulk_array([b"pong", argv[1] if len(argv) == 2 else b""])
     return reply.bulk(argv[1]) if len(argv) == 2 else reply.PONG
+
+
+@batch("PING")
+def ping_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+    """PINGs that are the same word for word."""
+    answer = ping(ctx, calls[0])
+    return [answer] * len(calls) if isinstance(answer, bytes) else None
 
 
 @command("ECHO", arg("message"), flags="loading stale fast", group="connection", since="0.1.0", complexity="O(1)")

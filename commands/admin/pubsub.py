@@ -127,6 +127,12 @@ def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     return _confirmed(session, b"".join(parts) if parts else _confirm(session, b"sunsubscribe", None))
 
 
+def _reply_first(session: Session) -> None:
+    """What a client sends to itself comes after its reply, as in Redis since 7.2: never within that of EXEC."""
+    if session.transport is not None and session.subscribed:
+        session.transport.hold_pushes()
+
+
 @command(
     "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", traits="reaches_replicas",
     group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
@@ -134,6 +140,7 @@ def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the present subscribers of a channel; return their number."""
+    _reply_first(ctx.session)
     if ctx.ks.events:  # of the commands before it in a transaction
         ctx.server.notices.tell(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
@@ -146,6 +153,7 @@ def publish(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def spublish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the present subscribers of a shard channel; return their number."""
+    _reply_first(ctx.session)
     return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, key
+from commands.declare import arg, batch, command, key
 from commands.keys import longdouble
 from commands.keys.setting import store
-from commands.parse import INT_MAX, INT_MIN, integer
+from commands.parse import INT_MAX, INT_MIN, integer, is_integer
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events
@@ -32,12 +32,32 @@ def _add(ctx: Context, name: bytes, amount: int) -> bytes:
     value = integer(found.value) + amount
     if not INT_MIN <= value <= INT_MAX:
         raise CommandError(_OVERFLOW)
-    text = b"%d" % value
+    text = reply.decimal(value)
     ks.replace_string(name, found, text)
     found.used = now
     if ks.event_classes:
         ks.notify(events.STRING, b"incrby", name)
     return b":%b\r\n" % text
+
+
+def _add_batch(ctx: Context, calls: list[list[bytes]], amount: int) -> list[bytes] | None:
+    """Calls that add the same to one key: nobody sees the sums before the last one, which is stored. None where each is
+    told of, or one of them could fail."""
+    ks, name, count = ctx.ks, calls[0][1], len(calls)
+    found = ks.keys.get(name)
+    if ks.expires or ks.event_classes or ks.tracked or not isinstance(found, String) or not is_integer(found.value):
+        return None
+    value = int(found.value)
+    if not INT_MIN <= value + count * amount <= INT_MAX:
+        return None
+    texts: list[bytes] = []
+    for _ in range(count):
+        value += amount
+        texts.append(b":%b\r\n" % reply.decimal(value))
+    ks.replace_string(name, found, reply.decimal(value))
+    ks.passed_over(count - 1)
+    found.used = ctx.now
+    return texts
 
 
 @command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
@@ -46,10 +66,22 @@ def incr(ctx: Context, argv: list[bytes]) -> Reply:
     return _add(ctx, argv[1], 1)
 
 
+@batch("INCR")
+def incr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+    """INCRs of one key."""
+    return _add_batch(ctx, calls, 1)
+
+
 @command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
 def decr(ctx: Context, argv: list[bytes]) -> Reply:
     """Subtract 1 from the integer of a key, which is 0 if there is no such key, and return the difference."""
     return _add(ctx, argv[1], -1)
+
+
+@batch("DECR")
+def decr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+    """DECRs of one key."""
+    return _add_batch(ctx, calls, -1)
 
 
 @command(

@@ -5,12 +5,16 @@ that concern writes and the command does not write. Everything else goes through
 checks (processCommand).
 
 Which checks concern a command is declared with it: by its flags, and by the traits of ``commands.declare``.
+
+What arrived together is handled together where that shows nowhere. Calls with the same key are a batch, if the command
+has a handler for that. Calls of one command that takes next to no time (``Command.brief``) are a run: each is called,
+and the clock is read once for all. For the slow log a batch or a run is one call, which it names by the first one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Final
 
 from commands.acl.check import denied
@@ -39,6 +43,10 @@ from respserver.ticks import Ticks
 
 HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
+RUN_AT_ONCE: Final = 100  # the most calls in a run
+RUN_BYTES: Final = 16 * 1024  # of replies, after which a run ends
+RUN_NS: Final = 1_000_000  # no run is expected to take so long: where the slow log has shorter ones, there are none
+SOON: Final = 64 * 1024  # bytes of replies that wait for the end of the tick; more leave at once where they may
 
 
 class Dispatcher(Executor):
@@ -51,6 +59,7 @@ class Dispatcher(Executor):
     ) -> None:  # fmt: skip
         self._config = config
         self._clock = clock
+        self._by_hand = type(clock) is not Clock  # a test moves the clock
         self._data = data
         self._gates = gates
         self._ticks = ticks
@@ -58,6 +67,7 @@ class Dispatcher(Executor):
         self._slicing = slicing
         self._monitors = monitors
         self._counters = counters
+        self._traffic = counters.traffic
         self._timings = timings
         self._logger = logger
         self._memory = memory
@@ -66,7 +76,8 @@ class Dispatcher(Executor):
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
         # of the last call that _call() made
         self._command: Command | None = None  # whose stats it counts for; None: for none
-        self._calls = 1  # 1, or the number of calls in the batch
+        self._calls = 1  # 1, or the number of calls in the batch or the run
+        self._alone = 0  # where in this run() batches may be tried again, after a handler has declined
 
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
@@ -75,6 +86,7 @@ class Dispatcher(Executor):
         ctx = self._begin(session)
         before = conn.out_bytes
         done, total = 0, len(commands)
+        self._alone = 0
         started = perf_counter_ns()
         while done < total:
             argv = commands[done]
@@ -126,7 +138,8 @@ class Dispatcher(Executor):
         ctx, ks = self._ctx, self._data.ks
         ctx.ks = ks
         ctx.session = session
-        ctx.now = session.last_active = self._clock.now()
+        # what Clock.now() does, which is not compiled
+        ctx.now = session.last_active = self._clock.now() if self._by_hand else time_ns() // 1_000_000
         ctx.in_exec = False
         ks.no_touch = session.no_touch
         return ctx
@@ -137,7 +150,7 @@ class Dispatcher(Executor):
         if done and self._command is not None:
             session.last_command = self._command.name
         session.total_commands += done
-        self._counters.commands_processed += done
+        self._traffic.commands += done
         if ks.log:
             ticks.note_write(session)
         if conn.backlog:
@@ -147,7 +160,7 @@ class Dispatcher(Executor):
         elif ks.log or ks.ready:
             ticks.queue_flush(conn)
         elif conn.out:
-            ticks.flush_reads(conn)
+            ticks.flush_reads(conn, conn.out_bytes > SOON)
 
     def _call(
         self, conn: Connection, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
@@ -163,47 +176,99 @@ class Dispatcher(Executor):
                 and conn.session.plain
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
-                if command.batch is not None and at + 1 < len(commands) and commands[at + 1][:2] == argv[:2]:
-                    return self._call_batch(command, commands, at, raw, ends)
+                if at + 1 < len(commands) and commands[at + 1][0] == argv[0]:
+                    return self._call_several(conn, command, commands, at, raw, ends)
                 return command.handler(self._ctx, argv)
             if command is not None and command.batch is not None and self._limited_batch(conn, command, commands, at):
-                return self._call_batch(command, commands, at, raw, ends)
+                answer = self._call_batch(command, commands, at, raw, ends)
+                return command.handler(self._ctx, argv) if answer is None else answer
             self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
-        except CommandError as error:
-            if self._command is not None:
-                self._command.failed += 1
+        except Exception as error:  # noqa: BLE001 - it is the reply, and logged if it is a bug; other clients go on
+            return self._failed(argv, error)
+
+    def _call_several(
+        self, conn: Connection, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
+    ) -> Reply:  # fmt: skip
+        """Call a command of a plain client that is called again next."""
+        argv = commands[at]
+        if command.batch is not None and at >= self._alone and _alike(argv, commands[at + 1]):
+            answer = self._call_batch(command, commands, at, raw, ends)
+            if answer is not None:
+                return answer
+        timings = self._timings
+        if command.brief and not timings.tracking and timings.slow_ns >= RUN_NS:
+            return self._call_run(conn, command, commands, at)
+        return command.handler(self._ctx, argv)
+
+    def _call_run(self, conn: Connection, command: Command, commands: list[list[bytes]], at: int) -> Reply:
+        """Call a brief command, and those after it of the same name, as long as only short replies come of them. A
+        call that begins a batch ends the run."""
+        session, ctx, handler, name = conn.session, self._ctx, command.handler, commands[at][0]
+        ks, batches, total = ctx.ks, command.batch is not None, len(commands)
+        replies: list[bytes] = []
+        size, i, stop = 0, at, min(total, at + RUN_AT_ONCE)
+        while True:
+            argv = commands[i]
+            i += 1
+            try:
+                answer = handler(ctx, argv)
+            except Exception as error:  # noqa: BLE001 - as in _call()
+                answer = self._failed(argv, error)
+            if not isinstance(answer, bytes):  # what was answered before it is queued here
+                self._calls = i - at
+                if replies:
+                    self._deliver(conn, b"".join(replies))
+                return answer
+            replies.append(answer)
+            size += len(answer)
+            if i >= stop or size > RUN_BYTES or ks.events or ks.ready or not session.plain or session.close_after_reply:
+                break
+            argv = commands[i]
+            if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
+                break
+            if batches and self._alone <= i < total - 1 and _alike(argv, commands[i + 1]):
+                break
+        self._calls = i - at
+        return replies[0] if len(replies) == 1 else b"".join(replies)
+
+    def _failed(self, argv: list[bytes], error: Exception) -> bytes:
+        """The reply to a call that has raised ``error``."""
+        if isinstance(error, MemoryError):
+            return self._starved(argv)
+        if self._command is not None:
+            self._command.failed += 1
+        if isinstance(error, CommandError):
             self._counters.note_error(error.text)
             return reply.error(error.text)
-        except MemoryError:
-            return self._starved(argv)
-        except Exception as error:  # noqa: BLE001 - logged with its trace; other clients go on
-            if self._command is not None:
-                self._command.failed += 1
-            return self._fault(argv[0], error)
+        return self._fault(argv[0], error)
 
     def _call_batch(
         self, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
-    ) -> Reply:  # fmt: skip
-        """Handle the call at ``at`` together with those after it that have the same command, key and length."""
+    ) -> bytes | None:  # fmt: skip
+        """Handle the call at ``at`` together with those after it that have the same command, key and length.
+
+        None if it has to be handled alone. Where the handler answers none or few of those it was given, or fails, it is
+        asked again some calls later: to look through a long pipeline at each of its calls would take the square of its
+        length.
+        """
         first = commands[at]
-        name, key, length = first[0], first[1], len(first)
         handle = command.batch
-        if handle is None or key in self._ctx.ks.waiting:  # each append has its reader [18]
-            return command.handler(self._ctx, first)
+        waiting = self._ctx.ks.waiting
+        if handle is None or (waiting and len(first) > 1 and first[1] in waiting):  # each append has its reader [18]
+            return None
         stop, last = at + 1, min(len(commands), at + 1 + BATCH_AT_ONCE)
-        while stop < last:
-            argv = commands[stop]
-            if len(argv) != length or argv[1] != key or argv[0] != name:
-                break
+        while stop < last and _alike(first, commands[stop]):
             stop += 1
-        if stop == at + 1:
-            return command.handler(self._ctx, first)
+        few = (stop - at) // 4
+        self._alone = at + 1 + few
         borders = [ends[at - 1] if at else 0, *ends[at:stop]] if stop <= len(ends) else []
         replies = handle(self._ctx, commands[at:stop], raw, borders)
         if replies is None:
-            return command.handler(self._ctx, first)
+            return None
         self._calls = len(replies)  # the handler may have answered the first ones only
+        if self._calls > few:
+            self._alone = 0
         return b"".join(replies)
 
     def _limited_batch(self, conn: Connection, command: Command, commands: list[list[bytes]], at: int) -> bool:
@@ -214,20 +279,21 @@ class Dispatcher(Executor):
             conn.session.limited
             and not self._gates.closed
             and command.hot_least <= len(argv) <= command.hot_most
+            and at >= self._alone
             and at + 1 < len(commands)
-            and commands[at + 1][:2] == argv[:2]
+            and _alike(argv, commands[at + 1])
             and "movablekeys" not in command.flags
             and denied(conn.session.user, command, argv, self._ctx.ks) is None
         )
 
     def _account(self, session: Session, argv: list[bytes], took_ns: int) -> None:
-        """Add the last call to the stats. For the slow log and the histograms a batch is one call."""
+        """Add the last call, or calls, to the stats. For the slow log a batch or a run is one call."""
         command, timings = self._command, self._timings
         if command is not None:
             command.calls += self._calls
             command.usec += took_ns
             if timings.tracking:
-                timings.note(command.name, took_ns)
+                timings.note(command.name, took_ns, self._calls)
         if took_ns > timings.slow_ns:
             timings.slow(session, command, redacted(argv, command.name if command is not None else ""), took_ns,
                          self._clock.now())
@@ -238,7 +304,7 @@ class Dispatcher(Executor):
         if isinstance(answer, Chunks):
             conn.answer(answer)
             return True
-        if conn.session.plain:
+        if conn.session.plain and conn.pushes is None:
             conn.out.append(answer)
             conn.out_bytes += len(answer)
         else:
@@ -430,6 +496,12 @@ class Dispatcher(Executor):
         if ctx.session.caching is not None:
             self._notices.ran(ctx.session, command, argv, False)
         return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
+
+
+def _alike(first: list[bytes], second: list[bytes]) -> bool:
+    """Whether two calls can be in one batch: the same command and key, as many words."""
+    words = len(first)
+    return words == len(second) and (words == 1 or first[1] == second[1]) and first[0] == second[0]
 
 
 def _changes(command: Command, argv: list[bytes]) -> bool:

@@ -144,7 +144,7 @@ class Slicing:
         if command is not None:
             command.usec += work.took_ns
             if timings.tracking:
-                timings.note(command.name, work.took_ns)
+                timings.note(command.name, work.took_ns, 1)
             if work.took_ns > timings.slow_ns:
                 timings.slow(
                     work.session, command, redacted(work.argv, command.name), work.took_ns, self._clock.now()

@@ -221,7 +221,7 @@ def _running_seconds(s: ServerStats, saves: Saves) -> int:
 def _stats(s: ServerStats) -> Fields:
     c, ks = s.counters, s.keyspace
     yield "total_connections_received", c.connections_received
-    yield "total_commands_processed", c.commands_processed
+    yield "total_commands_processed", c.traffic.commands
     yield "instantaneous_ops_per_sec", round(c.ops_rate.per_second)
     yield "total_net_input_bytes", c.traffic.bytes_in
     yield "total_net_output_bytes", c.traffic.bytes_out

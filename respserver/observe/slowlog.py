@@ -118,7 +118,8 @@ class Histogram:
         self.calls = 0
         self._counts: list[int] = []  # by bucket, up to the slowest one in use
 
-    def note(self, usec: int) -> None:
+    def note(self, usec: int, calls: int = 1) -> None:
+        """Add so many calls that took ``usec`` each."""
         if usec < 16:
             bucket = max(usec, 0)
         else:
@@ -127,8 +128,8 @@ class Histogram:
         counts = self._counts
         if bucket >= len(counts):
             counts.extend([0] * (bucket + 1 - len(counts)))
-        counts[bucket] += 1
-        self.calls += 1
+        counts[bucket] += calls
+        self.calls += calls
 
     def percentile(self, percent: float) -> float:
         """The microseconds within which ``percent`` of the calls ended (upper end of a bucket); 0.0 without calls."""
@@ -190,9 +191,9 @@ class Timings:
             limits.append(config.latency_monitor_threshold * 1_000_000)
         self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
-    def note(self, name: str, took_ns: int) -> None:
-        """Add a call to the histogram of the command."""
-        self.histograms.setdefault(name, Histogram()).note(took_ns // 1000)
+    def note(self, name: str, took_ns: int, calls: int) -> None:
+        """Add calls to the histogram of the command, which took ``took_ns`` together."""
+        self.histograms.setdefault(name, Histogram()).note(took_ns // calls // 1000, calls)
 
     def slow(self, session: Session, command: Command | None, argv: list[bytes], took_ns: int, now: int) -> None:
         """Add a call to the slow log and the latency events. ``argv``: without passwords. ``now``: ms since epoch."""

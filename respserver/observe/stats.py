@@ -59,7 +59,6 @@ class Counters:
         """CONFIG RESETSTAT."""
         self.connections_received = 0
         self.connections_rejected = 0  # because of maxclients or protected mode
-        self.commands_processed = 0
         self.traffic.reset()
         self.error_replies = 0
         self.errors: dict[str, int] = {}  # error code -> replies
@@ -78,7 +77,7 @@ class Counters:
 
     def sample(self, now: int) -> None:
         """Called ``hz`` times a second: add a sample to each rate. ``now``: ms since epoch."""
-        self.ops_rate.sample(now, self.commands_processed)
+        self.ops_rate.sample(now, self.traffic.commands)
         self.input_rate.sample(now, self.traffic.bytes_in)
         self.output_rate.sample(now, self.traffic.bytes_out)
 

@@ -1,4 +1,5 @@
-"""Bytes and chunks to and from clients. A module of its own because it is compiled: it is used for each chunk."""
+"""Bytes, chunks and commands, from clients and to them. A module of its own because it is compiled: it is used for each
+chunk."""
 
 from __future__ import annotations
 
@@ -6,14 +7,15 @@ from __future__ import annotations
 class Traffic:
     """Counts since the start or the last CONFIG RESETSTAT, without those of replicas and leaders."""
 
-    __slots__ = ("bytes_in", "bytes_out", "reads", "writes")
+    __slots__ = ("bytes_in", "bytes_out", "commands", "reads", "writes")
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.reads = 0  # chunks received
         self.writes = 0  # chunks sent
+        self.commands = 0  # run
 
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
-        self.bytes_in = self.bytes_out = self.reads = self.writes = 0
+        self.bytes_in = self.bytes_out = self.reads = self.writes = self.commands = 0

@@ -62,8 +62,12 @@ def test_a_client_is_flushed_once_a_tick_in_the_order_of_first_replies(
     assert local.events[1:] == [("write", other.session.id, b"+OK\r\n:3\r\n"), ("write", one.session.id, b"+OK\r\n")]
 
 
-def test_a_read_alone_does_not_wait_for_a_tick(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+def test_a_read_alone_waits_for_the_end_of_the_tick_and_not_for_the_disk(
+    local: LocalServer, peers: tuple[Peer, Peer]
+) -> None:
     peers[0].send("GET", "k")
+    assert peers[0].taken() == b""
+    local.turn()
     assert peers[0].taken() == b"$-1\r\n"
     local.settle()
     assert kinds(local) == ["write"]

@@ -35,6 +35,15 @@ def test_ids_follow_the_clock_and_never_go_back(c: Raw, hand: RunningServer) -> 
     assert c("TAPPEND", "s", "a", "1") == ident(NOW + 5, 1)
 
 
+def test_a_pipeline_with_other_bytes_for_line_ends_is_stored_with_line_ends(c: Raw) -> None:
+    """As in Redis, nobody looks at the two bytes after an argument. What is sent to readers must not have them."""
+    one = pack("TAPPEND", "s", "f", "v")[:-2] + b"xx"
+    c.sock.sendall(one * 3 + pack("PING"))
+    *ids, pong = [c.read() for _ in range(4)]
+    assert pong == b"PONG"
+    assert c("TRANGE", "s", "-", "+") == [[entry_id, b"f", b"v"] for entry_id in ids]
+
+
 def test_entries_keep_order_duplicates_and_any_bytes(c: Raw) -> None:  # [4]
     values = [b"b", b"2", b"a", b"", b"b", b"\r\n$3\r\nfoo", b"", bytes(range(256)), b"big", b"x" * 70_000]
     c("TAPPEND", "s", *values)
@@ -234,6 +243,19 @@ def test_deep_pipeline_of_large_replies(c: Raw) -> None:
     c.pipeline(*[("TAPPEND", "s", "f", b"x" * 1000)] * 100)
     replies = c.pipeline(*[("TRANGE", "s", "-", "+")] * 200)
     assert all(len(reply) == 100 for reply in replies)
+
+
+@pytest.mark.parametrize(("command", "dot"), [(("TAPPEND", "s"), b"."), (("XADD", "s", "*"), b"-")])
+def test_numbers_of_a_pipeline_grow_longer(c: Raw, hand: RunningServer, command: tuple[str, ...], dot: bytes) -> None:
+    ids = [b"%d%b%d" % (NOW, dot, seq) for seq in range(10_500)]
+    made: list[bytes] = []
+    for count in (2, 12, 100, 1386, 8490, 2, 508):  # 9 to 10, 99 to 100 ..., and beyond the tables
+        calls: list[tuple[bytes | str | int, ...]] = [(*command, "n", n) for n in range(len(made), len(made) + count)]
+        made += c.pipeline(*calls)
+    assert made == ids
+    entries = c("XRANGE", "s", "-", "+") if dot == b"-" else c("TRANGE", "s", "-", "+")
+    flat = [[entry[0], *(entry[1] if dot == b"-" else entry[1:])] for entry in entries]
+    assert flat == [[entry_id, b"n", b"%d" % number] for number, entry_id in enumerate(ids)]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1460, 1 << 20])

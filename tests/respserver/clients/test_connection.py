@@ -27,6 +27,7 @@ def test_a_command_in_pieces_runs_once_when_it_is_complete(local: LocalServer, o
     local.settle()
     assert one.taken() == b":1\r\n"
     one.conn.data_received(b"\n")
+    local.settle()
     assert one.taken() == PONG
     assert one.session.total_in == len(pack("INCR", "n") + pack("PING"))
     assert one.session.total_commands == 2

@@ -212,6 +212,7 @@ def test_cut_says_why_once(local: LocalServer, one: Peer) -> None:
 
 def test_close_sends_what_the_socket_has(local: LocalServer, one: Peer) -> None:
     one.send("PING")
+    local.settle()
     one.conn.close()
     one.conn.close()
     local.settle()

@@ -53,7 +53,7 @@ def test_calls_that_arrive_together_are_one_batch(local: LocalServer, one: Peer)
     assert probe.pieces == [[pack("PROBE", "k", n) for n in range(4)]]
     assert one.taken() == replies(0, 1, 2, 3)
     assert (probe.command.calls, one.session.total_commands) == (4, 4)
-    assert local.server.counters.commands_processed == 4
+    assert local.server.counters.traffic.commands == 4
 
 
 def test_a_batch_after_other_commands_gets_its_own_bytes(local: LocalServer, one: Peer) -> None:

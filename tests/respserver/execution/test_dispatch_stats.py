@@ -44,7 +44,7 @@ def test_stats_of_calls(local: LocalServer, one: Peer) -> None:
     assert good.usec > 0
     counters = local.server.counters
     assert counters.errors == {"ERR": 2, "WRONG": 1}
-    assert counters.commands_processed == one.session.total_commands == 5
+    assert counters.traffic.commands == one.session.total_commands == 5
 
 
 @pytest.mark.usefixtures("reset_stats")

@@ -153,7 +153,7 @@ def test_stats_commands_errors_latencies(ask: Ask, stats: ServerStats) -> None:
     histogram.note(5)
     stats.histograms = {"ping": histogram, "never": Histogram()}
     stats.counters.note_error("ERR x")
-    stats.counters.commands_processed = 9
+    stats.counters.traffic.commands = 9
     try:
         assert ask("commandstats") == {
             "cmdstat_client|id": "calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0",
