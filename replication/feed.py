@@ -20,6 +20,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from commands.parse import positive
@@ -57,8 +58,8 @@ class FeedOwner(Protocol):
     def outgrown(self) -> None:
         """The log has what replicas of earlier versions can't read."""
     def sent_bytes(self, count: int) -> None: ...
-    def works(self, work: asyncio.Future[Any]) -> None:
-        """A thread does this for a feed: the log must not be closed before it has ended."""
+    def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do it in a thread; the log is not closed before it has ended. RuntimeError, MemoryError: there is none."""
 
 
 class Feed(asyncio.Protocol):
@@ -186,11 +187,12 @@ class Feed(asyncio.Protocol):
             self.cut("the journal no longer holds what it lacks (repl-backlog-size)")
         except (OSError, CorruptError) as error:
             self.cut(f"what it lacks can't be read: {error}")
+        except Exception as error:  # noqa: BLE001 - also after a bug: a replica that only hears signs of life would wait
+            self.cut(f"what it lacks can't be sent: {error!r}")
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work`` in a thread. It goes on even if this is cancelled; the owner knows about it."""
-        self._work = asyncio.get_running_loop().run_in_executor(None, work, *args)
-        self.owner.works(self._work)
+        self._work = self.owner.in_thread(partial(work, *args))
         return await asyncio.shield(self._work)
 
     async def _copy(self) -> None:

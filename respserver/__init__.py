@@ -10,6 +10,7 @@
     restoring   ``tidelog-server --restore``: a data directory from a recorded full copy
     server      builds all parts; the tick, the start, the end
     testing     a server in the test's own process, with a clock that the test moves
+    threads     work that a thread does
     ticks       the write path: log, then reply
 
 The other parts are in folders by subject. Imports between them go one way: each uses only those before it in this list:

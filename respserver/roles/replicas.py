@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from commands.parse import integer, is_host, positive
 from commands.session import Session
@@ -34,7 +35,10 @@ from respserver.data import Data
 from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.stats import ReplicaStats, RoleStats
+from respserver.threads import in_thread
 from respserver.ticks import Ticks
+
+T = TypeVar("T")
 
 TOLD = 1000  # refused replicas that are remembered
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
@@ -289,9 +293,11 @@ class Replicas:
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count
 
-    def works(self, work: asyncio.Future[Any]) -> None:
-        self._work.add(work)
-        work.add_done_callback(self._worked)
+    def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        ending = in_thread(work)
+        self._work.add(ending)
+        ending.add_done_callback(self._worked)
+        return ending
 
     def _worked(self, work: asyncio.Future[Any]) -> None:
         self._work.discard(work)
@@ -339,7 +345,8 @@ class Replicas:
         if kept != NOTHING and self.disk.retain == NOTHING:
             self._logger.notice("Nobody has asked for the backlog: the journal keeps no more than a restart needs")
             self._note(False)
-            self.works(asyncio.get_running_loop().run_in_executor(None, self.disk.cut))
+            with suppress(RuntimeError, MemoryError):  # no thread for it: a checkpoint cuts as well
+                self.in_thread(self.disk.cut)
 
     @property
     def backlog_active(self) -> bool:

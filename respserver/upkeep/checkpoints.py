@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future as Ending
 from contextlib import suppress
 
 from commands.session import Session
@@ -16,6 +15,7 @@ from respserver.config.config import Config
 from respserver.data import Data
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Saves
+from respserver.threads import in_thread
 from respserver.ticks import Ticks
 from respserver.upkeep.malloc import give_back
 from storage.capture import Capture
@@ -135,7 +135,7 @@ class Checkpoints:
         try:
             while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
-            await self._in_thread(lambda: disk.checkpoint(capture, offset))
+            await in_thread(lambda: disk.checkpoint(capture, offset))
             capture.flushed = False  # that is done, whatever fails from here on
             disk.renew_view()  # if this fails, what was captured stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
@@ -146,32 +146,8 @@ class Checkpoints:
         self._ended(capture, problem, began)
         self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {problem}")
         self._on_end()
-        with suppress(RuntimeError):  # no thread for it: the next one gives it back
+        with suppress(RuntimeError, MemoryError):  # no thread for it: the next one gives it back
             self._loop.run_in_executor(None, give_back)
-
-    def _in_thread(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Do it in a thread. RuntimeError if there is none for it; then it is never done.
-
-        An executor that can't start a thread keeps the work all the same: one that is busy now would do it later.
-        """
-        ending: Ending[None] = Ending()
-
-        def run() -> None:
-            if not ending.set_running_or_notify_cancel():
-                return
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                ending.set_exception(error)
-            else:
-                ending.set_result(None)
-
-        try:
-            self._loop.run_in_executor(None, run)
-        except RuntimeError:
-            if ending.cancel():  # else a thread has taken it at this moment
-                raise
-        return asyncio.wrap_future(ending, loop=self._loop)
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""
@@ -231,8 +207,7 @@ class Checkpoints:
         mono, disk = self._clock.mono(), self._data.disk
         if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono
-            self._sync = self._loop.run_in_executor(None, disk.sync)
-            self._sync.add_done_callback(self._sync_ended)
+            self._begin_sync()
         if self._task is None and mono >= self._not_before and self._due(now):
             try:
                 self._start(self._rewrite_wanted)
@@ -249,7 +224,18 @@ class Checkpoints:
             changed >= changes and since >= seconds for seconds, changes in self._config.save_points
         )
 
+    def _begin_sync(self) -> None:
+        try:
+            self._sync = in_thread(self._data.disk.sync)
+        except (RuntimeError, MemoryError) as error:  # no thread for it: tried again in a second
+            self._sync_failed(error)
+        else:
+            self._sync.add_done_callback(self._sync_ended)
+
     def _sync_ended(self, task: asyncio.Future[None]) -> None:
         error = task.exception()
         if error is not None:
-            self._logger.warning(f"Syncing the log failed: {error}")
+            self._sync_failed(error)
+
+    def _sync_failed(self, error: BaseException) -> None:
+        self._logger.warning(f"Syncing the log failed: {error}")

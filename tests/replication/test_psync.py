@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
@@ -251,6 +252,26 @@ def test_many_come_and_go(leader: Node) -> None:
             replica.ask("PSYNC", "?", -1)
     wait_until(lambda: leader.info()["connected_slaves"] == 0, "all are gone")
     assert leader("SET", "k", "v")
+
+
+def test_a_leader_that_can_start_no_thread_says_so_and_closes(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """A replica that hears signs of life, and never the copy, would wait for ever."""
+
+    def no_thread(self: ThreadPoolExecutor) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with start_in_thread() as leader, Replica(leader.port) as replica:
+        with monkeypatch.context() as starved:
+            starved.setattr(ThreadPoolExecutor, "_adjust_thread_count", no_thread)
+            replica.introduce()
+            replica.sock.sendall(pack("PSYNC", "?", -1))
+            assert replica.closed()
+        with Replica(leader.port) as again:
+            again.introduce()
+            assert again.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
+            assert again.frame(DONE)
 
 
 def test_a_replica_that_asks_while_the_role_changes(servers: Cluster) -> None:

@@ -1,12 +1,14 @@
-"""A server on a hand-moved clock, and raw connections to it."""
+"""A server on a hand-moved clock, and raw connections to it; one server for all tests of a file, beside Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tests.wire.alike import Bytes, Pair
 from tests.wire.rawclient import Raw
 
 
@@ -35,3 +37,27 @@ def connect(hand: RunningServer) -> Iterator[Callable[..., Raw]]:
 def c(connect: Callable[..., Raw]) -> Raw:
     """One RESP2 connection."""
     return connect()
+
+
+@pytest.fixture(scope="module")
+def one_server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    """One for all tests of a file, with the file's ``SETTINGS``, if there are any."""
+    with start_in_thread(**getattr(request.module, "SETTINGS", {})) as running:
+        yield running
+
+
+@pytest.fixture
+def emptied(one_server: RunningServer) -> RunningServer:
+    """The one for all tests of this file, without keys."""
+    with Raw(one_server.port) as client:
+        assert client("FLUSHALL") == b"OK"
+    return one_server
+
+
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+def pair(request: pytest.FixtureRequest, emptied: RunningServer, redis_server: Any) -> Iterator[Pair]:
+    """A connection to ours and one to theirs."""
+    made = Bytes(emptied.port, request.param), Bytes(redis_server.port, request.param)
+    yield made
+    for each in made:
+        each.close()

@@ -9,14 +9,13 @@ and test_xinfo have these.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from respserver.testing import RunningServer, start_in_thread
+from tests.wire.alike import Pair
 from tests.wire.rawclient import Raw
-from tests.wire.test_differential_keys import Bytes
 
 Same = Callable[[str], None]
 
@@ -45,36 +44,19 @@ def masked(line: str, reply: bytes) -> bytes:
     return reply
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[RunningServer]:
-    with start_in_thread() as running:
-        yield running
-
-
 @pytest.fixture
-def server(one_server: RunningServer) -> RunningServer:
-    """One for all tests of this file, without keys."""
-    with Raw(one_server.port) as client:
-        assert client("FLUSHALL") == b"OK"
-    return one_server
-
-
-@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
-def both(request: pytest.FixtureRequest, server: Any, redis_server: Any) -> Iterator[tuple[Bytes, Bytes]]:
-    """A connection to ours and one to theirs; each holds a string, five entries at ``s`` and none at ``empty``."""
-    ours, theirs = Bytes(server.port, request.param), Bytes(redis_server.port, request.param)
-    for connection in (ours, theirs):
+def both(pair: Pair) -> Pair:
+    """Each holds a string, five entries at ``s`` and none at ``empty``."""
+    for connection in pair:
         connection.ask("SET", "string", "v")
         for number in range(1, 6):
             connection.ask("XADD", "s", f"{number}-0", "f", number)
         connection.ask("XGROUP", "CREATE", "empty", "e", "0", "MKSTREAM")
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    return pair
 
 
 @pytest.fixture
-def same(both: tuple[Bytes, Bytes]) -> Same:
+def same(both: Pair) -> Same:
     """Runs a script, commands separated by lines or semicolons, on both; the replies must be the same."""
 
     def same(script: str) -> None:
@@ -298,7 +280,7 @@ def test_entries_read_and_lag(same: Same) -> None:
 
 
 @pytest.mark.parametrize("name", ["xgroup", "xinfo", "xreadgroup", "xack", "xpending", "xclaim", "xautoclaim"])
-def test_command_info(server: Any, redis_server: Any, name: str) -> None:
+def test_command_info(emptied: Any, redis_server: Any, name: str) -> None:
     """Flags, arity, key positions and specs; categories, and subcommands in the order of their names."""
 
     def facts(row: Any) -> Any:
@@ -310,4 +292,4 @@ def test_command_info(server: Any, redis_server: Any, name: str) -> None:
         with Raw(port) as client:
             return facts(client("COMMAND", "INFO", name)[0])
 
-    assert ask(server.port) == ask(redis_server.port)
+    assert ask(emptied.port) == ask(redis_server.port)

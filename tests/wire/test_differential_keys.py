@@ -7,8 +7,7 @@ XADD.
 from __future__ import annotations
 
 import shlex
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,69 +15,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commands.registry import all_commands
-from respserver.testing import RunningServer, start_in_thread
-from tests.wire.rawclient import Raw, pack
-
-MARK = b"that was all"
-
-
-class Bytes:
-    """A connection whose replies are the bytes as they came."""
-
-    def __init__(self, port: int, proto: int) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port), timeout=10)
-        if proto == 3:
-            self._sock.sendall(pack("HELLO", 3))
-            self.ask("PING")
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def ask(self, *words: bytes | str | int) -> bytes:
-        return self.script([words])
-
-    def script(self, commands: list[tuple[bytes | str | int, ...]]) -> bytes:
-        """Every reply to the commands, joined."""
-        self._sock.sendall(b"".join(pack(*words) for words in commands) + pack("ECHO", MARK))
-        end = b"$%d\r\n%b\r\n" % (len(MARK), MARK)
-        data = b""
-        while not data.endswith(end):
-            piece = self._sock.recv(1 << 16)
-            assert piece, "the server closed the connection"
-            data += piece
-        return data[: -len(end)]
-
+from respserver.testing import RunningServer
+from tests.wire.alike import Bytes, Pair
+from tests.wire.rawclient import Raw
 
 Same = Callable[[str], None]
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[RunningServer]:
-    with start_in_thread() as running:
-        yield running
+@pytest.fixture
+def both(pair: Pair) -> Pair:
+    """Each holds a stream at ``stream``."""
+    pair[0].ask("TAPPEND", "stream", "f", "v")
+    pair[1].ask("XADD", "stream", "*", "f", "v")
+    return pair
 
 
 @pytest.fixture
-def server(one_server: RunningServer) -> RunningServer:
-    """One for all tests of this file, without keys."""
-    with Raw(one_server.port) as client:
-        assert client("FLUSHALL") == b"OK"
-    return one_server
-
-
-@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
-def both(request: pytest.FixtureRequest, server: Any, redis_server: Any) -> Iterator[tuple[Bytes, Bytes]]:
-    """A connection to ours and one to theirs; each holds a stream at ``stream``."""
-    ours, theirs = Bytes(server.port, request.param), Bytes(redis_server.port, request.param)
-    ours.ask("TAPPEND", "stream", "f", "v")
-    theirs.ask("XADD", "stream", "*", "f", "v")
-    yield ours, theirs
-    ours.close()
-    theirs.close()
-
-
-@pytest.fixture
-def same(both: tuple[Bytes, Bytes]) -> Same:
+def same(both: Pair) -> Same:
     """Runs a script, one command a line, on both; the replies must be the same bytes."""
 
     def same(script: str) -> None:
@@ -227,10 +180,10 @@ PATTERNS = [
 ]  # fmt: skip
 
 
-def test_keys_and_scan_return_the_same_keys(server: Any, redis_server: Any) -> None:
+def test_keys_and_scan_return_the_same_keys(emptied: Any, redis_server: Any) -> None:
     names = ["k?", "k[", "k]", "k\\", "\\", "[", "a", "ab1", "\xff", "\xffx", "k", "k-", "k1k"]
     names += [f"k{n}" for n in range(40)]
-    with Raw(server.port) as ours, Raw(redis_server.port) as theirs:
+    with Raw(emptied.port) as ours, Raw(redis_server.port) as theirs:
         for name in names:
             assert ours("SET", name.encode("latin-1"), "v") == theirs("SET", name.encode("latin-1"), "v") == b"OK"
         ours("TAPPEND", "k-stream", "f", "v")
@@ -260,9 +213,9 @@ GLOBS = st.lists(
     names=st.lists(st.text("abc]-", min_size=1, max_size=8), min_size=10),
 )
 def test_any_pattern_finds_the_same_keys(
-    server: Any, redis_server: Any, patterns: list[str], names: list[str]
+    emptied: Any, redis_server: Any, patterns: list[str], names: list[str]
 ) -> None:  # fmt: skip
-    with Raw(server.port) as ours, Raw(redis_server.port) as theirs:
+    with Raw(emptied.port) as ours, Raw(redis_server.port) as theirs:
         for client in (ours, theirs):
             client.pipeline(("FLUSHALL",), *[("SET", name, "v") for name in names])
         asked = [("KEYS", pattern) for pattern in patterns]
@@ -364,14 +317,14 @@ DECIMALS = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(st.lists(DECIMALS, min_size=1, max_size=20))
-def test_any_sums(both: tuple[Bytes, Bytes], numbers: list[str]) -> None:
+def test_any_sums(both: Pair, numbers: list[str]) -> None:
     for client in both:
         client.ask("DEL", "sum")
     for number in numbers:
         assert both[0].ask("INCRBYFLOAT", "sum", number) == both[1].ask("INCRBYFLOAT", "sum", number), number
 
 
-def test_the_longest_string(both: tuple[Bytes, Bytes]) -> None:
+def test_the_longest_string(both: Pair) -> None:
     def asked(*words: str | bytes | int) -> bytes:
         answers = [client.ask(*words) for client in both]
         assert answers[0] == answers[1], words[:2]
@@ -396,7 +349,7 @@ def test_the_longest_string(both: tuple[Bytes, Bytes]) -> None:
     "GETRANGE a 0 1", "SETRANGE a 0 ''",
 ])  # fmt: skip
 @pytest.mark.parametrize("there", [True, False])
-def test_watched_keys(both: tuple[Bytes, Bytes], change: str, there: bool) -> None:
+def test_watched_keys(both: Pair, change: str, there: bool) -> None:
     """Both find the watched key changed, or both don't."""
     found = []
     for client in both:
@@ -406,7 +359,7 @@ def test_watched_keys(both: tuple[Bytes, Bytes], change: str, there: bool) -> No
 
 
 # -- shard channels, scripts ----------------------------------------------------------------------------------------
-def test_shard_channels(both: tuple[Bytes, Bytes], same: Same) -> None:
+def test_shard_channels(both: Pair, same: Same) -> None:
     same("""
         SPUBLISH a m \n PUBSUB SHARDCHANNELS \n PUBSUB SHARDNUMSUB a b \n PUBSUB SHARDNUMSUB \n SPUBLISH a \n SSUBSCRIBE
         SUNSUBSCRIBE \n SUNSUBSCRIBE a b \n PUBSUB SHARDCHANNELS a b
@@ -425,15 +378,15 @@ def test_shard_channels(both: tuple[Bytes, Bytes], same: Same) -> None:
         listener.close()
 
 
-def test_shard_channels_in_transactions(both: tuple[Bytes, Bytes]) -> None:
+def test_shard_channels_in_transactions(both: Pair) -> None:
     script: list[tuple[bytes | str | int, ...]] = [
         ("MULTI",), ("SSUBSCRIBE", "a"), ("SPUBLISH", "a", "m"), ("SUNSUBSCRIBE", "a"), ("EXEC",),
     ]  # fmt: skip
     assert both[0].script(script) == both[1].script(script)
 
 
-def test_a_subscribed_client_with_resp2(server: Any, redis_server: Any) -> None:
-    ours, theirs = Raw(server.port), Raw(redis_server.port)
+def test_a_subscribed_client_with_resp2(emptied: Any, redis_server: Any) -> None:
+    ours, theirs = Raw(emptied.port), Raw(redis_server.port)
     for words in (["SSUBSCRIBE", "a"], ["PING"], ["GET", "a"], ["SUNSUBSCRIBE", "a"], ["PING"]):
         assert ours(*words) == theirs(*words), words
     ours.close()
@@ -517,7 +470,7 @@ def flat(parts: Any) -> list[bytes]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(st.lists(COMMANDS, min_size=1, max_size=25))
-def test_random_scripts(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
+def test_random_scripts(both: Pair, commands: list[Any]) -> None:
     ours, theirs = both
     script = [tuple(flat(command)) for command in commands]
     starts = [[("FLUSHALL",), (add, "stream", *more, "f", "v")] for add, more in (("TAPPEND", ()), ("XADD", ("*",)))]
@@ -540,7 +493,7 @@ COPIES = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(st.lists(COPIES, min_size=1, max_size=20))
-def test_random_copies(both: tuple[Bytes, Bytes], commands: list[Any]) -> None:
+def test_random_copies(both: Pair, commands: list[Any]) -> None:
     script: list[tuple[bytes | str | int, ...]] = [("FLUSHALL",), *[tuple(flat(command)) for command in commands]]
     for name in ("a", "b", "c"):
         script += [("GET", name), ("PEXPIRETIME", name)]
@@ -558,8 +511,8 @@ def test_there_is_one_database(same: Same) -> None:
     """.replace(" \\n ", "\n"))
 
 
-def test_a_key_cannot_be_dumped(server: RunningServer) -> None:
-    with Raw(server.port) as c:
+def test_a_key_cannot_be_dumped(emptied: RunningServer) -> None:
+    with Raw(emptied.port) as c:
         c("SET", "a", 1)
         assert c("DUMP", "a").startswith("ERR DUMP and RESTORE are not supported")
         assert c("RESTORE", "b", 0, "x").startswith("ERR DUMP and RESTORE are not supported")

@@ -6,51 +6,34 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from respserver.testing import RunningServer, start_in_thread
-from tests.wire.rawclient import Raw
-from tests.wire.test_differential_keys import Bytes
+from tests.wire.alike import Pair
 
 Same = Callable[[str], None]
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[RunningServer]:
-    with start_in_thread(stream_node_max_entries="4") as running:
-        yield running
+SETTINGS = {"stream_node_max_entries": "4"}
 
 
 @pytest.fixture
-def server(one_server: RunningServer) -> RunningServer:
-    """One for all tests of this file, without keys."""
-    with Raw(one_server.port) as client:
-        assert client("FLUSHALL") == b"OK"
-    return one_server
-
-
-@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
-def both(request: pytest.FixtureRequest, server: Any, redis_server: Any) -> Iterator[tuple[Bytes, Bytes]]:
-    """A connection to ours and one to theirs; each holds a string at ``string``, and streams at ``x`` and ``y``."""
-    ours, theirs = Bytes(server.port, request.param), Bytes(redis_server.port, request.param)
-    for connection in (ours, theirs):
+def both(pair: Pair) -> Pair:
+    """Each holds a string at ``string``, and streams at ``x`` and ``y``."""
+    for connection in pair:
         connection.ask("CONFIG", "SET", "stream-node-max-entries", 4)
         connection.ask("SET", "string", "v")
         for number in (1, 2, 3):
             connection.ask("XADD", "x", f"{number}-{number}", "f", number)
         connection.ask("XADD", "y", "5-0", "a", "1", "b", "2")
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    return pair
 
 
 @pytest.fixture
-def same(both: tuple[Bytes, Bytes]) -> Same:
+def same(both: Pair) -> Same:
     """Runs a script, commands separated by lines or semicolons, on both; the replies must be the same bytes."""
 
     def same(script: str) -> None:
@@ -149,7 +132,7 @@ def test_xread(same: Same) -> None:
     """)
 
 
-def test_xread_in_a_transaction_does_not_wait(both: tuple[Bytes, Bytes]) -> None:
+def test_xread_in_a_transaction_does_not_wait(both: Pair) -> None:
     script: list[tuple[bytes | str | int, ...]] = [
         ("MULTI",), ("XREAD", "BLOCK", 0, "STREAMS", "x", "$"), ("XREAD", "BLOCK", 0, "STREAMS", "x", 2), ("EXEC",)
     ]  # fmt: skip
@@ -194,7 +177,7 @@ COMMANDS = st.one_of(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=st.lists(COMMANDS, min_size=5, max_size=40))
-def test_random_programs(both: tuple[Bytes, Bytes], program: list[list[str]]) -> None:
+def test_random_programs(both: Pair, program: list[list[str]]) -> None:
     ours, theirs = both
     for connection in both:
         connection.ask("DEL", "a", "b")

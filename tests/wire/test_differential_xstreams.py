@@ -26,7 +26,7 @@ from tidelog.testing import running_server
 PROGRAMS = 150  # of each protocol
 SCENES = 50
 NODE = 4  # entries of a node: trimming by whole nodes is seen in short streams, too
-MINUTES = float(os.environ.get("TIDELOG_LONG") or 1.0)
+MINUTES = float(os.environ.get("TIDELOG_LONG") or 0.1)  # the same in short is tested always
 
 
 def first_seed() -> int:

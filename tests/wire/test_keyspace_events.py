@@ -54,17 +54,9 @@ class Listener:
         return found
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[RunningServer]:
-    with start_in_thread() as running:
-        yield running
-
-
 @pytest.fixture
-def ours(one_server: RunningServer) -> Iterator[Listener]:
-    with Raw(one_server.port) as client:
-        client("FLUSHALL")
-    listener = Listener(one_server.port)
+def ours(emptied: RunningServer) -> Iterator[Listener]:
+    listener = Listener(emptied.port)
     yield listener
     listener.close()
 

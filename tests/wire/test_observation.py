@@ -208,9 +208,25 @@ def test_messages_are_not_mixed_with_the_reply_of_exec(connect: Connect) -> None
     c = connect(3)
     c("SUBSCRIBE", "c")
     c.pipeline(("MULTI",), ("PUBLISH", "c", "m"), ("PING",))
-    c.send("EXEC")
+    assert c("EXEC") == [1, b"PONG"]
     assert c.read() == [b"message", b"c", b"m"]
-    assert c.read() == [1, b"PONG"]
+
+
+def test_messages_to_oneself_come_after_the_reply(connect: Connect) -> None:
+    """As in Redis since 7.2."""
+    c, other = connect(3), connect(3)
+    for client in (c, other):
+        client("SUBSCRIBE", "c")
+        client("PSUBSCRIBE", "*")
+        client("SSUBSCRIBE", "c")
+    mine = [[b"message", b"c", b"m"], [b"pmessage", b"*", b"c", b"m"]]
+    for _ in range(2):
+        c.sock.sendall(pack("PUBLISH", "c", "m") + pack("GET", "k"))
+        assert [c.read() for _ in range(4)] == [4, *mine, None]
+    assert c("SPUBLISH", "c", "m") == 2
+    assert c.read() == [b"smessage", b"c", b"m"]
+    assert [other.read() for _ in range(5)] == [*mine, *mine, [b"smessage", b"c", b"m"]]
+    assert c("GET", "k") is None
 
 
 # -- checkpoints --------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from redis.cache import CacheConfig
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tests.wire.alike import MARK, Bytes
 from tests.wire.rawclient import Raw, pack
-from tests.wire.test_differential_keys import MARK, Bytes
 
 
 class Clients:
@@ -73,29 +73,17 @@ class Clients:
         return data
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[RunningServer]:
-    with start_in_thread(enable_debug_command="yes") as running:
-        yield running
-
-
-@pytest.fixture
-def server(one_server: RunningServer) -> RunningServer:
-    with Raw(one_server.port) as client:
-        assert client("FLUSHALL") == b"OK"
-    return one_server
-
-
+SETTINGS = {"enable_debug_command": "yes"}
 Same = Callable[..., None]
 
 
 @pytest.fixture
-def same(server: RunningServer, redis_server: Any) -> Iterator[Same]:
+def same(emptied: RunningServer, redis_server: Any) -> Iterator[Same]:
     """same(script, two="ab", three="cd"): each line is a client's letter and commands. ``#close x`` closes one."""
     opened: list[Clients] = []
 
     def same(script: str, two: str = "", three: str = "ab") -> None:
-        ours, theirs = Clients(server.port, two, three), Clients(redis_server.port, two, three)
+        ours, theirs = Clients(emptied.port, two, three), Clients(redis_server.port, two, three)
         opened.extend((ours, theirs))
         for line in filter(None, map(str.strip, script.splitlines())):
             if line.startswith("#close "):
@@ -335,9 +323,9 @@ PROGRAMS = st.lists(st.tuples(st.sampled_from("abb"), LINES), min_size=5, max_si
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROGRAMS)
-def test_random_programs(server: RunningServer, redis_server: Any, program: list[tuple[str, str]]) -> None:
+def test_random_programs(emptied: RunningServer, redis_server: Any, program: list[tuple[str, str]]) -> None:
     """``a`` and ``b`` speak RESP3, ``c`` RESP2 and subscribes to what others redirect to it."""
-    both = [Clients(port, "c", "ab") for port in (server.port, redis_server.port)]
+    both = [Clients(port, "c", "ab") for port in (emptied.port, redis_server.port)]
     try:
         for clients in both:
             clients.run("c", "FLUSHALL; SUBSCRIBE __redis__:invalidate")
@@ -353,8 +341,8 @@ def test_random_programs(server: RunningServer, redis_server: Any, program: list
 
 
 # -- what can't be compared --------------------------------------------------------------------------------------------
-def test_what_clients_list(server: RunningServer) -> None:
-    with Raw(server.port, 3) as a, Raw(server.port) as b:
+def test_what_clients_list(emptied: RunningServer) -> None:
+    with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:
 
         def told(client: Raw) -> str:
             line = str(client("CLIENT", "INFO"))
@@ -369,7 +357,7 @@ def test_what_clients_list(server: RunningServer) -> None:
         assert told(a) == f"flags=tB redir={number}"
         b.close()
         while True:
-            with Raw(server.port) as other:
+            with Raw(emptied.port) as other:
                 other("SET", "k", 1)
             reply = a("CLIENT", "INFO")
             if reply == [b"tracking-redir-broken", number]:
@@ -377,8 +365,8 @@ def test_what_clients_list(server: RunningServer) -> None:
         assert "flags=tRB" in str(a.read())
 
 
-def test_what_info_counts(server: RunningServer) -> None:
-    with Raw(server.port, 3) as a, Raw(server.port, 3) as b, Raw(server.port) as c:
+def test_what_info_counts(emptied: RunningServer) -> None:
+    with Raw(emptied.port, 3) as a, Raw(emptied.port, 3) as b, Raw(emptied.port) as c:
 
         def counted() -> list[int]:
             text = c("INFO", "clients", "stats").decode()
@@ -395,9 +383,9 @@ def test_what_info_counts(server: RunningServer) -> None:
         c("SET", "k", 1)
         assert counted() == [2, 2, 2, 0]
         assert [a.read(), b.read()] == [[b"invalidate", [b"k"]]] * 2
-        used = server.call(lambda: server.server.memory.used())
+        used = emptied.call(lambda: emptied.server.memory.used())
         a("MGET", *[f"key:{n}" for n in range(1000)])
-        assert server.call(lambda: server.server.memory.used()) > used + 100_000
+        assert emptied.call(lambda: emptied.server.memory.used()) > used + 100_000
         b("CLIENT", "TRACKING", "OFF")
         b("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "x", "PREFIX", "y")
         assert counted() == [2, 1002, 1002, 2]
@@ -438,8 +426,8 @@ def test_expired_keys() -> None:
         assert a.read() == [b"invalidate", [b"l"]]
 
 
-def test_streams(server: RunningServer) -> None:
-    with Raw(server.port, 3) as a, Raw(server.port) as b:
+def test_streams(emptied: RunningServer) -> None:
+    with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:
         a("CLIENT", "TRACKING", "ON")
 
         def told(*words: bytes | str | int) -> bool:
@@ -458,9 +446,9 @@ def test_streams(server: RunningServer) -> None:
         assert told("DEL", "s")
 
 
-def test_a_read_that_waited(server: RunningServer) -> None:
+def test_a_read_that_waited(emptied: RunningServer) -> None:
     """What it returns counts as read when it is returned."""
-    with Raw(server.port, 3) as a, Raw(server.port) as b:
+    with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:
         a("CLIENT", "TRACKING", "ON")
         a.send("TREAD", "s", "", 1, "BLOCK", 0)
         while b"blocked_clients:1" not in b("INFO", "clients"):
@@ -472,8 +460,8 @@ def test_a_read_that_waited(server: RunningServer) -> None:
         assert a.read() == [b"invalidate", [b"s"]]
 
 
-def test_reload(server: RunningServer) -> None:
-    with Raw(server.port, 3) as a, Raw(server.port) as b:
+def test_reload(emptied: RunningServer) -> None:
+    with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:
         a("CLIENT", "TRACKING", "ON")
         a("GET", "k")
         b("DEBUG", "RELOAD")
@@ -484,16 +472,16 @@ def test_reload(server: RunningServer) -> None:
 
 
 @pytest.fixture
-def cached(server: RunningServer) -> Iterator[redis.Redis]:
-    client = redis.Redis(port=server.port, protocol=3, cache_config=CacheConfig())
+def cached(emptied: RunningServer) -> Iterator[redis.Redis]:
+    client = redis.Redis(port=emptied.port, protocol=3, cache_config=CacheConfig())
     yield client
     client.close()
 
 
-def test_redis_py_caches(server: RunningServer, cached: redis.Redis) -> None:
+def test_redis_py_caches(emptied: RunningServer, cached: redis.Redis) -> None:
     cache = cached.get_cache()
     assert cache is not None
-    with redis.Redis(port=server.port) as other:
+    with redis.Redis(port=emptied.port) as other:
         other.set("k", "one")
         assert cached.get("k") == cached.get("k") == b"one"
         assert cache.size == 1

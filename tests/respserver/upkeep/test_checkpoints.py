@@ -8,11 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from persistence.store import Store
-from respserver.testing import start_in_thread
+from respserver.testing import HandClock, start_in_thread
+from tests.wire.faults import until
 from tests.wire.rawclient import Raw
 
 
-def test_a_checkpoint_that_got_no_thread_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError("no memory for a thread")])
+def test_a_checkpoint_that_got_no_thread_is_never_written(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:  # fmt: skip
     """The executor keeps its work: without care it would be written later, after a newer one."""
     written: list[int] = []
     write = Store.write
@@ -22,18 +26,40 @@ def test_a_checkpoint_that_got_no_thread_is_never_written(monkeypatch: pytest.Mo
         write(self, capture, offset)  # type: ignore[arg-type]
 
     def no_thread(self: ThreadPoolExecutor) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     monkeypatch.setattr(Store, "write", recorded)
     with start_in_thread(save="") as server, Raw(server.port) as c:
         assert c("SET", "k", "old") == b"OK"
         with monkeypatch.context() as starved:
             starved.setattr(ThreadPoolExecutor, "_adjust_thread_count", no_thread)
-            assert c("SAVE") == "ERR the checkpoint failed: can't start new thread"
+            assert c("SAVE") == f"ERR the checkpoint failed: {error}"
         assert written == []
         assert c("SET", "k", "new") == b"OK"
         assert c("SAVE") == b"OK"
         assert written == [server.server.data.disk.offset]
+
+
+def test_a_sync_that_gets_no_thread_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """The periodic work behind it is done, and the log says no word of a bug."""
+
+    def no_thread(self: ThreadPoolExecutor) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with start_in_thread(save="", appendfsync="everysec", clock=HandClock()) as server, Raw(server.port) as c:
+        disk = server.server.data.disk
+        assert c("SET", "k", "v") == b"OK"
+        with monkeypatch.context() as starved:
+            starved.setattr(ThreadPoolExecutor, "_adjust_thread_count", no_thread)
+            server.call(lambda: server.server.checkpoints.on_time(server.server.clock.now()))
+            assert disk.pending_sync
+        server.advance(2000)
+        until(lambda: not disk.pending_sync)
+    said = capfd.readouterr().out
+    assert "Syncing the log failed: can't start new thread" in said
+    assert "Bug" not in said
 
 
 def test_a_checkpoint_that_a_busy_thread_took_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
