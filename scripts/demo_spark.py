@@ -31,7 +31,7 @@ os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # of Spark
 
 from examples import spark_windows
 from scripts.demo import Sampler
-from scripts.telling import promise, say, sparkline, title, which_tidelog
+from scripts.telling import hushed, promise, say, sparkline, title, which_tidelog
 from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def machine(spark: SparkSession, server: Server, client: Client, checkpoints: st
         time.sleep(0.2)
     say(f"first windows after {time.monotonic() - began:.0f} s; kill -9 of the server, and it starts again")
     spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of what fails and of tasks that are cancelled
+    hushed(spark.sparkContext)
     server.kill()
     server.start()
     time.sleep(4)

@@ -6,10 +6,7 @@ import math
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -39,27 +36,6 @@ def run(server: Server, *command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@contextmanager
-def measured(server: Server) -> Iterator[None]:
-    """Load of a machine goes into the stream ``machine`` meanwhile, every 50 ms."""
-    done = threading.Event()
-
-    def sample() -> None:
-        with server.client() as client:
-            number = 0
-            while not done.wait(0.05):
-                client.tappend("machine", {"cpu": number % 50, "memory": 30})
-                number += 1
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        yield
-    finally:
-        done.set()
-        sampler.join()
-
-
 def check_weeks(client: Client, temps: dict[datetime, float]) -> None:
     """All weeks that are over are there once, with the figures that plain Python finds."""
     by_week: dict[datetime, list[float]] = {}
@@ -87,27 +63,31 @@ def check_seconds(client: Client) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a JVM that begins cold
 def test_windows(tmp_path: Path) -> None:
+    """Of temperatures of ours, and of a machine's load, which it measures itself."""
     require_spark()
     temps = {FIRST + timedelta(hours=hour): 50 + 10 * math.sin(hour / 24) + hour % 7 for hour in range(2500)}
     file = tmp_path / "sf-temps.csv"
     file.write_text("temp,date\n" + "".join(f"{temp!r},{at:%Y/%m/%d %H:%M:%S}\n" for at, temp in temps.items()))
-    with running_server() as server, server.client() as client, measured(server):
+    with running_server() as server, server.client() as client:
         run(server, "-m", "tidelog.cli", "load", "sf_temps", str(file))
         run(server, str(EXAMPLES / "spark_windows.py"), server.url, str(tmp_path / "checkpoints"))
         check_weeks(client, temps)
         check_seconds(client)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)  # a JVM that begins cold
-def test_windows_of_data_that_it_makes(tmp_path: Path) -> None:
-    require_spark()
+def test_temperatures_that_it_makes() -> None:
+    pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+    from examples import spark_windows
+
     with running_server() as server, server.client() as client:
-        run(server, str(EXAMPLES / "spark_windows.py"), server.url, str(tmp_path / "checkpoints"))
-        rows = [entry.text() for entry in client.trange("sf_temps")]
-        at = [datetime.strptime(row["date"], "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC) for row in rows]
-        check_weeks(client, dict(zip(at, [float(row["temp"]) for row in rows], strict=True)))
-        check_seconds(client)
+        client.tappend("machine", {"cpu": 1, "memory": 0})  # or it would measure for 8 s
+        for _ in range(2):
+            spark_windows.fill(server.url)
+            rows = [entry.text() for entry in client.trange("sf_temps")]
+            at = [datetime.strptime(row["date"], "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC) for row in rows]
+            assert at == [FIRST + timedelta(hours=hour) for hour in range(365 * 24)]
+            assert all(40 < float(row["temp"]) < 70 for row in rows)
+        assert client.tlen("machine") == 1
 
 
 def test_every_example_is_run_here() -> None:

@@ -91,7 +91,7 @@ class Keyed:
         try:
             return partition_of(key, partitions)
         except TypeError as error:
-            raise CodecError(f"{self._title}: partition_by gives {error}") from None
+            raise CodecError(f"{self._title}: partition_by: {error}") from None
 
     def key(self, record: Any) -> Key | None:
         """The key of a record; None where the topic has none. CodecError as ``partition``."""
@@ -102,7 +102,7 @@ class Keyed:
             try:
                 canonical(key)
             except TypeError as error:
-                raise CodecError(f"{self._title}: partition_by gives {error}") from None
+                raise CodecError(f"{self._title}: partition_by: {error}") from None
         return key
 
     def _found(self, record: Any) -> Key:

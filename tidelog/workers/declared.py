@@ -116,7 +116,7 @@ class Declared:
         try:
             return canonical(key)  # type: ignore[arg-type]  # None is refused with the others
         except TypeError as error:
-            raise CodecError(f"processor {self.name!r}: key gives {error}") from None
+            raise CodecError(f"processor {self.name!r}: key: {error}") from None
 
     async def invoke(self, events: Sequence[Event[Any]]) -> None:
         """Call the function of kind "each" or "batch", within the timeout, with the middleware around it.

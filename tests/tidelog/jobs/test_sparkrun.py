@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, epochs, made, out
-from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, worker_program
+from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, surroundings
 from tidelog import Client
 from tidelog.client.access import Access
 from tidelog.jobs.epochs.sparkrun import SparkTasks, session
@@ -42,10 +42,9 @@ def engine() -> Iterator[SparkSession]:
     if there is not None:  # there can be only one in a process
         yield there
         return
-    program = worker_program()
-    os.environ |= {"PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program, "SPARK_LOCAL_IP": "127.0.0.1"}
     wanted = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.log.level")
-    made = session("local[2,3]", {name: SETTINGS[name] for name in wanted})
+    with surroundings():
+        made = session("local[2,3]", {name: SETTINGS[name] for name in wanted})
     yield made
     made.stop()
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,18 +51,30 @@ def worker_program() -> str:
     return str(path)
 
 
-def new_session(**settings: str) -> SparkSession:
-    """The session of this process: there can be only one at a time."""
-    program = worker_program()
+@contextmanager
+def surroundings() -> Iterator[None]:
+    """The environment in which a session starts. Not that of what this process starts later: an engine, whose workers
+    would be started by this program, too, and would not find its jobs."""
+    before, program = dict(os.environ), worker_program()
     os.environ |= {
         "PYSPARK_PYTHON": program,
         "PYSPARK_DRIVER_PYTHON": program,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": str(ROOT),  # where Spark looks for formats: the checkout
     }
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def new_session(**settings: str) -> SparkSession:
+    """The session of this process: there can be only one at a time."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder()
     for name, value in (SETTINGS | settings).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with surroundings():
+        return builder.getOrCreate()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE = 100  # seconds
-ROWS = 3000
+ROWS = 1500
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 

@@ -149,7 +149,7 @@ class TestSending:
         topic.sync.send_many([Order(1, "tea"), Order(2, "toast"), Order(3, "milk")])
         assert Order(2, "toast") in sent(client, topic)[partition_of("t", 4)]
         wrong = orders(tidelog_server, partition_by=lambda order: order.price)
-        with pytest.raises(CodecError, match=r"partition_by gives a partition key is str, .* not float"):
+        with pytest.raises(CodecError, match=r"partition_by: a partition key is str, .* not float"):
             wrong.sync.send(Order(1, "tea", 2.5))
 
     def test_a_cancelled_task_does_not_stop_the_others(self, tidelog_server: Server, client: Client) -> None:

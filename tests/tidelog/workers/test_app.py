@@ -138,7 +138,7 @@ def test_the_key_of_a_record() -> None:
     app.each(orders, name="c", ordering="key", key=lambda order: 1.5)(handle)  # type: ignore[arg-type, return-value]
     assert app.processors["a"].key_of(Order(7, "tea")) == b"7"
     assert app.processors["b"].key_of(Order(7, "tea")) == b"tea"
-    with pytest.raises(TypeError, match=r"processor 'c': key gives a partition key is str, int, bytes or UUID"):
+    with pytest.raises(TypeError, match=r"processor 'c': key: a partition key is str, int, bytes or UUID"):
         app.processors["c"].key_of(Order(7, "tea"))
 
 

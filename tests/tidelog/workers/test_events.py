@@ -29,7 +29,7 @@ def test_what_an_event_has() -> None:
     assert repr(event) == "Event(orders:2 5.0, attempt 1)"
     assert event_of(Topic("rows"), 5, a="b").key is None
     odd: Topic[Order] = Topic("odd", Order, partition_by=lambda order: 1.5)  # type: ignore[arg-type, return-value]
-    with pytest.raises(CodecError, match=r"topic 'odd': partition_by gives a partition key is str, int, bytes or UUID"):
+    with pytest.raises(CodecError, match=r"topic 'odd': partition_by: a partition key is str, int, bytes or UUID"):
         _ = event_of(odd, 5).key
 
 

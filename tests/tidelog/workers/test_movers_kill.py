@@ -168,7 +168,7 @@ def test_a_server_that_is_killed(tidelog_server: Server, fleet: Fleet) -> None:
     for _ in range(2):
         fleet.start()
     for at in range(12):
-        for number in range(at * 300, at * 300 + 300):
+        for number in range(at * 120, at * 120 + 120):
             send(topic, number, chance.uniform(0, 4), dues)
         with tidelog_server.client() as client:
             fleet.mover(client)
