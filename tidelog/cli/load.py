@@ -63,10 +63,11 @@ def read_rows(source: BinaryIO, form: Format, delimiter: str = ",") -> Rows:
 def _csv_rows(source: BinaryIO, delimiter: str) -> Rows:
     # surrogateescape keeps bytes that are not UTF-8
     text = io.TextIOWrapper(source, "utf-8-sig", errors="surrogateescape", newline="")
+    former = csv.field_size_limit(1 << 30)  # of the whole process
     try:
-        csv.field_size_limit(1 << 30)
         yield from _records(csv.reader(text, delimiter=delimiter, strict=True))
     finally:
+        csv.field_size_limit(former)
         text.detach()  # closing the source is up to the caller
 
 

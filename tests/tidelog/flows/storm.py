@@ -558,7 +558,8 @@ class Storm:
             shown.append(f"{case}: {len(case.sent)} events, {again} duplicates of {case.duplicates_most}")
         assert not self.wrong, "\n".join(self.wrong[:20])
         log = self.log()
-        assert "Traceback" not in log, log[-20_000:]
+        # a process that starts while its parent is killed ends with EOFError
+        assert log.count("Traceback") == log.count(", in spawn_main"), log[-20_000:]
         for told in ("settled twice", "unsettled:", "never retrieved", "Task was destroyed"):
             assert told not in log, log[-20_000:]
         assert self.memory < MEMORY
