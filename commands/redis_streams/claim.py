@@ -44,7 +44,7 @@ def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     claim = Claim(argv)
     if len(argv) > FIRST_ID + AT_ONCE:
         return Slices(claim.step, True)
-    claim.parse(ctx, group)
+    claim.parse(ctx)
     claim.run(ctx, argv[1], stream, group, claim.ids)
     return claim.reply()
 
@@ -53,8 +53,8 @@ class Claim:
     """A call of XCLAIM. Raises CommandError."""
 
     __slots__ = (
-        "_argv", "_done", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids", "just_id", "last",
-        "least", "offset",
+        "_argv", "_done", "_last_id", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids", "just_id",
+        "last", "least",
     )  # fmt: skip
 
     def __init__(self, argv: list[bytes]) -> None:
@@ -64,14 +64,14 @@ class Claim:
         self.consumer = argv[3]
         self.least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XCLAIM").text))
         self.ids: list[int] = []
-        self.offset = 0
+        self._last_id = 0  # the group's offset is not below it after that
         self.count = NO_COUNT
         self.force = self.just_id = False
         self.last = -1  # when the messages were delivered; -1: now
         self._parts: list[bytes] = []  # of the reply: entries, or IDs
         self._number = 0  # of these
 
-    def parse(self, ctx: Context, group: Group) -> bool:
+    def parse(self, ctx: Context) -> bool:
         """Read the next IDs, and the options behind them; False if that is all. Raises CommandError."""
         argv, at = self._argv, FIRST_ID + len(self.ids)
         end, stop = len(argv), min(len(argv), at + AT_ONCE)
@@ -83,7 +83,6 @@ class Claim:
             at += 1
         if at == stop and at < end:
             return True
-        self.offset = group.offset
         while at < end:
             at += self._option(ctx, argv, at)
         if not 0 <= self.last <= ctx.now:  # whoever computes it may have another clock
@@ -104,7 +103,7 @@ class Claim:
             raise errors.unrecognized_claim("XCLAIM", argv[at])
         value = argv[at + 1]
         if word == b"LASTID":
-            self.offset = max(self.offset, strict_id(value))
+            self._last_id = max(self._last_id, strict_id(value))
             return 2
         number = integer(value, errors.bad_claim(f"{word.decode()} option", "XCLAIM").text)
         if word == b"RETRYCOUNT":
@@ -120,11 +119,10 @@ class Claim:
             raise errors.no_group(self._argv[1], self._argv[2])
         stream, group = found
         if not self._parsed:
-            self.parse(ctx, group)
+            self.parse(ctx)
             return None
         ids = self.ids[self._done : self._done + AT_ONCE]
         self._done += len(ids)
-        self.offset = max(self.offset, group.offset)  # others may have read meanwhile
         self.run(ctx, self._argv[1], stream, group, ids)
         return self.reply() if self._done == len(self.ids) else None
 
@@ -169,15 +167,16 @@ class Claim:
     ) -> None:  # fmt: skip
         """Make the effect of the messages so far; the lists are emptied."""
         consumer = consumer_of(ctx, key, stream, group, self.consumer)
+        offset = max(self._last_id, group.offset)  # between two slices others may read, or move it back
         count = None if self.count == NO_COUNT else self.count
         both = [] if count is None and not self.just_id else _raw(new)
         effects.own(
-            ctx.ks, key, stream, group, consumer, ctx.now, self.offset, group.entries_read, both, _raw(again),
+            ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, both, _raw(again),
             _raw(gone), count, self.last, not self.just_id,
         )  # fmt: skip
         if new and not both:  # a message that is made pending counts as delivered before
             effects.own(
-                ctx.ks, key, stream, group, consumer, ctx.now, self.offset, group.entries_read, _raw(new), [], [], 2,
+                ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, _raw(new), [], [], 2,
                 self.last,
             )  # fmt: skip
         new.clear()

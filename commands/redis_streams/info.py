@@ -116,6 +116,8 @@ def _full(stream: Stream, count: int, proto: int) -> bytes | Chunks:
     listed = sum([group.listed for group in groups])
     if isinstance(entries, bytes) and listed <= AT_ONCE:
         return b"".join([head, entries, tail, *[piece for group in groups for piece in group.pieces()]])
+    for group in groups:
+        group.freeze()
     held = len(head) + len(tail) + sum([group.held for group in groups])
     if isinstance(entries, bytes):
         return Chunks(_in_turn(head, iter([entries]), tail, groups), _nothing, held + len(entries))
@@ -136,7 +138,7 @@ def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_F
 
 
 class _FullGroup:
-    """A group as it was when the command ran: what the reply has of it is made while it is sent."""
+    """A group as it was when the command ran; after freeze(), what the reply has of it can be made while it is sent."""
 
     __slots__ = ("_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
 
@@ -146,14 +148,13 @@ class _FullGroup:
         self._proto = proto
         self._count = count
         most = min(count, len(pending)) if count else len(pending)
-        few = most * (1 + len(group.consumers)) <= AT_ONCE  # then nothing happens before the reply is made
-        self._pending = pending if few else pending.freeze()
-        self._owners = group.owners if few else group.owners.copy()
+        self._pending = pending
+        self._owners = group.owners
         self._consumers = [_FullConsumer(one, pending.owned(one.number), count) for one in sorted(
             group.consumers.values(), key=_name_of
         )]  # fmt: skip
         self.listed = most + sum([one.listed + 1 for one in self._consumers])
-        self.held = 0 if few else HELD_BY_GROUP + len(pending) // 4 + HELD_BY_CONSUMER * len(self._consumers)
+        self.held = HELD_BY_GROUP + len(pending) // 4 + HELD_BY_CONSUMER * len(self._consumers)
         pairs = [
             (b"name", encode.bulk(group.name)),
             (b"last-delivered-id", xid_bulk(group.offset)),
@@ -166,6 +167,11 @@ class _FullGroup:
             encode.map_header(proto, len(pairs) + 2), *[encode.bulk(name) + value for name, value in pairs],
             encode.bulk(b"pending"), encode.array_header(most),
         ])  # fmt: skip
+
+    def freeze(self) -> None:
+        """The reply is streamed: others change the group before it is made."""
+        self._pending = self._pending.freeze()
+        self._owners = self._owners.copy()
 
     def pieces(self) -> Iterator[bytes]:
         yield self._head

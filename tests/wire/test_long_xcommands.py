@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -355,6 +356,42 @@ def test_a_consumer_that_somebody_else_removes_meanwhile(
     Steps(hand, monkeypatch, lambda turn: other.send("XGROUP", "DESTROY", "s", "g") if turn == 2 else None)
     assert c("XGROUP", "DELCONSUMER", "s", "g", "ann") in (2000, 3000)
     assert other.read() == 1
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("how", [("XGROUP", "SETID", "s", "g", 0), ("XGROUP", "DESTROY", "s", "g")])
+def test_a_claim_does_not_move_a_group_on_that_somebody_moves_back(
+    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, how: tuple[str | int, ...]
+) -> None:
+    """What the group would read anew is not skipped; also where it is another one of that name."""
+    ids, other = delivered(c), connect()
+
+    def between(turn: int) -> None:
+        if turn == 6:  # the IDs are parsed, and some of them are claimed
+            other.send(*how)
+            other.send("XGROUP", "CREATE", "s", "g", 0)
+
+    Steps(hand, monkeypatch, between)
+    claimed = c("XCLAIM", "s", "g", "bob", 0, *ids, "JUSTID")
+    other.read(), other.read()
+    assert 1000 <= len(claimed) <= MANY
+    assert ids_of(c(*READ, "COUNT", MANY, "STREAMS", "s", ">")) == ids
+
+
+def test_xinfo_full_of_long_entries_and_few_messages(connect: Connect) -> None:
+    """The entries make it a streamed reply; the group's part comes last and is of the same moment."""
+    c, other = connect(), connect()
+    for _ in range(10):
+        c("XADD", "s", "*", "f", "x" * 1_000_000)
+    c("XGROUP", "CREATE", "s", "g", 0)
+    ids = ids_of(c(*READ, "STREAMS", "s", ">"))
+    c.send("XINFO", "STREAM", "s", "FULL")
+    c.sock.recv(1, socket.MSG_PEEK)  # it has begun
+    assert other("XACK", "s", "g", *ids[2:]) == 8
+    group = pairs(pairs(c.read())[b"groups"][0])
+    assert [row[0] for row in group[b"pending"]] == ids
+    assert [row[0] for row in pairs(group[b"consumers"][0])[b"pending"]] == ids
+    assert c("PING") == b"PONG"
 
 
 @pytest.mark.parametrize("proto", [2, 3])
