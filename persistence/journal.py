@@ -64,6 +64,8 @@ class Journal:
         shutil.rmtree(directory / "shrunk", ignore_errors=True)  # where servers of before made it
         self._swap = threading.Lock()
         self._shut = False  # shrink() could not open the file again
+        # Log offset after the batches of a failed write that are in a segment: is it named? 0: there is none.
+        self._doubtful = 0
         self._open()
         try:
             with reported(self.path), self._env.begin() as txn:
@@ -157,10 +159,16 @@ class Journal:
                 self._write([batch])
 
     def _write(self, batches: Sequence[Frame]) -> None:
-        places = self._to_segment(batches)
+        large = self._large(batches)
         with reported(self.path), self._env.begin(write=True) as txn:
             # Not self.end: a commit that was reported as failed may have happened nevertheless.
             end = self._end(txn)
+            if self._doubtful > end:
+                self._segments.take_back()
+            self._doubtful = 0
+            places = self._to_segment(large)
+            if places:
+                self._doubtful = batches[-1][0] + len(batches[-1][1])
             put, pack, db = txn.put, KEY.pack, self._batches
             for offset, batch, _, crc in batches:
                 if offset < end:
@@ -177,18 +185,23 @@ class Journal:
             if places:
                 self._put_segment(txn, PLACE.unpack(next(iter(places.values())))[1], end)
             used = self._used(txn)
+        self._doubtful = 0
         self.end, self.used = end, used
 
-    def _to_segment(self, batches: Sequence[Frame]) -> dict[int, bytes]:
-        """If it is much, write large batches to a segment, synced. Returns their places by log offset."""
+    def _large(self, batches: Sequence[Frame]) -> list[tuple[int, bytes, int]]:
+        """Log offset, records and checksum of those that go to a segment, for which there is a database then."""
         if sum([len(batch) for _, batch, _, _ in batches]) < MUCH:
-            return {}
+            return []
         chosen = [(offset, batch, crc) for offset, batch, _, crc in batches if len(batch) >= LARGE]
-        if not chosen:
-            return {}
-        if self._ends is None:
+        if chosen and self._ends is None:
             with reported(self.path):
                 self._ends = self._env.open_db(SEGMENTS)
+        return chosen
+
+    def _to_segment(self, chosen: list[tuple[int, bytes, int]]) -> dict[int, bytes]:
+        """Write these batches to a segment, synced. Returns their places by log offset."""
+        if not chosen:
+            return {}
         number, positions = self._segments.write([batch for _, batch, _ in chosen])
         return {
             offset: PLACE.pack(0, number, at, len(batch), ~crc if crc < 0 else xxh3_64_intdigest(batch))

@@ -6,8 +6,10 @@ LMDB would copy a batch into pages of its own before it writes them. Here it goe
 into pages that the system has already, if the file had been used before: that takes a quarter of the time.
 
 Rule 1: a batch is synced here before LMDB names it. What LMDB does not name has no meaning.
-Rule 2: one thread writes at a time, the journal's writer. Any thread may read; a caller that lets go of a segment makes
-sure that nobody reads from it."""
+Rule 2: one thread writes at a time, the journal's writer. Any thread may read, one at a time, and not while a caller
+lets go of segments.
+Rule 3: at most two files are open, however many there are: the one that is written and the one that was read last. The
+others' descriptors are clients'."""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Segments:
         self.ends = ends
         self._sizes: dict[int, int] = {}  # of all files
         self._spare: list[int] = []
-        self._fds: dict[int, int] = {}
+        self._written = 0, -1  # number and file descriptor; 0: none is open
+        self._read = 0, -1
+        self._before = 0, 0  # which one the last write() went to, and where it began
         self._next = max(ends, default=0) + 1
         self._current = 0  # the number of the one that is written; 0: none
         self._at = 0  # where the next batch goes
@@ -47,11 +51,28 @@ class Segments:
     def _path(self, number: int) -> Path:
         return self._directory / f"{NAME}{number}"
 
-    def _fd(self, number: int) -> int:
-        fd = self._fds.get(number)
-        if fd is None:
-            fd = self._fds[number] = os.open(self._path(number), os.O_RDWR | os.O_CLOEXEC)
-        return fd
+    def _open(self, number: int, flags: int) -> int:
+        return os.open(self._path(number), flags | os.O_CLOEXEC, FILE)
+
+    def _writer(self, number: int) -> int:
+        """The file descriptor to write a segment. Raises OSError."""
+        if self._written[0] != number:
+            fd = self._open(number, os.O_RDWR)
+            self._close_written()
+            self._written = number, fd
+        return self._written[1]
+
+    def _close_written(self) -> None:
+        number, fd = self._written
+        self._written = 0, -1
+        if number:
+            os.close(fd)
+
+    def _close_read(self) -> None:
+        number, fd = self._read
+        self._read = 0, -1
+        if number:
+            os.close(fd)
 
     def write(self, batches: Sequence[bytes]) -> tuple[int, list[int]]:
         """Write batches, synced when this returns: the segment's number, and where each one begins. Raises OSError."""
@@ -61,14 +82,21 @@ class Segments:
         places: list[int] = []
         self._current = 0  # if this fails, nothing more is written behind it
         try:
-            at = self._put(self._fd(number), batches, places)
+            at = self._put(self._writer(number), batches, places)
         except BaseException:
             if number not in self.ends:
                 self._spare.append(number)
             raise
+        self._before = number, self._at
         self._current, self._at = number, at
         self._sizes[number] = max(at, self._sizes[number])
         return number, places
+
+    def take_back(self) -> None:
+        """LMDB does not name what the last write() wrote, and never will: the next one may write over it."""
+        number, at = self._before
+        if number and number == self._current:
+            self._at = at
 
     def _put(self, fd: int, batches: Sequence[bytes], places: list[int]) -> int:
         """Write batches behind the last one, synced; adds where each begins. Returns where the last one ends."""
@@ -93,18 +121,21 @@ class Segments:
         if self._spare:
             return self._spare.pop()
         number = self._next
-        self._fds[number] = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+        os.close(self._open(number, os.O_RDWR | os.O_CREAT))
+        sync_directory(self._directory)  # if this fails, the next attempt is at the same file
         self._next += 1
         self._sizes[number] = 0
-        sync_directory(self._directory)
         return number
 
     def read(self, number: int, at: int, length: int) -> bytes:
         """What is there; shorter if the file is. b"" if it is gone. Raises OSError."""
-        try:
-            fd = self._fd(number)
-        except FileNotFoundError:
-            return b""
+        if self._read[0] != number:
+            self._close_read()
+            try:
+                self._read = number, self._open(number, os.O_RDONLY)
+            except FileNotFoundError:
+                return b""
+        fd = self._read[1]
         raw = os.pread(fd, length, at)
         while 0 < len(raw) < length:  # one call reads at most 2 GiB
             more = os.pread(fd, length - len(raw), at + len(raw))
@@ -131,9 +162,10 @@ class Segments:
         self._spare = kept
 
     def _remove(self, number: int) -> None:
-        fd = self._fds.pop(number, None)
-        if fd is not None:
-            os.close(fd)
+        if number == self._written[0]:
+            self._close_written()
+        if number == self._read[0]:
+            self._close_read()
         self._sizes.pop(number, None)
         try:
             self._path(number).unlink(missing_ok=True)
@@ -151,6 +183,5 @@ class Segments:
 
     def close(self) -> None:
         self.let_go([], keep=False)
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        self._close_written()
+        self._close_read()

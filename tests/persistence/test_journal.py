@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
@@ -441,5 +443,90 @@ def test_a_write_that_the_system_cuts_short(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "pwrite", lambda fd, raw, at: pwrite(fd, raw[:150_000], at))
     journal = Journal(path)
     first = much(journal)
+    assert read(journal, first) == BOTH
+    journal.close()
+
+
+def test_a_segment_does_not_grow_while_lmdb_refuses(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's thread tries again four times a second."""
+    journal = Journal(path)
+    first = much(journal)
+    journal.write(frames(journal.end, b"rest"))
+    size = journal._segments.bytes_used()
+
+    def refuse(*args: object) -> None:
+        raise lmdb.DiskError("no space left")
+
+    for where in ("_put_end", "_put_segment"):
+        monkeypatch.setattr(journal, where, refuse)
+        for _ in range(20):
+            with pytest.raises(OSError, match="no space left"):
+                much(journal)
+        monkeypatch.undo()
+    assert journal._segments.bytes_used() == size + 1_000_000
+    assert names(path) == ["segment.1"]
+    much(journal)
+    assert read(journal, first) == [*BOTH, b"rest", *BOTH]
+    assert journal._segments.bytes_used() == size + 1_000_000
+    journal.close()
+    journal = Journal(path)
+    assert read(journal, first) == [*BOTH, b"rest", *BOTH]
+    journal.close()
+
+
+def test_what_a_commit_named_that_seemed_to_fail_is_not_written_over(path: Path) -> None:
+    journal = Journal(path)
+    first = journal.end
+
+    class Late:
+        """Lets the commit happen, and reports that it failed."""
+
+        @contextmanager
+        def begin(self, write: bool) -> Iterator[lmdb.Transaction]:
+            with env.begin(write=write) as txn:
+                yield txn
+            raise lmdb.DiskError("no space left")
+
+    env = journal._env
+    much_end = first + 1_000_050
+    journal._ends = env.open_db(b"segments")
+    journal._env = Late()  # type: ignore[assignment]
+    with pytest.raises(OSError, match="no space left"):
+        much(journal)
+    journal._env = env
+    journal.write([*frames(first, *BOTH), *frames(much_end, *BIG)])
+    assert read(journal, first) == [*BOTH, *BIG]
+    journal.close()
+
+
+def test_few_files_are_open_however_many_segments_there_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persistence.segments.FULL", 1)
+    journal = Journal(path)
+    before = len(os.listdir("/proc/self/fd"))
+    first = journal.end
+    for _ in range(10):
+        much(journal)
+    assert len(names(path)) == 10
+    assert read(journal, first) == BOTH * 10
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    journal.cut(journal.end, keep=True)
+    much(journal)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    journal.close()
+
+
+def test_a_folder_that_can_not_be_synced_gets_no_more_segments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EIO, "no sync")
+
+    journal = Journal(path)
+    first = journal.end
+    monkeypatch.setattr("persistence.segments.sync_directory", refuse)
+    for _ in range(5):
+        with pytest.raises(OSError, match="no sync"):
+            much(journal)
+    monkeypatch.undo()
+    much(journal)
+    assert names(path) == ["segment.1"]
     assert read(journal, first) == BOTH
     journal.close()
