@@ -83,6 +83,8 @@ def _canonical(data: bytes, at: int, commands: list[list[bytes]], ends: list[int
         left = data[at + 1] - ZERO
         if data[at + 2] == CR:
             at += 4
+            if left >= 10:  # no digit
+                return found
         else:
             left = _number(data, at + 1, size)
             at += 3 + _digits(left)
