@@ -28,7 +28,9 @@ def append(node: Node, count: int) -> list[object]:
 def test_a_replica_with_a_full_disk(servers: Cluster) -> None:
     """It acknowledges nothing that it does not have and serves reads. With room again it goes on without a copy."""
     leader, replica = servers.pair(checkpoint_size="1gb")
-    limit(replica, 3 * MB)
+    append(leader, 5)
+    wait_until(lambda: in_sync(leader, replica), "it has the first entries", 40)
+    limit(replica, 128 << 10)  # less than what goes to a new file at once
 
     def refused() -> bool:
         append(leader, 50)
