@@ -15,26 +15,39 @@ from storage.nodes.bare import Piece
 from storage.nodes.draft import Draft
 
 
-@dataclass(slots=True)
 class StreamCapture:
-    """What a checkpoint must write of one stream."""
+    """What a checkpoint must write of one stream. There may be 100,000, so what most lack takes no memory."""
 
-    sid: int
-    meta: bytes
-    first_ord: int  # stored nodes that end at or before it are to be deleted
-    next_ord: int  # where the last node ends
-    # nodes made since the last completed checkpoint: first ordinal, first ID, and the blob or the draft, which is
-    # sealed off the event loop
-    nodes: Sequence[tuple[int, int, bytes | Draft]]
-    tail: tuple[int, int, bytes] | None  # the same for the tail; its blob is uncompressed
-    # entries deleted one by one: chunks of marks (see ``marks``) that changed, empty ones have none any more
-    marks: list[tuple[int, bytes]] = field(default_factory=list)
-    # nodes that the store may have and that have no living entry any more: first ordinal, first ID
-    dead_nodes: list[tuple[int, int]] = field(default_factory=list)
-    # nodes of which at most half is alive, to be rewritten: first ordinal, first ID, the runs of living entries in it
-    sparse: list[tuple[int, int, list[tuple[int, int]]]] = field(default_factory=list)
-    # producers whose IDs changed (see ``producers``), each with its name and its dump; an empty one is forgotten
-    producers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    __slots__ = ("dead_nodes", "first_ord", "marks", "meta", "next_ord", "nodes", "producers", "sid", "sparse", "tail")
+
+    def __init__(
+        self, sid: int, meta: bytes, first_ord: int, next_ord: int, nodes: Sequence[tuple[int, int, bytes | Draft]],
+        tail: tuple[int, int, bytes] | None,
+    ) -> None:  # fmt: skip
+        self.sid = sid
+        self.meta = meta
+        self.first_ord = first_ord  # stored nodes that end at or before it are to be deleted
+        self.next_ord = next_ord  # where the last node ends
+        # nodes made since the last completed checkpoint: first ordinal, first ID, and the blob or the draft, which is
+        # sealed off the event loop
+        self.nodes = nodes
+        self.tail = tail  # the same for the tail; its blob is uncompressed
+        # entries deleted one by one: chunks of marks (see ``marks``) that changed, empty ones have none any more
+        self.marks: Sequence[tuple[int, bytes]] = ()
+        # nodes that the store may have and that have no living entry any more: first ordinal, first ID
+        self.dead_nodes: Sequence[tuple[int, int]] = ()
+        # nodes of which at most half is alive, to be rewritten: first ordinal, first ID, the runs of living entries
+        self.sparse: Sequence[tuple[int, int, list[tuple[int, int]]]] = ()
+        # producers whose IDs changed (see ``producers``), each with its name and its dump; an empty one is forgotten
+        self.producers: Sequence[tuple[bytes, bytes]] = ()
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All of it, to be compared."""
+        return (
+            self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.tail, list(self.marks),
+            list(self.dead_nodes), list(self.sparse), list(self.producers),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -127,6 +127,8 @@ class Changes:
         capture.streams.append(taken)
         capture.stream_keys[stream.sid] = (key, self._held_expires.get(key, 0))
         stream.dirty = False
+        if not stream.groups:
+            return
         for name, group in stream.groups.items():
             if group.dirty:
                 group.dirty = False

@@ -88,15 +88,10 @@ def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
     count = len(values) + 1
     parts = [(COUNTS[count] if count < 1024 else array_header(count)) + bulk_id]
     add = parts.append
-    try:
-        for value in values:
-            add(SIZES[len(value)])
-            add(value)
-    except IndexError:
-        del parts[1:]
-        for value in values:
-            add(b"$%d" % len(value))
-            add(value)
+    for value in values:
+        size = len(value)
+        add(SIZES[size] if size < 4096 else b"$%d" % size)
+        add(value)
     add(b"")
     return b"\r\n".join(parts)
 

@@ -6,7 +6,8 @@ in ``_blobs``; after that it is read back through ``pool.store``, and opened nod
 room.
 Rule 3: the tail is the only mutable node. A stream has none just after it was restored or given drafts: the next append
 makes the last node the tail again. Where nodes end depends on the limits at the time and on restarts; nothing may rely
-on it.
+on it. As long as nobody reads them, the tail's last entries may be loose (see ``loose``): _whole_tail() is for whoever
+reads.
 Rule 4: nothing reads a whole stream at once: long ranges come in pieces, from a snapshot.
 Rule 5: whatever changes memory_bytes() changes ``pool.bytes`` by as much.
 Rule 6: an entry that is deleted one by one keeps its ordinal, which is marked (see ``marks``): it is *dead*. The entry
@@ -23,6 +24,7 @@ the next one begins, and all ordinals in between are marked.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from resp.errors import CorruptError
 from storage import streammeta
@@ -31,7 +33,8 @@ from storage.ids import MASK64
 from storage.marks import Marks
 from storage.nodes.draft import Draft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
-from storage.nodes.node import seal
+from storage.nodes.loose import first_id, raw_blob
+from storage.nodes.node import sealed
 from storage.nodes.pool import NodePool
 from storage.producers import Producers
 from storage.streammeta import LONE, RAISED, StreamMeta
@@ -65,7 +68,7 @@ class Stream(StreamReads):
         """The entries up to ``ordinal`` are about to be evicted: what evicted_to will be is looked up in their last
         node when somebody asks. Often that is after many evictions. Here nothing may fail any more then, so the node is
         held; whoever logs evictions asks for it soon."""
-        front, tail, index = self._front, self._tail, self._index
+        front, tail, index = self._front, self._whole_tail(), self._index
         if self.marks is not None:
             evicted_to = self.id_before(ordinal + 1)
         elif front is not None and ordinal - self._front_ord < len(front):
@@ -101,8 +104,7 @@ class Stream(StreamReads):
             index.drop_front(keep)
             self.pool.bytes -= NODE_BYTES * (keep - head)
         if ordinal >= self.next_ord:
-            if self._tail is not None:
-                self._drop_tail(self._tail)
+            self._drop_tail()
             self._tail_ord = self.next_ord
 
     def delete(self, ordinals: list[int], highest: int) -> None:
@@ -196,11 +198,11 @@ class Stream(StreamReads):
             total += self.producers.bytes
         if self._index is not NO_INDEX:
             total += self._index.memory_bytes()
-        return total if self._tail is None else total + self._tail.size
+        return total + self._tail_size()
 
     def disk_bytes(self) -> int:
         """Estimate of what its entries take in the store, from the mean of the entries sealed so far."""
-        raw = 0 if self._tail is None else self._tail.size
+        raw = self._tail_size()
         if not self._sealed_entries:
             return raw
         sealed = max(0, self._tail_ord - self.first_ord)
@@ -210,11 +212,20 @@ class Stream(StreamReads):
     def capture(self) -> StreamCapture:
         """What the store lacks, as of now; O(nodes sealed since the last completed checkpoint)."""
         index = self._index
-        nodes = [(first, index.first_id(index.of_ord(first)), blob) for first, blob in self._blobs.items()]
-        tail = None
-        if self._tail is not None:
-            tail = (self._tail_ord, self._tail.id_at(0), seal(self._tail, compress=False))
-        capture = StreamCapture(self.sid, self.meta(), self.first_ord, self.next_ord, nodes, tail)
+        nodes: Sequence[tuple[int, int, bytes | Draft]] = ()
+        if self._blobs:
+            nodes = [(first, index.first_id(index.of_ord(first)), blob) for first, blob in self._blobs.items()]
+        loose, tail, node = self._loose, None, self._tail
+        largest = 0
+        if loose is not None and node is not None:
+            node = self._join(loose)
+        if node is not None:
+            blob, largest = sealed(node, compress=False)
+            tail = (self._tail_ord, node.id_at(0), blob)
+        elif loose is not None:
+            blob, largest = raw_blob(loose)
+            tail = (self._tail_ord, first_id(loose), blob)
+        capture = StreamCapture(self.sid, self._meta(largest), self.first_ord, self.next_ord, nodes, tail)
         marks = self._marked
         if marks is not None:
             capture.marks = marks.take_changed()
@@ -278,11 +289,24 @@ class Stream(StreamReads):
 
     def meta(self) -> bytes:
         """All but nodes and groups (see ``streammeta``). The tail counts among the largest: it is stored as a node."""
-        largest_entry, largest_node = self._largest_entry, self._largest_node
-        if self._tail is not None:
-            largest_entry = max(largest_entry, self._tail.largest())
+        tail = self._whole_tail()
+        return self._meta(0 if tail is None else tail.largest())
+
+    def _meta(self, largest: int) -> bytes:
+        """meta(). ``largest``: bytes of the largest entry in the tail, 0 if there is none."""
+        largest_entry, largest_node = max(self._largest_entry, largest), self._largest_node
+        if self._loose is not None:
+            largest_node = max(largest_node, self._tail_bytes)
+        elif self._tail is not None:
             largest_node = max(largest_node, len(self._tail.wire))
         flags = (LONE if self.lone else 0) | (RAISED if self._raised == self.next_ord else 0)
+        if self._marked is None and self.producers is None and not (
+            flags or self.shift or self.deleted or self.max_deleted or self.idmp_ms or self.idmp_most
+        ):
+            return streammeta.pack_plain(
+                self.last_ms, self.last_seq, self.next_ord, self.first_ord, self.evicted_to, self._sealed_entries,
+                self._sealed_bytes, largest_entry, largest_node,
+            )  # fmt: skip
         return streammeta.pack(StreamMeta(
             self.last_ms, self.last_seq, self.next_ord, self.first_ord, self.evicted_to, self._sealed_entries,
             self._sealed_bytes, largest_entry, largest_node, self.entries_added, self.max_deleted, self.deleted,

@@ -56,6 +56,16 @@ class StreamMeta(NamedTuple):
     iids_repeated: int = 0
 
 
+def pack_plain(
+    last_ms: int, last_seq: int, next_ord: int, first_ord: int, evicted_to: int, sealed_entries: int, sealed_bytes: int,
+    largest_entry: int, largest_node: int,
+) -> bytes:  # fmt: skip
+    """pack() of a stream that needs nothing else, as nearly all do: in half of the time."""
+    raw = META.pack(1, last_ms, last_seq, next_ord, first_ord, evicted_to.to_bytes(16, "big"), sealed_entries,
+                    sealed_bytes, largest_entry, largest_node)  # fmt: skip
+    return raw + CRC.pack(crc32(raw))
+
+
 def pack(meta: StreamMeta) -> bytes:
     version = 1 if not any(meta[10:]) and meta.added == meta.next_ord else 2
     raw = META.pack(version, *meta[:4], meta.evicted_to.to_bytes(16, "big"), *meta[5:9])

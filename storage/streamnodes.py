@@ -6,12 +6,16 @@ See ``stream`` for the rules.
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from itertools import accumulate
+from typing import Any, Final
 
 from storage.groups.group import Group
 from storage.marks import Marks
 from storage.nodes.draft import Draft, WrittenDraft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
+from storage.nodes.loose import ENTRY_BYTES as LOOSE_BYTES
+from storage.nodes.loose import LARGE as LOOSE_AT_MOST
+from storage.nodes.loose import LIST_BYTES, MOST, STEP, add, begun, join
 from storage.nodes.node import OVERHEAD, TailNode, sealed
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
@@ -33,28 +37,34 @@ class StreamNodes:
 
     __slots__ = (
         "_blob_bytes", "_blobs", "_claimed", "_evicted_to", "_front", "_front_ord", "_index", "_largest_entry",
-        "_largest_node", "_marked", "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail", "_tail_ord",
-        "deleted", "dirty", "first_ord", "groups", "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "marks",
-        "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
+        "_largest_node", "_loose", "_marked", "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail",
+        "_tail_bytes", "_tail_ord", "_together", "deleted", "dirty", "first_ord", "groups", "idmp_most", "idmp_ms",
+        "last_ms", "last_seq", "lone", "marks", "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
         # First what an append uses: compiled, attributes lie in this order, and of 100,000 streams none is in a cache.
+        # Booleans take a byte each, if they lie together.
         self.pool = pool
         pool.bytes += STREAM_BYTES
-        self._tail: TailNode | None = None  # never empty
+        self._loose: list[Any] | None = None  # the tail's last entries (see ``loose``); never empty
+        self._tail_bytes = 0  # of wire in the tail, if some of it is loose
+        self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
         self.last_ms = 0  # last ID given out, or set by XSETID; 0, 0 until the first entry
         self.last_seq = 0
         self.next_ord = 0  # entries ever added
         self.dirty = False  # changed since the last capture; kept by the keyspace
+        self._together = False  # the tail is read: what comes is joined at once
+        self._reopen = False  # the last node in the index may become the tail again
+        self.lone = False  # it lives without entries and groups, even if it never had an entry
         self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
         self.sid = sid
+        self._tail: TailNode | None = None  # the tail, but for what is loose; never empty
         self.first_ord = 0  # the oldest living entry; next_ord if there is none
         self.shift = 0  # entries_added is so much above next_ord
         self.marks: Marks | None = None  # of dead entries from first_ord on; None if there are none
         self.deleted = 0  # entries ever deleted one by one
         self.max_deleted = 0  # the highest of their IDs, or set by XSETID
-        self.lone = False  # it lives without entries and groups, even if it never had an entry
         self.producers: Producers | None = None
         self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
         self.idmp_most = 0
@@ -65,8 +75,6 @@ class StreamNodes:
         self._index = NO_INDEX
         self._blobs = NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
         self._blob_bytes = 0  # of those, in memory
-        self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
-        self._reopen = False  # the last node in the index may become the tail again
         self._raised = -1  # the last ID is not that of the last entry as long as this is next_ord
         self._marked: Marks | None = None  # what ``marks`` is; without marks, what a capture must still take
         self._claimed = 0  # marks that the restored metadata promises
@@ -102,11 +110,70 @@ class StreamNodes:
 
     @property
     def node_count(self) -> int:
-        return len(self._index) + (self._tail is not None)
+        return len(self._index) + (self.next_ord > self._tail_ord)
 
     # -- appending -------------------------------------------------------------------------------------------
     def append(self, ms: int, seq: int, wire: bytes) -> None:
         """Add an entry whose ID is above last_id. All or nothing, also without memory (MemoryError)."""
+        loose = self._loose
+        size = len(wire)
+        if loose is None:
+            if self._together or size >= LOOSE_AT_MOST:
+                self._append_joined(ms, seq, wire)
+                return
+            self._begin_loose(ms, seq, wire)
+        elif len(loose) >= MOST or size >= LOOSE_AT_MOST:
+            self._join(loose)
+            self.append(ms, seq, wire)
+            return
+        else:
+            add(loose, ms, seq, wire)
+        pool = self.pool
+        pool.bytes += size + LOOSE_BYTES
+        size += self._tail_bytes
+        self._tail_bytes = size
+        self.last_ms = ms
+        self.last_seq = seq
+        self.next_ord += 1
+        if size >= pool.max_bytes or self.next_ord - self._tail_ord >= pool.max_entries:
+            tail = self._whole_tail()
+            if tail is not None:
+                self._seal(tail)
+
+    def _begin_loose(self, ms: int, seq: int, wire: bytes) -> None:
+        tail = self._tail
+        if tail is None and self._reopen:
+            self._reopen = False
+            tail = self._tail = self._reopen_last()
+        self._loose = begun(ms, seq, wire)
+        if tail is None:
+            self._tail_ord = self.next_ord
+            self._tail_bytes = 0
+        else:
+            self._tail_bytes = len(tail.wire)
+        self.pool.bytes += LIST_BYTES
+
+    def _join(self, loose: list[Any]) -> TailNode:
+        """Make the loose entries a part of the tail's node; returns it."""
+        tail = TailNode() if self._tail is None else self._tail
+        count = len(loose) // STEP
+        join(loose, tail)
+        self._loose = None
+        self.pool.bytes += (ENTRY_BYTES - LOOSE_BYTES) * count - LIST_BYTES
+        if self._tail is None:
+            self._tail = tail
+            self.pool.bytes += OVERHEAD
+        return tail
+
+    def _whole_tail(self) -> TailNode | None:
+        """The tail, for those who read it."""
+        if self._loose is not None:
+            self._together = True
+            return self._join(self._loose)
+        return self._tail
+
+    def _append_joined(self, ms: int, seq: int, wire: bytes) -> None:
+        """append(), to the tail's node. No entry is loose."""
         tail = self._tail
         if tail is None:
             tail = self._open_tail()
@@ -133,6 +200,8 @@ class StreamNodes:
         at = start = 0
         total = len(sizes)
         pool = self.pool
+        if self._loose is not None:
+            self._join(self._loose)
         while at < total:
             tail = self._tail
             if tail is None:
@@ -164,6 +233,62 @@ class StreamNodes:
             if end >= most or len(tail.ends) >= pool.max_entries:
                 self._seal(tail)
 
+    def append_run(self, ms: int, seq: int, sizes: list[int], wire: bytes) -> None:
+        """append_packed() for a few entries, which takes less time if the tail has room for them."""
+        tail, pool, count = self._tail, self.pool, len(sizes)
+        if tail is None or self._loose is not None or len(tail.ends) + count >= pool.max_entries:
+            self.append_packed(ms, seq, array("I", sizes), wire)
+            return
+        end = len(tail.wire)
+        if end + len(wire) >= pool.max_bytes:
+            self.append_packed(ms, seq, array("I", sizes), wire)
+            return
+        first = sizes[0]
+        if first * count == len(wire) and sizes.count(first) == count:
+            ends = list(range(end + first, end + len(wire) + 1, first))
+        else:
+            ends = list(accumulate(sizes, initial=end))
+            del ends[0]
+        tail.wire += wire  # first what may fail
+        tail.extend(ms, seq, ends)
+        pool.bytes += len(wire) + ENTRY_BYTES * count
+        self.last_ms, self.last_seq = ms, seq + count - 1
+        self.next_ord += count
+
+    def append_parts(self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]) -> None:
+        """append_packed() with entries in parts, so many each."""
+        at = here = 0
+        total = len(sizes)
+        pool = self.pool
+        if self._loose is not None:
+            self._join(self._loose)
+        while at < total:
+            tail = self._tail
+            if tail is None:
+                tail = self._open_tail()
+            held = end = len(tail.wire)
+            most = pool.max_bytes
+            stop = min(total, at + max(1, pool.max_entries - len(tail.ends)))
+            ends: list[int] = []
+            there = here
+            first = at
+            while at < stop and (end < most or not ends):
+                end += sizes[at]
+                there += counts[at]
+                ends.append(end)
+                at += 1
+            tail.wire = bytearray().join([tail.wire, *parts[here:there]])  # first what may fail; copied only once
+            here = there
+            tail.extend(ms, seq + first, ends)
+            if self._tail is None:
+                self._tail = tail
+                pool.bytes += OVERHEAD
+            pool.bytes += end - held + ENTRY_BYTES * len(ends)
+            self.last_ms, self.last_seq = ms, seq + at - 1
+            self.next_ord += len(ends)
+            if end >= most or len(tail.ends) >= pool.max_entries:
+                self._seal(tail)
+
     def _open_tail(self) -> TailNode:
         if self._reopen:
             self._reopen = False
@@ -175,11 +300,11 @@ class StreamNodes:
 
     def adopt(self, draft: Draft, ms: int, seq: int) -> None:
         """Add a draft's entries, whose IDs are ms.seq, ms.seq + 1 ..., all above last_id."""
-        tail = self._tail
+        tail = self._whole_tail()
         if tail is not None:
             if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
                 self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
-            self._drop_tail(tail)
+            self._drop_tail()
         self._adopt(draft, self.next_ord, ms << 64 | seq)
         self.next_ord += len(draft)
         self.last_ms, self.last_seq = ms, seq + len(draft) - 1
@@ -229,12 +354,22 @@ class StreamNodes:
             self._sealed_bytes += len(blob)
             self._largest_entry = max(self._largest_entry, largest)
             self._largest_node = max(self._largest_node, len(tail.wire))
-        self._drop_tail(tail)
+        self._drop_tail()
         self._tail_ord = self.next_ord
 
-    def _drop_tail(self, tail: TailNode) -> None:
-        self._tail = None
-        self.pool.bytes -= tail.size
+    def _drop_tail(self) -> None:
+        self.pool.bytes -= self._tail_size()
+        self._tail = self._loose = None
+        self._together = False
+
+    def _tail_size(self) -> int:
+        """Bytes of memory that the tail takes, roughly."""
+        loose, tail = self._loose, self._tail
+        if loose is None:
+            return 0 if tail is None else tail.size
+        count = len(loose) // STEP
+        size = self._tail_bytes + LIST_BYTES + LOOSE_BYTES * count
+        return size if tail is None else size + OVERHEAD + ENTRY_BYTES * (self.next_ord - self._tail_ord - count)
 
     # -- nodes -----------------------------------------------------------------------------------------------
     def _node(self, position: int) -> AnyNode:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from storage.ids import raw_id
+from storage.nodes.coded import CodedNode
 from storage.nodes.dashed import dashed_node, dashed_run
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
@@ -41,7 +42,7 @@ class StreamReads(StreamNodes):
 
     def _seek(self, id: int) -> Place:  # noqa: A002
         """The same, dead or alive. ``id`` is above evicted_to, and not above last_id."""
-        tail = self._tail
+        tail = self._whole_tail()
         if tail is not None and id >= tail.id_at(0):
             first = self._tail_ord
             return Place(first + tail.find_from(id), tail, first, self.next_ord)
@@ -65,8 +66,8 @@ class StreamReads(StreamNodes):
 
     def place(self, ordinal: int) -> Place:
         """A live entry, with its node."""
-        if self._tail is not None and ordinal >= self._tail_ord:
-            return Place(ordinal, self._tail, self._tail_ord, self.next_ord)
+        if ordinal >= self._tail_ord:
+            return Place(ordinal, self._whole_tail(), self._tail_ord, self.next_ord)
         position = self._index.of_ord(ordinal)
         return Place(ordinal, self._node(position), self._index.ords[position], self._end(position))
 
@@ -93,7 +94,7 @@ class StreamReads(StreamNodes):
         """The highest ordinal up to ``ordinal`` at which a node begins, or the stream ends; at least first_ord."""
         if ordinal >= self.next_ord:
             return self.next_ord
-        if self._tail is not None and ordinal >= self._tail_ord:
+        if ordinal >= self._tail_ord:
             return max(self._tail_ord, self.first_ord)
         index = self._index
         if ordinal < self._end(index.head):  # in the oldest node, as after most appends to a stream that is trimmed
@@ -104,8 +105,9 @@ class StreamReads(StreamNodes):
         """ID of a live entry."""
         if ordinal == self.next_ord - 1 and self._raised != self.next_ord:
             return self.last_id
-        if self._tail is not None and ordinal >= self._tail_ord:
-            return self._tail.id_at(ordinal - self._tail_ord)
+        tail = self._whole_tail() if ordinal >= self._tail_ord else None
+        if tail is not None:
+            return tail.id_at(ordinal - self._tail_ord)
         index = self._index
         position = index.head
         if self._end(position) <= ordinal:  # not in the oldest node, which evictions ask about
@@ -237,7 +239,7 @@ class StreamReads(StreamNodes):
     def wire_size(self, lo: int, hi: int) -> int:
         """Upper bound of the bytes that read(lo, hi) returns. An estimate from the index: it opens no node."""
         size = 0
-        tail, first = self._tail, self._tail_ord
+        tail, first = self._whole_tail(), self._tail_ord
         if tail is not None and hi > first:
             start = max(lo - first, 0)
             size = tail.ends[hi - first - 1] - (tail.ends[start - 1] if start else 0)
@@ -255,7 +257,7 @@ class StreamReads(StreamNodes):
 
         None also if entries among them are dead.
         """
-        tail, ordinal = self._tail, place.ordinal
+        tail, ordinal = self._whole_tail(), place.ordinal
         node, first, end = place.node, place.first, place.end
         if node is None:  # the range begins with the stream: no node was searched
             if tail is not None and ordinal >= self._tail_ord:
@@ -305,7 +307,7 @@ class StreamReads(StreamNodes):
         A node in the cache gets the X form when X commands have asked for more than all its entries: who reads a
         stream once, from end to end, gains nothing by it.
         """
-        if type(node) is PackedNode:
+        if type(node) is PackedNode or type(node) is CodedNode:
             node.asked += stop - start
             if node.asked > len(node):
                 unpacked = node.unpack()
@@ -317,7 +319,8 @@ class StreamReads(StreamNodes):
             ends = node.dashed_ends
             parts.append(node.dashed[ends[start - 1] if start else 0 : ends[stop - 1]])
             return
-        parts += dashed_run(node.slice(start, stop), node.cuts(start, stop))
+        wire = node.slice(start, stop)
+        parts += dashed_run(wire, [len(wire)] if stop - start == 1 else node.cuts(start, stop))
 
     def _dash(self, first: int, node: Node) -> bool:
         """Give a node in the cache its entries in the X form, if there is room for them."""
@@ -333,7 +336,7 @@ class StreamReads(StreamNodes):
 
     def read_reverse(self, lo: int, hi: int) -> list[bytes]:
         """Their wire one by one, newest first."""
-        tail = self._tail
+        tail = self._whole_tail()
         if tail is not None and self.marks is None and lo >= self._tail_ord:  # the newest ones, asked for most often
             return tail.each_reversed(lo - self._tail_ord, hi - self._tail_ord)
         wires: list[bytes] = []
@@ -346,7 +349,7 @@ class StreamReads(StreamNodes):
         index, marks = self._index, self.marks
         position = index.of_ord(lo)
         while marks is not None and lo < hi:
-            tail = self._tail
+            tail = self._whole_tail()
             if tail is not None and lo >= self._tail_ord:
                 first, stop = self._tail_ord, hi
             else:
@@ -359,8 +362,9 @@ class StreamReads(StreamNodes):
             lo = stop
             position += 1
         while lo < hi:
-            if self._tail is not None and lo >= self._tail_ord:
-                yield self._tail, lo - self._tail_ord, hi - self._tail_ord
+            last = self._whole_tail() if lo >= self._tail_ord else None
+            if last is not None:
+                yield last, lo - self._tail_ord, hi - self._tail_ord
                 return
             first, stop = index.ords[position], min(hi, self._end(position))
             yield self._node(position), lo - first, stop - first
@@ -391,9 +395,8 @@ class StreamReads(StreamNodes):
         blobs = {ordinal: known[ordinal] for ordinal in borders if ordinal in known} if known else {}
         if stop > at:
             borders.append(self._end(stop - 1))
-        tail = None
-        if self._tail is not None and hi > max(lo, first):
-            tail = self._tail.part(max(lo - first, 0), hi - first)
+        last = self._whole_tail() if hi > max(lo, first) else None
+        tail = None if last is None else last.part(max(lo - first, 0), hi - first)
         ids = index.ms[at:stop], index.seq[at:stop]
         marks = self.marks
         if marks is not None:

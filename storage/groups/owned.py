@@ -41,6 +41,17 @@ class Owned:
         self._by_owner.insert(run[52:56] + run[:ID_SIZE])
         self._by_last.insert(moment(run) + run[:ID_SIZE])
 
+    def begin(self, run: bytes) -> None:
+        """put() the first one."""
+        self._by_owner.begin(run[52:56] + run[:ID_SIZE])
+        self._by_last.begin(moment(run) + run[:ID_SIZE])
+
+    def clear(self) -> None:
+        """All runs are gone, and no owner has a message."""
+        self._by_owner.clear()
+        self._by_last.clear()
+        self.counts.clear()
+
     def take(self, run: bytes) -> None:
         self._by_owner.delete(run[52:56] + run[:ID_SIZE])
         self._by_last.delete(moment(run) + run[:ID_SIZE])

@@ -14,7 +14,16 @@ from typing import Final, NamedTuple
 from resp.errors import CorruptError
 from storage.groups.owned import moment, owner_of
 from storage.groups.pendingdump import ID_SIZE, OWNED, cut, head, parse
-from storage.groups.runs import Again, DueAt, Owning, owned_terms, pack_terms, pack_time, unpack_run
+from storage.groups.runs import (
+    Again,
+    DueAt,
+    Owning,
+    delivered_terms,
+    owned_terms,
+    pack_time,
+    unpack_run,
+    unpack_time,
+)
 from storage.groups.runtable import RunTable, ascending, indexed
 from storage.groups.sortedrows import PackedRows
 from storage.timers import NEVER
@@ -57,7 +66,8 @@ class PendingTable(RunTable):
         """
         if raws:
             slot = self._take_slot(deadletter) if deadletter else 0
-            self._add(ascending(raws), pack_terms(first, due, expire, retry, 1, max_deliveries, slot, 0))
+            terms = delivered_terms(first, due, expire, retry, max_deliveries, slot)
+            self._add(raws if len(raws) == 1 else ascending(raws), terms)
             if slot:
                 self._free_slot(slot)
 
@@ -93,15 +103,15 @@ class PendingTable(RunTable):
 
     def remove(self, raws: list[bytes]) -> int:
         """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
-        return self._remove(ascending(raws))
+        return self._remove(raws if len(raws) == 1 else ascending(raws))
 
     # -- consumers -------------------------------------------------------------------------------------------
     def own_new(self, raws: list[bytes], owner: int, last: int, deliveries: int) -> None:
         """Messages (IDs of 16 bytes each) become pending as an owner's; those that are pending are replaced."""
         if raws:
-            raws = ascending(raws)
-            self._has_owners().count(owner, len(raws))
+            raws, owned = ascending(raws), self._has_owners()
             self._add(raws, owned_terms(last, last, deliveries, owner))
+            owned.count(owner, len(raws))  # after what _add() has removed, which may be theirs
 
     def own(self, raws: list[bytes], owner: int, last: int, count: int = -1, step: int = 1) -> None:
         """Pending messages (IDs of 16 bytes each) become an owner's, delivered at ``last``.
@@ -214,7 +224,7 @@ class PendingTable(RunTable):
     def next_due(self) -> int | None:
         """The earliest moment at which a message falls due that may be delivered again; None if there is none."""
         entry = self._due.first()
-        return int.from_bytes(entry[:8], "big") if entry else None
+        return unpack_time(entry)[0] if entry else None
 
     def due(self, now: int, limit: int) -> list[int]:
         """IDs of messages that are due at ``now`` and not expired, by (due time, ID), at most ``limit``.
@@ -257,7 +267,7 @@ class PendingTable(RunTable):
     def next_drop(self) -> int | None:
         """The earliest moment at which a message must leave; None if there is none."""
         entry = self._drop.first()
-        return int.from_bytes(entry[:8], "big") if entry else None
+        return unpack_time(entry)[0] if entry else None
 
     def drops(self, now: int, limit: int) -> list[tuple[int, str]]:
         """Messages that must leave at ``now``, earliest first, each with "expired" or "maxdeliveries"."""

@@ -23,6 +23,7 @@ TERMS: Final = Struct(">QQQQIIIB")  # a run without its low
 TIME: Final = Struct(">Q")
 
 pack_time: Final = TIME.pack
+unpack_time: Final = TIME.unpack_from
 pack_terms: Final = TERMS.pack
 unpack_run: Final = RUN.unpack
 
@@ -103,9 +104,39 @@ class Owning(NewTerms):
         return owned_terms(first, self._last, count, self._owner)
 
 
+class _LastTerms:
+    """Terms that were made last: readers that come in the same millisecond mostly want the same."""
+
+    __slots__ = ("due", "expire", "first", "most", "retry", "slot", "terms")
+
+    def __init__(self) -> None:
+        self.first = self.due = self.expire = self.retry = self.most = self.slot = -1
+        self.terms = b""
+
+
+_delivered: Final = _LastTerms()
+_owned: Final = _LastTerms()
+
+
+def delivered_terms(first: int, due: int, expire: int, retry: int, most: int, slot: int) -> bytes:
+    """Terms of messages that are delivered for the first time."""
+    last = _delivered
+    if (
+        first != last.first or due != last.due or expire != last.expire
+        or retry != last.retry or most != last.most or slot != last.slot
+    ):  # fmt: skip
+        last.terms = pack_terms(first, due, expire, retry, 1, most, slot, 0)
+        last.first, last.due, last.expire, last.retry, last.most, last.slot = first, due, expire, retry, most, slot
+    return last.terms
+
+
 def owned_terms(first: int, last: int, deliveries: int, owner: int) -> bytes:
     """Terms of messages that a consumer owns, or nobody (0)."""
-    return pack_terms(first, last, deliveries, 0, 0, owner, 0, OWNED)
+    made = _owned
+    if first != made.first or last != made.due or deliveries != made.expire or owner != made.slot:
+        made.terms = pack_terms(first, last, deliveries, 0, 0, owner, 0, OWNED)
+        made.first, made.due, made.expire, made.slot = first, last, deliveries, owner
+    return made.terms
 
 
 def touched(runs: SortedRows, raws: list[bytes]) -> list[Touched]:

@@ -46,6 +46,7 @@ from storage.groups.runs import Fixed, NewTerms, changed, emptied, pack_time, to
 from storage.groups.sortedrows import SortedRows
 from storage.timers import NEVER
 
+FEW: Final = 64  # messages for which an empty table is filled at once
 ENTRY: Final = 24  # width of _due and _drop
 UNLIMITED: Final = bytes(9)  # max-deliveries, key and swept of most runs
 FOREVER: Final = bytes(8)  # when messages expire that do not
@@ -77,6 +78,9 @@ class RunTable:
         low, high = raws[0], raws[-1]
         if low > self._highest:
             self._highest = high
+            if not self._rows.count and len(raws) <= FEW:
+                self._begin(raws, low + terms)
+                return
             self._rows.insert_many(b"".join(raws))
             if self._runs.last()[ID_SIZE:] != terms:
                 self._put(low + terms)
@@ -93,6 +97,9 @@ class RunTable:
 
     def _remove(self, raws: list[bytes]) -> int:
         """``raws``: IDs, ascending."""
+        if self._rows.count == len(raws) and self._are_all(raws):
+            self._clear()
+            return len(raws)
         if len(raws) == 1:
             gone = raws if self._rows.delete(raws[0]) else []
         else:
@@ -114,6 +121,37 @@ class RunTable:
         if not left or (border and left >= border):
             self._take(run)
         return len(gone)
+
+    def _begin(self, raws: list[bytes], run: bytes) -> None:
+        """Fill an empty table with few messages, which are one run."""
+        self._rows.begin(raws[0] if len(raws) == 1 else b"".join(raws))
+        self._runs.begin(run)
+        if run[-1] == OWNED:
+            self._has_owners().begin(run)
+            return
+        due, drop, slot = indexed(run)
+        if due:
+            self._due.begin(due)
+        if drop:
+            self._drop.begin(drop)
+        if slot:
+            self._users[slot - 1] += 1
+
+    def _are_all(self, raws: list[bytes]) -> bool:
+        """Whether nothing else is pending, and that can be told at once: nearly always where one reader acknowledges
+        all that it has read before it reads on."""
+        if not raws or self._slots:
+            return False
+        return self._rows.is_all(raws[0] if len(raws) == 1 else b"".join(raws))
+
+    def _clear(self) -> None:
+        """Remove all messages; none may have a dead letter key."""
+        self._rows.clear()
+        self._runs.clear()
+        self._due.clear()
+        self._drop.clear()
+        if self._owned is not None:
+            self._owned.clear()
 
     def _has_owners(self) -> Owned:
         if self._owned is None:

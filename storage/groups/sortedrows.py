@@ -417,6 +417,32 @@ class SortedRows:
         self.count = len(rows) // self._width
         self._append(rows)
 
+    def begin(self, rows: bytes) -> None:
+        """fill(), fast where the rows fit into a chunk."""
+        self.count = len(rows) // self._width
+        if len(rows) <= self._capacity:
+            self._chunks[0] = rows
+        else:
+            self._append(rows)
+
+    def is_all(self, rows: bytes) -> bool:
+        """Whether these rows, joined and in ascending order, are all that there are; of more than a chunk it says no.
+
+        Rows and keys must be the same thing.
+        """
+        return len(self._chunks) == 1 and self._chunks[0] == rows
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.count = 0
+        if len(self._chunks) > 1:
+            self._chunks, self._mins, self._hot = [b""], [b""], []
+        else:
+            self._chunks[0] = b""
+        if self._packed:
+            self._packed = {}
+            self._saved = 0
+
     def memory_bytes(self) -> int:
         """Estimate of what the set takes in memory."""
         return self.count * self._width + len(self._chunks) * CHUNK_OVERHEAD + 256 - self._saved

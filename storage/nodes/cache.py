@@ -1,6 +1,6 @@
 """The cache of opened nodes, shared by all streams of a keyspace: the least recently used ones go first.
 
-Nodes arrive packed (see ``packed``), and are unpacked once they have been used often enough.
+Nodes arrive packed (see ``packed``) or coded (see ``coded``), and are unpacked once they have been used often enough.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from array import array
 from collections import OrderedDict
 from typing import Final
 
+from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
 
@@ -58,6 +59,10 @@ class NodeCache:
         if type(node) is PackedNode:
             node.uses += 1
             if node.uses >= UNPACK_AT:
+                node = node.unpack()
+                self.put(sid, first_ord, node)
+        elif type(node) is CodedNode:
+            if node.left < 0:
                 node = node.unpack()
                 self.put(sid, first_ord, node)
         else:

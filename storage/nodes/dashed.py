@@ -12,10 +12,26 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
+from typing import Final
 
 from storage.nodes.node import Node
 
-PARTS = 6  # of each entry that dashed_run() makes
+
+class _LastHead:
+    """What the last entry began with, whichever stream it was of."""
+
+    __slots__ = ("dot", "first", "head", "size", "stop", "values")
+
+    def __init__(self) -> None:
+        self.head = b"\0"  # up to the ID; no entry begins with a zero
+        self.first = self.values = b""  # the same in the X form, and the header of its second array
+        self.size = 1  # of the head
+        self.dot = self.stop = 0  # offsets of the ID's dot, and behind its CRLF
+
+
+_last: Final = _LastHead()
+
+PARTS: Final = 6  # of each entry that dashed_run() makes
 
 
 def dashed_node(node: Node) -> tuple[bytes, array[int]]:
@@ -38,10 +54,8 @@ def dashed_many(entries: list[bytes]) -> bytes:
 def dashed_run(wire: bytes, cuts: list[int]) -> list[bytes]:
     """Entries that are joined in ``wire`` and end at ``cuts``: the parts that make their X form."""
     parts: list[bytes] = []
-    head = b"\0"  # what the last entry began with, up to its ID; no entry begins with a zero
-    first = values = b""  # the same in the X form, and the header of its second array
-    size = 1  # of the head
-    dot = stop = 0  # offsets of the ID's dot, and behind its CRLF
+    last = _last
+    head, first, values, size, dot, stop = last.head, last.first, last.values, last.size, last.dot, last.stop
     at = 0
     for end in cuts:
         if wire[at : at + size] != head or wire[at + dot] != 46:
@@ -53,6 +67,7 @@ def dashed_run(wire: bytes, cuts: list[int]) -> list[bytes]:
             head = wire[at : at + size]
             first = b"*2" + wire[count_end : at + size]
             values = b"*%d\r\n" % (int(wire[at + 1 : count_end]) - 1)
+            last.head, last.first, last.values, last.size, last.dot, last.stop = head, first, values, size, dot, stop
         parts.append(first)
         parts.append(wire[at + size : at + dot])
         parts.append(b"-")

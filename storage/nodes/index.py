@@ -20,10 +20,11 @@ NODE_BYTES: Final = 25  # and of each node in it: arrays over-allocate by a sixt
 class NodeIndex:
     """Positions are offsets into the arrays: ``head`` is the first live one, ``len(ords)`` the end."""
 
-    __slots__ = ("head", "ms", "ords", "seq")
+    __slots__ = ("_found", "head", "ms", "ords", "seq")
 
     def __init__(self) -> None:
         self.head = 0
+        self._found = 0  # the position that of_ord() returned last: who reads on from there mostly wants it again
         self.ords = array("Q")  # ordinal of the node's first entry
         self.ms = array("Q")  # that entry's ID
         self.seq = array("Q")
@@ -55,7 +56,12 @@ class NodeIndex:
 
     def of_ord(self, ordinal: int) -> int:
         """Position of the last node that begins at or before ``ordinal``; head - 1 if there is none."""
-        return bisect_right(self.ords, ordinal, self.head) - 1
+        ords, found = self.ords, self._found
+        after = found + 1
+        if self.head <= found and after < len(ords) and ords[found] <= ordinal < ords[after]:
+            return found
+        found = self._found = bisect_right(ords, ordinal, self.head) - 1
+        return found
 
     def of_id(self, id: int) -> int:  # noqa: A002
         """Position of the last node whose first ID is <= ``id``; head - 1 if there is none."""

@@ -25,6 +25,8 @@ import zstandard
 from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.marks import Marks
+from storage.nodes import coder
+from storage.nodes.coded import CodedNode, open_coded
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
 
 Column: TypeAlias = "bytes | array[int]"  # bytes for unsigned elements of one byte: the fastest to cut and to add up
@@ -201,7 +203,7 @@ class PackedNode:
         return numbers
 
 
-AnyNode = Node | PackedNode
+AnyNode = Node | PackedNode | CodedNode
 
 
 def _total(numbers: Column) -> int:
@@ -243,13 +245,17 @@ def _first_reaching(column: Column, target: int) -> int:
     return lo + bisect_left(list(accumulate(column[lo:hi])), target)
 
 
-def open_packed(blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompressor) -> PackedNode:
+def open_packed(
+    blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompressor
+) -> PackedNode | CodedNode:  # fmt: skip
     """The node whose blob ``seal`` made. Other threads than the keyspace's give a decompressor. Raises CorruptError."""
     if len(blob) <= BODY:
         raise CorruptError("a node is cut short")
     magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
     if magic != MAGIC:
         raise CorruptError("a node has no node's beginning")
+    if version == coder.VERSION:
+        return open_coded(blob)
     if version != VERSION:
         raise CorruptError(f"a node is of version {version}: written by a newer tidelog?")
     stored = memoryview(blob)[BODY:]
@@ -279,7 +285,7 @@ def open_packed(blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompr
 
 def open_stored(
     blob: bytes, sid: int, first_ord: int, first_id: int, count: int, marks: Marks | None
-) -> PackedNode:  # fmt: skip
+) -> PackedNode | CodedNode:  # fmt: skip
     """The node that a stream expects at ``first_ord``, of ``count`` entries but for dead ones at its end.
 
     Raises CorruptError if the blob is damaged or another node's.

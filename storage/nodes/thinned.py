@@ -46,6 +46,8 @@ def thinned(
         return None
     less = Node(full.base, full.ms, full.seq, array("I", list(accumulate(sizes))), b"".join(parts))
     blob = seal(less, compressor=compressor)
+    if isinstance(node, bytes) and len(blob) >= len(node):  # it was coded
+        return None
     if isinstance(node, Draft):
         node.sealed = len(blob)
     return blob

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,11 @@ from hypothesis import strategies as st
 from storage import records
 from storage.entries import bulk_runs, entry_of, entry_wire, id_bulk
 from storage.ids import MASK64
-from storage.nodes.node import TailNode, seal, sealed
+from storage.nodes.cache import NodeCache
+from storage.nodes.node import FEW_STEPS, TailNode, _signed_gaps, _stepped, _steps, seal, sealed
+from storage.nodes.pool import NodePool
+from storage.stream import Stream
+from tests.storage.nodes.nodestore import MemoryStore
 
 SEQS = st.sampled_from([0, 1, 9, 10, 99, 1022, 1023, 1024, 4095, 9999, 10_000, 1 << 32, MASK64])
 IDS = st.lists(st.tuples(st.sampled_from([0, 1, 1_700_000_000_000, MASK64]), SEQS), min_size=1, max_size=20)
@@ -64,3 +70,51 @@ def test_the_largest_entry_is_known_when_a_node_is_sealed(sizes: list[int]) -> N
 def test_entries_of_arguments(size: int, count: int) -> None:
     values = [bytes(size)] * (count - 1) + [b"v"]
     assert entry_of(b"$3\r\n1.0", [b"TAPPEND", b"k", *values], 2) == entry_wire(b"$3\r\n1.0", values)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.sampled_from([0, 0, 7, 200, 40_000, 1 << 33])), min_size=1, max_size=12)
+)
+def test_numbers_that_begin_anew_with_each_millisecond(runs: list[tuple[int, int]]) -> None:
+    ms, seq = array("Q"), array("Q")
+    for at, (count, first) in enumerate(runs):
+        ms.extend([at] * count)
+        seq.extend(range(first, first + count))
+    steps = _steps(ms, seq)
+    assert bool(steps) == (max(seq) > 255 and len(runs) <= FEW_STEPS)
+    if steps:
+        assert _stepped(len(seq), steps) == _signed_gaps(seq, max(seq))
+
+
+def test_numbers_that_do_not_count_up() -> None:
+    assert not _steps(array("Q", [1, 1, 1]), array("Q", [300, 301, 303]))
+    assert not _steps(array("Q", [1, 1]), array("Q", [1 << 63, (1 << 63) + 1]))
+
+
+@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=20), st.sampled_from([b"", b"key"]), SEQS)
+def test_a_few_entries_are_logged_as_many_are(sizes: list[int], key: bytes, seq: int) -> None:
+    wire = bytes(sum(sizes))
+    expected = b"".join(records.run(key, 7, seq, array("I", sizes), wire))
+    assert b"".join(records.run_of(key, 7, seq, sizes, wire)) == expected
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=99), st.sampled_from([4, 512])
+)
+def test_a_few_entries_are_added_as_many_are(batches: list[list[int]], most: int) -> None:
+    pools = [NodePool(MemoryStore(), NodeCache(1 << 20)) for _ in "ab"]
+    few, many = (Stream(1, pool) for pool in pools)
+    for pool in pools:
+        pool.max_entries, pool.max_bytes = most, 90
+    for number, sizes in enumerate(batches):
+        wire = bytes((number,)) * sum(sizes)
+        if len(sizes) == 1:
+            few.append(number + 1, 5, wire)
+            many.append(number + 1, 5, wire)
+        else:
+            few.append_run(number + 1, 5, sizes, wire)
+            many.append_packed(number + 1, 5, array("I", sizes), wire)
+    assert few.capture().nodes == many.capture().nodes
+    assert few.capture().tail == many.capture().tail
+    assert few.meta() == many.meta()
+    assert pools[0].bytes == pools[1].bytes

@@ -84,11 +84,18 @@ def batch_of_two(ks: Keyspace) -> None:
     ks.append_packed(b"s", stream_at(ks, b"s"), NOW, 3, array("I", map(len, wires)), b"".join(wires))
 
 
+def two_in_parts(ks: Keyspace) -> None:
+    wires = [wire(NOW, 3), wire(NOW, 4)]
+    parts = [wires[0], wires[1][:3], wires[1][3:]]
+    ks.append_parts(b"s", stream_at(ks, b"s"), NOW, 3, array("I", map(len, wires)), parts, [1, 2])
+
+
 # by name: the keys that it changes, and the mutator
 MUTATORS: dict[str, tuple[set[bytes], Callable[[Keyspace], object]]] = {
     "append": ({b"s"}, lambda ks: append(ks, b"s")),
     "append to a new key": ({b"new"}, lambda ks: append(ks, b"new")),
     "append_packed": ({b"s"}, batch_of_two),
+    "append_parts": ({b"s"}, two_in_parts),
     "evict": ({b"s"}, lambda ks: ks.evict(b"s", stream_at(ks, b"s"), 2, NOW << 64 | 1)),
     "evict_before": ({b"s"}, lambda ks: ks.evict_before(b"s", stream_at(ks, b"s"), 2)),
     "set_string": ({b"text"}, lambda ks: ks.set_string(b"text", b"new")),
@@ -118,10 +125,10 @@ def twin(ks: Keyspace) -> Keyspace:
 
 @pytest.mark.parametrize("mutator", MUTATORS)
 def test_what_a_mutator_logs_replays_to_its_state(ks: Keyspace, twin: Keyspace, mutator: str) -> None:
-    before, count = ks.digest(), ks.dirty_count
+    before, count = ks.digest(), ks.changes.count
     MUTATORS[mutator][1](ks)
     assert ks.digest() != before
-    assert ks.dirty_count > count
+    assert ks.changes.count > count
     batch = ks.take_batch()
     assert replay(twin, batch) == 1
     assert twin.digest() == ks.digest()
@@ -132,14 +139,14 @@ def test_what_a_mutator_logs_replays_to_its_state(ks: Keyspace, twin: Keyspace, 
 
 def test_evictions_of_a_tick_are_one_record(ks: Keyspace, twin: Keyspace) -> None:
     stream, other = stream_at(ks, b"s"), append(ks, b"other", 4)
-    count = ks.dirty_count
+    count = ks.changes.count
     assert ks.evict_before(b"s", stream, 1) == 1
     assert ks.log, "a tick has to commit it"
     assert ks.evict_before(b"other", other, 3) == 3
     append(ks, b"s", 2)
     assert ks.evict_before(b"s", stream, 4) == 3
     assert (stream.first_ord, stream.evicted_to) == (4, NOW << 64 | 3)
-    assert ks.dirty_count == count + 5
+    assert ks.changes.count == count + 5
     batch = ks.take_batch()
     assert batch.endswith(records.evict(b"s", 4, NOW << 64 | 3) + records.evict(b"other", 3, NOW << 64 | 2))
     assert replay(twin, batch) == 4 + 2 + 2
@@ -223,7 +230,7 @@ def test_what_was_passed_over_counts_as_changed() -> None:
     ks = empty()
     ks.set_string(b"a", b"2")
     ks.passed_over(4)
-    assert ks.dirty_count == 5
+    assert ks.changes.count == 5
 
 
 # -- Rule 3: expiry ------------------------------------------------------------------------------------------------
@@ -349,7 +356,7 @@ def test_ids_are_exhausted() -> None:
 
 # -- readers and watchers ------------------------------------------------------------------------------------------
 NEWS: dict[str, bool] = {  # whether readers that are blocked on s or text must be asked again
-    "append": True, "append_packed": True, "set_string over a stream": True, "set_string": True,
+    "append": True, "append_packed": True, "append_parts": True, "set_string over a stream": True, "set_string": True,
     "remove a stream": True, "remove a string": True, "flush": True,
     "evict": False, "set_expire of a stream": False, "persist a stream": False,
 }  # fmt: skip
@@ -382,7 +389,7 @@ def test_an_expired_key_changes_for_its_watchers(ks: Keyspace) -> None:
 # -- Rule 5: what a capture in progress gets -----------------------------------------------------------------------
 def sorted_parts(capture: Capture) -> tuple[object, ...]:
     """Without what depends on the order in which keys were taken."""
-    streams = sorted(capture.streams, key=lambda taken: taken.sid)
+    streams = sorted(taken.parts for taken in capture.streams)
     return streams, capture.stream_keys, capture.groups, sorted(capture.strings), capture.dead_strings
 
 
@@ -399,10 +406,10 @@ def test_a_capture_in_progress_gets_the_state_before(ks: Keyspace, twin: Keyspac
 
 def test_nothing_is_captured_twice(ks: Keyspace) -> None:
     capture = whole_capture(ks)
-    assert capture.changes == ks.dirty_count
+    assert capture.changes == ks.changes.count
     all_stored(ks, capture)
     assert whole_capture(ks).empty
-    assert ks.dirty_count == 0
+    assert ks.changes.count == 0
 
 
 def test_a_capture_knows_the_next_sid() -> None:

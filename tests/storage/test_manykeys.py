@@ -24,7 +24,7 @@ def empty() -> Keyspace:
 
 def content(ks: Keyspace) -> object:
     used = {key: value.used for key, value in ks.keys.items() if isinstance(value, String)}
-    return ks.digest(), ks.string_bytes, used, sorted(ks.index.page(0, 10_000)[1]), ks.dirty_count, ks.changes.strings
+    return ks.digest(), ks.string_bytes, used, sorted(ks.index.page(0, 10_000)[1]), ks.changes.count, ks.changes.strings
 
 
 @pytest.mark.parametrize("what", ["strings", "expiries", "streams", "twice", "a reader waits", "a checkpoint runs"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Iterator
 
@@ -341,3 +342,22 @@ def test_records_of_stages_that_do_not_fit_are_damage(batch: bytes) -> None:
     with pytest.raises(CorruptError):
         replay(ks, batch)
     assert ks.digest() == before
+
+
+def test_a_deliver_record_does_not_depend_on_the_one_before() -> None:
+    """What is packed for one is used again for the next that wants the same."""
+    chance = random.Random(9)
+    for _ in range(2000):
+        key, name = chance.choice([b"s", b"stream", b"t"]), chance.choice([b"g", b"group", b"h"])
+        offset, now, retry = chance.randrange(3) << 64, NOW + chance.randrange(2), chance.choice([0, 5])
+        expire, most, flags = chance.choice([0, NOW + 9]), chance.choice([0, 3]), chance.choice([0, 1, 3])
+        new = RAWS[: chance.randrange(4)]
+        dead, again, gone = chance.choice([(b"", [], []), (b"", [], []), (b"dead", RAWS[2:], []), (b"", [], RAWS[1:2])])
+        head = records.DELIVER_HEAD.pack(
+            records.DELIVER, records.DELIVER_HEAD.size - 5 + len(key) + len(name) + len(dead)
+            + 16 * (len(new) + len(again) + len(gone)),
+            len(key), len(name), len(dead), offset.to_bytes(16, "big"), now, retry, expire, most, flags,
+            len(new), len(again), len(gone),
+        )  # fmt: skip
+        expected = b"".join((head, key, name, dead, *new, *again, *gone))
+        assert records.deliver(key, name, offset, now, retry, expire, most, dead, flags, new, again, gone) == expected

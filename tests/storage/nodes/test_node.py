@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from array import array
+from bisect import bisect_right
 from itertools import accumulate
 from zlib import crc32
 
@@ -270,3 +272,26 @@ def test_the_index_finds_by_ordinal_and_by_id_behind_a_dead_prefix() -> None:
             assert index.of_ord(10 * (gone + number) + 9) == index.head + number
         assert index.of_ord(10 * gone - 1) == index.head - 1
     assert len(index.ords) < 30
+
+
+def test_the_index_finds_by_ordinal_while_it_changes() -> None:
+    """of_ord() remembers what it found last."""
+    chance, index, live = random.Random(4), NodeIndex(), list[int]()
+    for step in range(4000):
+        what = chance.randrange(10)
+        if what < 3 or not live:
+            live.append(10 * step)
+            index.push(10 * step, step << 64)
+        elif what == 3 and len(live) > 3:
+            at = chance.randrange(len(live))
+            del live[at]
+            index.remove(index.head + at)
+        elif what == 4:
+            assert index.pop() == live.pop()
+        elif what == 5 and len(live) > 30:
+            index.drop_front(index.head + 20)
+            del live[:20]
+        for _ in range(2):
+            near = chance.choice([*live[:2], *live[-2:], chance.randrange(10 * step + 20)]) + chance.randrange(-1, 12)
+            probe = max(0, near)
+            assert index.of_ord(probe) == index.head + bisect_right(live, probe) - 1

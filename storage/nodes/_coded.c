@@ -1,0 +1,200 @@
+/* The rows of coded nodes (see coded.py, which has the format, and the same in Python): written, searched, read.
+
+Rule 1: encode() keeps nothing that read() does not give back byte for byte: it reads what it has made, and compares.
+Rule 2: whatever a body holds, nothing outside of it is read, and nothing outside of the reply is written. What makes no
+        sense is a ValueError. So lengths and counts are checked in opened(), and codes where they are used.
+*/
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "_codedread.h"
+#include "_codedwrite.h"
+
+/* -- reading ----------------------------------------------------------------------------------------------------- */
+
+static int wanted(PyObject *const *args, Py_ssize_t count, Rows *rows, uint32_t *lo, uint32_t *hi)
+{
+    char *blob;
+    Py_ssize_t size;
+    long from, to;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "three arguments are needed");
+        return -1;
+    }
+    if (PyBytes_AsStringAndSize(args[0], &blob, &size) < 0)
+        return -1;
+    from = PyLong_AsLong(args[1]);
+    to = PyLong_AsLong(args[2]);
+    if (PyErr_Occurred())
+        return -1;
+    if (opened(rows, (const uint8_t *)blob, size) < 0)
+        return -1;
+    if (from < 0 || to > (long)rows->count || from > to) {
+        PyErr_SetString(PyExc_IndexError, "no such entries");
+        return -1;
+    }
+    *lo = (uint32_t)from;
+    *hi = (uint32_t)to;
+    return 0;
+}
+
+static uint64_t room_for(const Rows *rows, uint32_t entries)
+{
+    uint64_t room = entries * rows->longest;
+    return room < rows->wire ? room : rows->wire;
+}
+
+static PyObject *read_entries(const Rows *rows, uint32_t lo, uint32_t hi, uint32_t *ends)
+{
+    uint64_t room = room_for(rows, hi - lo);
+    PyObject *wire = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(room + rows->longest));
+    if (wire == NULL)
+        return NULL;
+    int64_t size = put_entries(rows, lo, hi, (uint8_t *)PyBytes_AsString(wire), room, ends);
+    if (size >= 0 && lo == 0 && hi == rows->count && size != (int64_t)rows->wire)
+        size = bad("has not as many bytes as it says");
+    if (size < 0) {
+        Py_DECREF(wire);
+        return NULL;
+    }
+    _PyBytes_Resize(&wire, (Py_ssize_t)size);
+    return wire;
+}
+
+/* read(blob, lo, hi): the wire of entries lo to hi - 1. */
+static PyObject *coded_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Rows rows;
+    uint32_t lo, hi;
+    (void)self;
+    if (wanted(args, count, &rows, &lo, &hi) < 0)
+        return NULL;
+    return read_entries(&rows, lo, hi, NULL);
+}
+
+/* parts(blob, lo, hi): the wire, and the ends of its entries as an array of u32, as bytes. */
+static PyObject *coded_parts(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Rows rows;
+    uint32_t lo, hi;
+    (void)self;
+    if (wanted(args, count, &rows, &lo, &hi) < 0)
+        return NULL;
+    PyObject *ends = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(hi - lo) * 4), *wire, *pair;
+    if (ends == NULL)
+        return NULL;
+    wire = read_entries(&rows, lo, hi, (uint32_t *)PyBytes_AsString(ends));
+    pair = wire == NULL ? NULL : PyTuple_Pack(2, wire, ends);
+    Py_XDECREF(wire);
+    Py_DECREF(ends);
+    return pair;
+}
+
+/* times(blob, lo, hi): the ms and the sequence numbers of entries lo to hi - 1, as arrays of u64, as bytes. */
+static PyObject *coded_times(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Rows rows;
+    Id id = {0, 0};
+    uint32_t lo, hi;
+    (void)self;
+    if (wanted(args, count, &rows, &lo, &hi) < 0)
+        return NULL;
+    PyObject *ms = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(hi - lo) * 8);
+    PyObject *seq = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(hi - lo) * 8);
+    PyObject *pair = ms == NULL || seq == NULL ? NULL : PyTuple_Pack(2, ms, seq);
+    if (pair != NULL) {
+        char *times = PyBytes_AsString(ms), *numbers = PyBytes_AsString(seq);
+        if (lo < hi)
+            before(&rows, lo, &id);
+        for (uint32_t entry = lo; entry < hi; entry++) {
+            if (next_id(&rows, entry, &id)) {
+                Py_CLEAR(pair);
+                break;
+            }
+            uint64_t both[2] = {rows.ms + id.ms, id.seq};
+            memcpy(times + 8 * (size_t)(entry - lo), both, 8);
+            memcpy(numbers + 8 * (size_t)(entry - lo), both + 1, 8);
+        }
+    }
+    Py_XDECREF(ms);
+    Py_XDECREF(seq);
+    return pair;
+}
+
+/* find(blob, ms, seq): index of the first entry whose ID is that, or more; as many as there are if there is none. */
+static PyObject *coded_find(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Rows rows;
+    char *blob;
+    Py_ssize_t size;
+    (void)self;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "three arguments are needed");
+        return NULL;
+    }
+    if (PyBytes_AsStringAndSize(args[0], &blob, &size) < 0)
+        return NULL;
+    uint64_t ms = PyLong_AsUnsignedLongLong(args[1]), seq = PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred() || opened(&rows, (const uint8_t *)blob, size) < 0)
+        return NULL;
+    if (ms < rows.ms)
+        return PyLong_FromLong(0);
+    ms -= rows.ms;
+    uint32_t at = first_ms(&rows, 0, rows.count, ms);
+    if (!seq || at == rows.count || ms_of(&rows, at) != ms)
+        return PyLong_FromLong((long)at);
+    uint32_t stop = first_ms(&rows, at, rows.count, ms + 1);
+    if (!rows.counted)
+        return PyLong_FromLong((long)first_seq(&rows, at, stop, seq));
+    uint64_t first = ms ? 0 : rows.seq;
+    if (seq <= first)
+        return PyLong_FromLong((long)at);
+    return PyLong_FromLong(seq - first < stop - at ? (long)(at + (seq - first)) : (long)stop);
+}
+
+/* -- writing ----------------------------------------------------------------------------------------------------- */
+
+/* encode(wire, ends, ms, seq): the blob, whose checksum is still to be written; None if these entries are not to be
+coded. `ends` is an array of u32, `ms` and `seq` are arrays of u64, all of them in the machine's order of bytes. */
+static PyObject *coded_encode(PyObject *self, PyObject *args)
+{
+    Py_buffer wire, ends, ms, seq;
+    PyObject *blob = NULL;
+    Ids ids = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*", &wire, &ends, &ms, &seq))
+        return NULL;
+    Py_ssize_t count = ends.len / 4;
+    ids.ms = ms.buf;
+    ids.seq = seq.buf;
+    if (count < 1 || count > MOST_ENTRIES || wire.len / count > LONGEST_ENTRY || ms.len != 8 * count ||
+        seq.len != 8 * count || ends.len != 4 * count) {
+        Py_INCREF(Py_None);
+        blob = Py_None;
+    } else
+        blob = encoded(&wire, &ends, &ids, (uint32_t)count);
+    PyBuffer_Release(&wire);
+    PyBuffer_Release(&ends);
+    PyBuffer_Release(&ms);
+    PyBuffer_Release(&seq);
+    return blob;
+}
+
+/* -- the module -------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"encode", coded_encode, METH_VARARGS, NULL},
+    {"find", (PyCFunction)(void (*)(void))coded_find, METH_FASTCALL, NULL},
+    {"parts", (PyCFunction)(void (*)(void))coded_parts, METH_FASTCALL, NULL},
+    {"read", (PyCFunction)(void (*)(void))coded_read, METH_FASTCALL, NULL},
+    {"times", (PyCFunction)(void (*)(void))coded_times, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_coded", NULL, 0, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__coded(void)
+{
+    return PyModuleDef_Init(&module);
+}

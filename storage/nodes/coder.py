@@ -1,0 +1,89 @@
+"""The rows of coded nodes (see ``coded``): by C where it was compiled, else in Python. Only C writes them."""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from resp.errors import CorruptError
+from storage.nodes import codedrows
+
+try:
+    from storage.nodes import _coded
+
+    CODES = True  # whether sealed nodes are coded, where that makes them small
+except ImportError:  # installed without a C compiler, or a checkout
+    CODES = False
+
+VERSION: Final = 2
+HEAD: Final = 28  # bytes of the header before the checksum
+BODY: Final = 32  # offset of the body
+SUM: Final = Struct("<I")
+LOWER: Final = (1 << 32) - 1
+SMALL: Final = 4  # bytes an entry: zstd would need more, so it isn't asked
+
+
+def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> bytes | None:
+    """Entries as a coded node's blob; None if they are not to be coded."""
+    if not CODES:
+        return None
+    if base or ms.typecode != "Q":
+        ms = array("Q", [base + one for one in ms])
+    if seq.typecode != "Q":
+        seq = array("Q", seq)
+    blob: bytes | None = _coded.encode(wire, ends, ms, seq)
+    return None if blob is None else b"".join((blob[:HEAD], SUM.pack(checksum(blob)), blob[BODY:]))
+
+
+def checksum(blob: bytes) -> int:
+    """What a coded node has as its checksum."""
+    whole: int = xxh3_64_intdigest(memoryview(blob)[BODY:], xxh3_64_intdigest(blob[:HEAD]))
+    return whole & LOWER
+
+
+def find(blob: bytes, ms: int, seq: int) -> int:
+    """Index of the first entry whose ID is that, or more; their number if there is none. Raises CorruptError."""
+    try:
+        found: int = _coded.find(blob, ms, seq) if CODES else codedrows.find(blob, ms, seq)
+    except ValueError as error:
+        raise impossible(error) from error
+    return found
+
+
+def read(blob: bytes, lo: int, hi: int) -> bytes:
+    """The wire of entries lo to hi - 1. Raises CorruptError."""
+    try:
+        wire: bytes = _coded.read(blob, lo, hi) if CODES else codedrows.read(blob, lo, hi)
+    except ValueError as error:
+        raise impossible(error) from error
+    return wire
+
+
+def parts(blob: bytes, lo: int, hi: int) -> tuple[bytes, array[int]]:
+    """The same, and where each entry ends in it. Raises CorruptError."""
+    ends = array("I")
+    try:
+        wire, raw = _coded.parts(blob, lo, hi) if CODES else codedrows.parts(blob, lo, hi)
+    except ValueError as error:
+        raise impossible(error) from error
+    ends.frombytes(raw)
+    return wire, ends
+
+
+def times(blob: bytes, lo: int, hi: int) -> tuple[array[int], array[int]]:
+    """The ms and the sequence numbers of entries lo to hi - 1. Raises CorruptError."""
+    ms, seq = array("Q"), array("Q")
+    try:
+        first, second = _coded.times(blob, lo, hi) if CODES else codedrows.times(blob, lo, hi)
+    except ValueError as error:
+        raise impossible(error) from error
+    ms.frombytes(first)
+    seq.frombytes(second)
+    return ms, seq
+
+
+def impossible(error: ValueError) -> CorruptError:
+    return CorruptError(f"a coded node {error}")
