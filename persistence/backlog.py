@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
 from persistence.journal import Journal
-from persistence.wal import Frame
+from persistence.wal import Frame, joined, size_of
 from resp.errors import CorruptError
 from storage.records import HEAD
 
@@ -37,8 +38,11 @@ class Backlog:
         self.journal = journal
         self.offset = journal.end  # bytes of records ever logged
         self.retain = NOTHING  # see Rule 3
-        self._mutex = threading.RLock()  # which append() takes itself: by way of the condition it would take longer
-        self._lock = threading.Condition(self._mutex)
+        mutex = threading.RLock()
+        self._lock = threading.Condition(mutex)
+        # append() takes it itself: by way of the condition it would take longer
+        self._enter: Callable[[], bool] = mutex.acquire
+        self._leave: Callable[[], None] = mutex.release
         self._waiting: list[Frame] = []  # in the ring, not being written to the journal now
         self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
         self._synced = journal.end  # log offset up to which everything is on disk
@@ -112,14 +116,14 @@ class Backlog:
             at = 0
             if not found:
                 at = bisect_right(frames, offset, key=_offset) - 1
-                if at < 0 or frames[at][0] + len(frames[at][1]) <= offset:
+                if at < 0 or frames[at][0] + size_of(frames[at][1]) <= offset:
                     continue
             while at < len(frames):
-                start, batch, _, _ = frames[at]
-                limit -= len(batch)
+                start, records, _, _ = frames[at]
+                limit -= size_of(records)
                 if limit < 0 and found:
                     return found
-                found.append((start, batch))
+                found.append((start, joined(records)))
                 at += 1
         return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from zlib import crc32
 
@@ -11,6 +12,7 @@ import zstandard
 
 from persistence.content import COUNTED, Content
 from persistence.layout import (
+    CODED,
     CRC,
     GROUP,
     MARKS_KEY,
@@ -32,9 +34,12 @@ from storage.capture import Capture, StreamCapture
 from storage.groups.pendingdump import assemble
 from storage.groups.sortedrows import PackedRows
 from storage.ids import MASK64
+from storage.nodes.coded import is_coded
 from storage.nodes.packed import new_decompressor
 from storage.nodes.thinned import thinned
 from storage.records import pack_sizes
+
+TOGETHER = 256  # streams, by their sids, that are put in order at once
 
 
 def is_plain(capture: Capture) -> bool:
@@ -59,6 +64,7 @@ class Checkpoint:
         self._content = content
         self._compressor = compressor
         self._decompressor = new_decompressor()
+        self.coded = False  # whether a coded node was written
 
     def write(self, capture: Capture, offset: int) -> None:
         """Write a capture, taken at log offset ``offset``. Raises lmdb.Error, CorruptError."""
@@ -76,7 +82,7 @@ class Checkpoint:
             self._remove_all(PRODUCERS, prefix)
         for sid, name in capture.dead_groups:
             self._remove(GROUPS, U64.pack(sid) + short(name))
-        for stream in capture.streams:
+        for stream in _in_order(capture.streams):
             self._write_stream(stream, *capture.stream_keys[stream.sid])
         for sid, name, meta, pending in capture.groups:
             key = U64.pack(sid) + short(name)
@@ -87,6 +93,8 @@ class Checkpoint:
         for name in capture.dead_strings:
             self._remove(STRINGS, short(name))
         self._write_staging(capture)
+        if self.coded:
+            txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=databases[META])
         content = self._content.pack(offset, txn.id())
         for name, value in (
             (b"next_sid", U64.pack(capture.next_sid)), (b"offset", U64.pack(offset)), (b"content", content),
@@ -111,12 +119,14 @@ class Checkpoint:
     def _write_stream(self, stream: StreamCapture, name: bytes, expire: int) -> None:
         txn, nodes = self._txn, self._databases[NODES]
         prefix = U64.pack(stream.sid)
-        old = bytes(txn.get(prefix, db=self._databases[STREAMS]) or b"")
+        old = txn.get(prefix, db=self._databases[STREAMS])
         count = total = 0
-        if old:
-            if crc32(memoryview(old)[CRC.size :], crc32(prefix)) != CRC.unpack_from(old)[0]:
+        if old is not None:
+            (crc,) = CRC.unpack_from(old)
+            if crc32(old[CRC.size :], crc32(prefix)) != crc:
                 raise CorruptError(f"{self._path}: the entry {prefix!r} is damaged: {REMEDY}")
             _, count, total, _ = STREAM.unpack_from(old, CRC.size)
+            self._content.remove(STREAMS, crc)
         sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
         for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
             _, alive = sparse.pop(first_ord, (0, ()))
@@ -125,6 +135,7 @@ class Checkpoint:
                 blob = less
             else:
                 blob = node if isinstance(node, bytes) else node.seal(self._compressor)
+            self.coded = self.coded or is_coded(blob)
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             if txn.put(key, blob, db=nodes, overwrite=False):
                 count += 1
@@ -138,12 +149,16 @@ class Checkpoint:
                 total -= crc32(key)
         for first_ord, (first_id, alive) in sparse.items():
             self._thin(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), alive)
-        for key in _evicted(txn.cursor(db=nodes), prefix, stream):
-            count -= 1
-            total -= crc32(key)
-        self._write_additions(stream)
-        head = STREAM.pack(expire, count, total & MASK64, len(name))
-        self._put(STREAMS, prefix, signed(prefix, head, name, stream.meta))
+        if stream.first_ord:
+            for key in _evicted(txn.cursor(db=nodes), prefix, stream):
+                count -= 1
+                total -= crc32(key)
+        if stream.marks or stream.producers:
+            self._write_additions(stream)
+        value = STREAM.pack(expire, count, total & MASK64, len(name)) + name + stream.meta
+        crc = crc32(value, crc32(prefix))
+        self._content.add(STREAMS, crc)
+        txn.put(prefix, CRC.pack(crc) + value, db=self._databases[STREAMS])
 
     def _thin(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
         """Rewrite a node that the store has without the bytes of its dead entries, where that pays.
@@ -158,6 +173,7 @@ class Checkpoint:
             except CorruptError:
                 return
             if less is not None:
+                self.coded = self.coded or is_coded(less)
                 txn.put(key, less, db=nodes)
 
     def _write_additions(self, stream: StreamCapture) -> None:
@@ -216,11 +232,19 @@ def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | Packe
     return value
 
 
+def _in_order(streams: Sequence[StreamCapture]) -> Iterator[StreamCapture]:
+    """By sid, as the store has them: each of its pages is then looked for and copied once. In parts: to sort 100,000 at
+    once would keep other threads waiting."""
+    parts: dict[int, list[StreamCapture]] = {}
+    for stream in streams:
+        parts.setdefault(stream.sid // TOGETHER, []).append(stream)
+    for number in sorted(parts):
+        yield from sorted(parts.pop(number), key=attrgetter("sid"))
+
+
 def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
-    """Delete the stream's nodes that end at or before its first_ord. Returns their keys."""
+    """Delete the stream's nodes that end at or before its first_ord, which is not 0. Returns their keys."""
     gone: list[bytes] = []
-    if not stream.first_ord:
-        return gone
     cursor.set_range(prefix)
     while cursor.key()[:8] == prefix:
         here = bytes(cursor.key())

@@ -31,9 +31,21 @@ from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
 from persistence.journal import Journal
-from persistence.layout import CRC, GROUP, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.layout import CODED, CRC, GROUP, MARKS_KEY, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import open_env, reported
-from persistence.pieces import DATABASES, GROUPS, LATE, MARKS, META, NODES, PRODUCERS, STREAMS, Entry, entries
+from persistence.pieces import (
+    DATABASES,
+    GROUPS,
+    LATE,
+    MARKS,
+    META,
+    NODES,
+    PRODUCERS,
+    STREAMS,
+    Entry,
+    UnknownDatabaseError,
+    entries,
+)  # fmt: skip
 from persistence.private import FILE, FOLDER
 from persistence.store import MAP_SIZE, Store
 from persistence.wal import create as create_wal
@@ -42,6 +54,8 @@ from storage import marks, streammeta
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
+from storage.nodes.coded import check as check_rows
+from storage.nodes.coded import is_coded
 from storage.nodes.node import HEADER
 from storage.nodes.packed import new_decompressor, open_packed
 from storage.nodes.pool import NodePool
@@ -52,6 +66,7 @@ CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
 WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
 LARGEST_NODE = 1 << 31  # bytes of wire: many times what one command can append, to bound what a false size reserves
 LONGEST_KEY = 511  # bytes: of what LMDB takes
+LARGEST_CODED = 1025 + 3  # bytes of wire of a coded entry, on average, and of what is counted as columns
 SMALLEST_ENTRY = 8  # bytes of wire that an entry has, or had before it was deleted
 RATIO = 1 << 17, 4  # so many bytes at most come out of so many that zstd has compressed: a block of one byte, repeated
 
@@ -78,6 +93,7 @@ class Incoming:
         self._nodes: dict[int, tuple[int, int, int, int, int]] = {}
         self._marks: dict[int, int] = {}  # sid -> marks that are still to come
         self._late = False  # there is something that earlier versions don't know: see ``layout``
+        self._coded = False  # the store says that it has coded nodes
         self._content = Content()
         self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
@@ -123,6 +139,8 @@ class Incoming:
                 sound = sound and self._check_kind(db, key, value)
         except (struct.error, ValueError) as error:
             raise _wrong(f"the entry {key!r} has the wrong size") from error
+        except UnknownDatabaseError:
+            raise
         except CorruptError as error:
             raise _wrong(f"at the entry {key!r}: {error}") from error
         if not sound:
@@ -132,6 +150,13 @@ class Incoming:
         """What is particular to the databases; not for nodes."""
         if db == META and key == b"offset":
             (self._offset,) = U64.unpack_from(value, CRC.size)
+        elif db == META and key == b"nodes":
+            (version,) = U64.unpack_from(value, CRC.size)
+            if version > CODED:
+                raise UnknownDatabaseError(
+                    f"a copy with nodes of version {version}, which this tidelog does not know: the leader is newer"
+                )
+            self._coded = version == CODED
         elif db == STREAMS:
             return self._check_stream(key, value)
         elif db == GROUPS:
@@ -145,11 +170,17 @@ class Incoming:
     def _check_node(self, key: bytes, blob: bytes) -> bool:
         sid, first, first_id = NODE_KEY.unpack(key)
         _, _, how, claimed, size, _, _ = HEADER.unpack_from(blob)
-        columns = (claimed << (how >> 1 & 3)) + (claimed << (how >> 3 & 3)) + (claimed << (how >> 5 & 3))
         most = (len(blob) // RATIO[1] + 1) * RATIO[0]
+        if is_coded(blob):
+            how, most = 0, claimed * LARGEST_CODED  # equal entries take no bits, so the ratio has no bound
+            if not self._coded:
+                raise CorruptError("a coded node in a store that says that it has none")
+        columns = (claimed << (how >> 1 & 3)) + (claimed << (how >> 3 & 3)) + (claimed << (how >> 5 & 3))
         if size > LARGEST_NODE or claimed > LARGEST_NODE // SMALLEST_ENTRY or columns + size > most:
             raise CorruptError("a node that promises more than a node can hold")
         node = open_packed(blob, self._decompressor)
+        if is_coded(blob):
+            check_rows(blob)
         count, total, start, end, holes = self._nodes.get(sid, (0, 0, first, first, 0))
         self._nodes[sid] = count + 1, total + crc32(key), start, first + len(node), holes + first - end
         return first >= end and node.first_id == int.from_bytes(first_id, "big")

@@ -2,6 +2,7 @@
 
     db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
                   b"content" -> crc | how many entries there are, and their sums: see ``content``
+                  b"nodes"   -> crc | u64: the highest version of a node, if that is not 1
     db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
@@ -19,7 +20,8 @@ is the crc32 of the key and the rest of the value, u32. "nodes" and "sum of node
 keys and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys
 only. A stage's pieces are numbered from 1. The first stores had no stages and no fences. Marks and producers are made
 when they, or a stream's metadata of version 2, are first written: earlier versions read a store without them, and
-refuse one that has them by name. Every other database is there from the beginning.
+refuse one that has them by name. So they do with one whose "meta" has a name that they don't know: b"nodes" is written
+with the first coded node (storage.nodes.coded). Every other database is there from the beginning.
 
 A node ends at or before the beginning of the next one, so nodes that end at or before the stream's first_ord are known
 to be evicted without being read. What lies between two nodes is marked: a node without a living entry is not stored. In
@@ -44,7 +46,8 @@ PIECE = Struct(">II")
 GROUP = Struct(">II")
 PRODUCER = Struct(">I")
 HAS_CHECK = 1 << 63  # in a fence's epoch, which is below it
-META_KEYS = (b"content", b"next_sid", b"offset")
+META_KEYS = (b"content", b"next_sid", b"nodes", b"offset")
+CODED = 2  # the highest version of a node that this tidelog knows
 
 
 def short(name: bytes) -> bytes:

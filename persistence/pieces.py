@@ -33,6 +33,14 @@ NOT_SENT = META, b"content"
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
+def format_of(nodes: int, plain: bool) -> int:
+    """What a server must know to read a store (replication.formats).
+
+    ``nodes``: the highest version of a node; ``plain``: it has no late databases.
+    """
+    return 3 if nodes > 1 else 1 if plain else 2
+
+
 class UnknownDatabaseError(CorruptError):
     """What came is sound, but of a newer version: to try again changes nothing."""
 
@@ -59,10 +67,13 @@ def entries(piece: bytes) -> Iterator[Entry]:
 class StoreCopy:
     """The store at one moment. Any thread may read pieces, one at a time; close() waits for the piece being made."""
 
-    def __init__(self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int) -> None:
-        """``databases``: those that the transaction knows, in order."""
+    def __init__(
+        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int
+    ) -> None:  # fmt: skip
+        """``databases``: those that the transaction knows, in order. ``nodes``: the highest version of a node."""
         self.offset = offset  # log offset of that moment
-        self.plain = len(databases) < len(DATABASES)  # earlier versions can read it, too
+        self.plain = len(databases) < len(DATABASES)  # it has no late databases
+        self.format = format_of(nodes, self.plain)
         self.entries = 0  # that will be sent
         self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
         self._path = path

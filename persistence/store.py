@@ -19,6 +19,7 @@ import lmdb
 from persistence.checkpoint import Checkpoint, is_plain
 from persistence.content import COUNTED, Content
 from persistence.layout import (
+    CODED,
     CRC,
     GROUP,
     MARKS_KEY,
@@ -47,6 +48,7 @@ from persistence.pieces import (
     STREAMS,
     STRINGS,
     StoreCopy,
+    format_of,
 )
 from persistence.private import FOLDER
 from resp.errors import REMEDY, CorruptError
@@ -139,6 +141,7 @@ class Store:
                 self.meta, self.nodes = self._databases[:2]
                 with self.env.begin(db=self.meta) as txn:
                     self.offset = self._read_meta(txn)
+                    self._nodes = self._node_version(txn)
             self.view = View(self)
         except BaseException:
             self.env.close()
@@ -161,8 +164,20 @@ class Store:
 
     @property
     def plain(self) -> bool:
-        """Whether earlier versions can read it. Any thread."""
+        """Whether it has no late databases. Any thread."""
         return len(self._databases) < len(DATABASES)
+
+    @property
+    def format(self) -> int:
+        """What a server must know to read it: see ``pieces``. Any thread."""
+        return format_of(self._nodes, self.plain)
+
+    def _node_version(self, txn: lmdb.Transaction) -> int:
+        """The highest version of a node in the store. Raises CorruptError."""
+        version = self._number(txn, b"nodes") or 1
+        if version > CODED:
+            raise CorruptError(f"{self.path}: it has nodes of version {version}: start the newer tidelog")
+        return version
 
     def _read_meta(self, txn: lmdb.Transaction) -> int:
         """The log offset of the store. Raises CorruptError if the database "meta" can't be that of a store."""
@@ -241,7 +256,7 @@ class Store:
                 txn, databases = self.env.begin(), self._databases
             try:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
-                copy = StoreCopy(self.path, txn, databases, self._number(txn, b"offset") or 0)
+                copy = StoreCopy(self.path, txn, databases, self._number(txn, b"offset") or 0, self._node_version(txn))
             except BaseException:
                 txn.abort()
                 raise
@@ -446,7 +461,10 @@ class Store:
                 self._make_late()
         with reported(self.path), self.env.begin(write=True, buffers=True) as txn:
             content = self._content(txn) or self._counted(txn)
-            Checkpoint(self.path, txn, self._databases, content, self._compressor).write(capture, offset)
+            checkpoint = Checkpoint(self.path, txn, self._databases, content, self._compressor)
+            checkpoint.write(capture, offset)
+        if checkpoint.coded:
+            self._nodes = CODED
         self.offset = offset
 
     def _counted(self, txn: lmdb.Transaction) -> Content:

@@ -67,7 +67,8 @@ class Load:
                 count = self.random.choice((1, 1, 1, 5, 50))
                 pipe = client.pipeline(transaction=self.random.random() < 0.3)
                 for _ in range(count):
-                    pipe.execute_command("TAPPEND", "s", "n", body, "pad", b"x" * self.random.choice((0, 10, 3000)))
+                    pad = b"x" * self.random.choice((0, 10, 3000, 9000))
+                    pipe.execute_command("TAPPEND", "s", "n", body, "pad", pad)
                 ids = pipe.execute()
                 with self._lock:
                     for entry_id in ids:

@@ -18,7 +18,7 @@ from resp.errors import CorruptError
 
 
 def frames(offset: int, *batches: bytes) -> list[Frame]:
-    found = []
+    found: list[Frame] = []
     for batch in batches:
         found.append((offset, batch, 0, crc32(batch)))
         offset += len(batch)

@@ -239,6 +239,25 @@ def test_a_full_journal_refuses_until_a_checkpoint_which_always_finds_room(
         assert again.digest() == digest
 
 
+def test_many_changed_streams_let_the_journal_grow_longer(path: Path) -> None:
+    with opened(path) as (log, ks, _):
+        log.options.checkpoint_bytes = 1 << 20
+        append(ks, b"a", 20, pad=60_000)
+        commit(log, ks)
+        assert log.wants_checkpoint()
+        assert log.wants_checkpoint(1)
+        assert not log.wants_checkpoint(1000)
+        for _ in range(2):
+            append(ks, b"a", 20, pad=60_000)
+            commit(log, ks)
+        assert not log.wants_checkpoint(1_000_000)
+        append(ks, b"a", 20, pad=60_000)
+        commit(log, ks)
+        assert log.wants_checkpoint(1_000_000)
+        checkpoint(log, ks)
+        assert not log.wants_checkpoint()
+
+
 def test_a_full_journal_whose_cut_fails_wants_another_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes are refused, so nothing else would ever ask for one."""
     monkeypatch.setattr(journalfile, "MAP_SIZE", 4 << 20)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from persistence import wal as walfile
-from persistence.wal import BLOCK, FRAME, Wal, create
+from persistence.wal import BLOCK, FRAME, Wal, create, joined
 from resp.errors import CorruptError
 
 RING = 8 * BLOCK
@@ -36,7 +36,7 @@ def reread(path: Path, offset: int) -> tuple[list[bytes], int]:
     wal = Wal(path)
     try:
         frames, dropped = wal.read(offset)
-        return [batch for _, batch, _, _ in frames], dropped
+        return [joined(records) for _, records, _, _ in frames], dropped
     finally:
         wal.close()
 
@@ -336,7 +336,7 @@ def test_a_file_of_another_length_is_refused(path: Path, size: int) -> None:
 
 def test_a_newer_version_says_that_it_is_newer(path: Path) -> None:
     raw = bytearray(path.read_bytes())
-    raw[8] = 3
+    raw[8] = 4
     path.write_bytes(raw)
-    with pytest.raises(CorruptError, match=r"version 3.*start the newer one"):
+    with pytest.raises(CorruptError, match=r"version 4.*start the newer one"):
         Wal(path)
