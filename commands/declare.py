@@ -32,12 +32,13 @@ from commands.grammar import (
 )
 from commands.summaries import summary_of
 from resp import errors
+from resp.decode import Head
 from resp.errors import CommandError
 from storage.keyspace import Keyspace
 
 __all__ = [
-    "DECLARED", "FLAGS", "GROUPS", "TABLE", "TRAITS", "Arg", "BatchHandler", "Command", "Handler", "KeySpec",
-    "all_commands", "arg", "batch", "block", "command",
+    "DECLARED", "FLAGS", "GROUPS", "HEADS", "TABLE", "TRAITS", "AlikeHandler", "Arg", "BatchHandler", "Command",
+    "Handler", "KeySpec", "alike", "all_commands", "arg", "batch", "block", "command",
     "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
     "token", "top_commands",
 ]  # fmt: skip
@@ -49,6 +50,10 @@ Handler = Callable[[Context, list[bytes]], Reply]
 # each call handled alone. Only the number of parts counts, and what they are when joined: one may have the replies of
 # later ones.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
+# Handles several calls in a row that begin with the same words, as many as the command's Head says. Gets the first one,
+# and of each one its wire bytes after these words: see RequestDecoder.bodies. Returns all replies, joined, or nothing
+# to have them called in another way: then it must not have changed anything.
+AlikeHandler = Callable[[Context, list[bytes], list[bytes]], bytes]
 # The position of the first key after a token, where a search for the word could be misled by arguments that look like
 # it; 0 if there is none.
 KeyAfterToken = Callable[[Sequence[bytes]], int]
@@ -56,6 +61,8 @@ KeyAfterToken = Callable[[Sequence[bytes]], int]
 KeySpecOf = Callable[[Sequence[bytes]], int]
 # Keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
+
+MANY: Final = 1 << 60  # more arguments than any call has; numbers of more than 62 bits are slow where this is compiled
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
 
@@ -95,10 +102,10 @@ class Command:
     """A command as declared, and its stats."""
 
     __slots__ = (
-        "acl_categories", "adds", "args", "arity", "batch", "brief", "called", "calls", "channels", "complexity",
-        "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token", "key_spec_of",
-        "key_specs", "last", "name", "reaches", "reads", "rejected", "since", "step", "subcommands", "traits", "usec",
-        "write", "writes",
+        "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
+        "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
+        "key_spec_of", "key_specs", "last", "name", "reaches", "reads", "rejected", "since", "step", "subcommands",
+        "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -146,10 +153,11 @@ class Command:
         self.rejected = 0  # calls that were refused before they ran
         self.failed = 0  # calls whose reply is an error
         self.batch: BatchHandler | None = None
+        self.alike: AlikeHandler | None = None
         # calls of it that arrived together are timed as one; those of PUBLISH can send something to their own client
         self.brief = ("fast" in flags and "pubsub" not in flags) or "brief" in traits
         # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
-        self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, 1 << 62)
+        self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, MANY)
 
     @property
     def summary(self) -> str:
@@ -214,6 +222,8 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 # -- the table -------------------------------------------------------------------------------------------------
 # All top-level commands by name in lower and in upper case, so that the fast path needs one lookup.
 TABLE: Final[dict[bytes, Command]] = {}
+# Of commands with a handler of calls that are alike, by name in lower and in upper case: for RequestDecoder.heads.
+HEADS: Final[dict[bytes, Head]] = {}
 # All commands, containers and subcommands by their declared names; rename-command does not concern it.
 DECLARED: Final[dict[str, Command]] = {}
 
@@ -262,6 +272,19 @@ def batch(name: str) -> Callable[[BatchHandler], BatchHandler]:
     return declare
 
 
+def alike(name: str, head: Head) -> Callable[[AlikeHandler], AlikeHandler]:
+    """Declare the decorated function as the handler of calls that begin with the same words, for a command that is
+    declared already. ``head``: how many words that are, by the first call; 0 if it is none for this handler."""
+
+    def declare(handler: AlikeHandler) -> AlikeHandler:
+        word = name.encode()
+        TABLE[word].alike = handler
+        HEADS[word] = HEADS[word.lower()] = head
+        return handler
+
+    return declare
+
+
 def _register(new: Command) -> None:
     top, _, sub = new.name.partition("|")
     old = TABLE.get(top.encode())
@@ -271,13 +294,13 @@ def _register(new: Command) -> None:
         if sub.encode() in old.subcommands:
             raise ValueError(f"{new.name} is declared twice")
         old.subcommands[sub.encode()] = DECLARED[new.name] = new
-        old.hot_least = 1 << 62
+        old.hot_least = MANY
         return
     if old is not None:
         if not old.bare:
             raise ValueError(f"{new.name} is declared twice")
         new.subcommands = old.subcommands  # COMMAND is a command and a container
-        new.hot_least = 1 << 62
+        new.hot_least = MANY
     TABLE[top.encode()] = TABLE[top.upper().encode()] = DECLARED[top] = new
 
 

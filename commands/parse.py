@@ -95,23 +95,34 @@ def id_parts(text: bytes) -> tuple[int, int]:
     return whole >> 64, whole & MASK64
 
 
+class _LastStem:
+    """An ID up to its dot, and these ms as bytes: messages that are acknowledged one after the other often have the
+    same."""
+
+    __slots__ = ("high", "text")
+
+    def __init__(self) -> None:
+        self.text = self.high = b""
+
+
+_stem: Final = _LastStem()
+
+
 def raw_ids(texts: list[bytes]) -> list[bytes]:
     """IDs, as of parse_id(), each as 16 bytes, big-endian. Raises CommandError."""
     raws: list[bytes] = []
-    stem, high = b"", b""  # messages that are acknowledged together often have the same ms: all up to the dot, and it
-    size = 0
+    last = _stem
     for text in texts:
-        if size and text.startswith(stem):
-            rest = text[size:]
-            low = _SEQS.get(rest)
+        if last.text and text.startswith(last.text):
+            low = _SEQS.get(text[len(last.text) :])
             if low is not None:
-                raws.append(high + low)
+                raws.append(last.high + low)
                 continue
         raw = parse_id(text).to_bytes(16, "big")
         raws.append(raw)
         size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID has one of them at most, and once
         if size:
-            stem, high = text[:size], raw[:8]
+            last.text, last.high = text[:size], raw[:8]
     return raws
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from commands.context import Context, Reply
-from commands.declare import arg, batch, block, command, key, oneof, opt, repeat, token
+from commands.declare import alike, arg, batch, block, command, key, oneof, opt, repeat, token
 from commands.parse import integer
 from commands.redis_streams.ids import dashed_id, xid_bulk
 from commands.redis_streams.options import (
@@ -20,7 +20,16 @@ from commands.redis_streams.options import (
 )  # fmt: skip
 from commands.redis_streams.trim import trim
 from commands.redis_streams.trimming import trim_border
-from commands.streams.append import alike, append_batch, append_one, like_first, tell_batch, touched
+from commands.streams.append import (
+    append_alike,
+    append_batch,
+    append_one,
+    head_of,
+    like_first,
+    still_kept,
+    tell_batch,
+    touched,
+)
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -141,6 +150,28 @@ def _checked(stream: Stream | None, ms: int, seq: int) -> int:
     return seq
 
 
+def xadd_head(argv: list[bytes]) -> int:
+    """Of XADDs that are alike: all words up to the ``*``, where there is no option, or one that _id_at() knows."""
+    if len(argv) < 5:
+        return 0
+    if argv[2] == b"*":
+        return head_of(argv, 3) if len(argv) & 1 else 0
+    at = _id_at(argv)
+    return head_of(argv, at + 1) if at else 0
+
+
+@alike("XADD", xadd_head)
+def xadd_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
+    """XADDs to one key: see xadd_batch()."""
+    if argv[2] != b"*":
+        return _trimming_alike(ctx, argv, bodies)
+    ids = append_alike(ctx, argv, bodies, 3)
+    if ids and ctx.ks.event_classes:
+        for _ in bodies:
+            ctx.ks.notify(events.STREAM, b"xadd", argv[1])
+    return ids.replace(b".", b"-")
+
+
 @batch("XADD")
 def xadd_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
     """A batch of XADDs to one key: as of TAPPENDs, as long as they leave the ID to the server and have no options, or
@@ -171,36 +202,67 @@ def _dashed(replies: list[bytes]) -> list[bytes]:
 def _trimming_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
     """A batch of ``XADD key MAXLEN | MINID [= | ~] threshold * ...``: the entries, then one eviction for all calls."""
     first = calls[0]
-    how = first[2].upper()
-    if how != b"MAXLEN" and how != b"MINID":
-        return None
-    at = 5 if first[3] == b"~" or first[3] == b"=" else 4
-    if len(first) < at + 3 or first[at] != b"*" or not (len(first) - at) & 1:
+    at = _id_at(first)
+    if not at:
         return None
     options = Options(ctx, first, True)
-    ks, name = ctx.ks, first[1]
-    if options.approximate and ks.event_classes:
-        return None  # which of them would evict a node?
-    stream = ks.stream(name, ctx.now)
-    ms, seq = ks.next_id(stream, ctx.now)
-    first_id = ms << 64 | seq
-    same = like_first(calls, 2, at + 1)
-    if options.strategy == MINID:
-        same = min(same, alike(first_id, options.threshold))
-    if same < 2 or not _within_limit(stream, options, same, first_id):
+    same = _trimmable(ctx, first[1], options, like_first(calls, 2, at + 1))
+    if same < 2:
         return None
     calls, borders = calls[:same], borders[: same + 1]
     replies = append_batch(ctx, calls, raw, borders, at + 1)
-    stream = ks.stream(name, ctx.now)
-    if replies is None or stream is None:
+    if replies is None:
         return None
+    _trim_batch(ctx, first[1], options, same)
+    return _dashed(replies)
+
+
+def _trimming_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
+    """The same for calls that are alike."""
+    at = _id_at(argv)
+    options = Options(ctx, argv, True)
+    if _trimmable(ctx, argv[1], options, len(bodies)) < len(bodies):
+        return b""
+    ids = append_alike(ctx, argv, bodies, at + 1)
+    if ids:
+        _trim_batch(ctx, argv[1], options, len(bodies))
+    return ids.replace(b".", b"-")
+
+
+def _id_at(argv: list[bytes]) -> int:
+    """Where the ``*`` is in ``XADD key MAXLEN | MINID [= | ~] threshold * ...``; 0 for any other form."""
+    how = argv[2].upper()
+    if how != b"MAXLEN" and how != b"MINID":
+        return 0
+    at = 5 if argv[3] == b"~" or argv[3] == b"=" else 4
+    return at if len(argv) >= at + 3 and argv[at] == b"*" and (len(argv) - at) & 1 else 0
+
+
+def _trimmable(ctx: Context, name: bytes, options: Options, count: int) -> int:
+    """How many of ``count`` calls that trim in the same way, the first ones, can be a batch."""
+    ks = ctx.ks
+    if options.approximate and ks.event_classes:
+        return 0  # which of them would evict a node?
+    stream = ks.stream(name, ctx.now)
+    ms, seq = ks.next_id(stream, ctx.now)
+    first_id = ms << 64 | seq
+    if options.strategy == MINID:
+        count = min(count, still_kept(first_id, options.threshold))
+    return count if _within_limit(stream, options, count, first_id) else 0
+
+
+def _trim_batch(ctx: Context, name: bytes, options: Options, added: int) -> None:
+    """Evict what a batch that has just added so many entries has to, and tell of all of it."""
+    ks = ctx.ks
+    stream = touched(ctx, name)
+    if stream is None:
+        return
     border = trim_border(stream, options)
     if ks.event_classes:
         most = options.threshold if options.strategy == MAXLEN else -1
-        tell_batch(ks, name, stream, same, most, border, b"xadd", b"xtrim")
+        tell_batch(ks, name, stream, added, most, border, b"xadd", b"xtrim")
     if border > stream.first_ord:
         ks.evict_before(name, stream, border)
-    return _dashed(replies)
 
 
 def _within_limit(stream: Stream | None, options: Options, added: int, first_id: int) -> bool:

@@ -45,7 +45,12 @@ def count_after(stream: Stream, group: Group, count: int, first: int, last: int)
     any other sets it to what is known of its own ID.
     """
     known = group.entries_read
-    if known >= 0 and group.offset >= stream.first_id() and not holes_after(stream, group.offset):
+    # The second condition says without a search that the third is true: an entry at or before the offset lives.
+    if (
+        known >= 0
+        and ((group.cursor_of == group.offset and stream.first_ord < group.cursor) or group.offset >= stream.first_id())
+        and not holes_after(stream, group.offset)
+    ):
         return min(known + count, stream.entries_added)  # it can have been given by XGROUP
     if not stream.entries_added:
         return known

@@ -104,7 +104,8 @@ def _has_news(stream: Stream, group: Group, claim: int, now: int) -> bool:
 def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
     """What the reply has for each key that has something. Raises CommandError."""
     parts: list[KeyPart] = []
-    for name, after in zip(read.keys, read.ids, strict=True):
+    for number, name in enumerate(read.keys):
+        after = read.ids[number]
         stream, group = _find(ctx, name, read.group)
         group.touch(ctx.now)
         if after != NEW:
@@ -135,7 +136,8 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
         place = stream.place(lo)
         new = stream.raw_ids(place, hi)
         last = int.from_bytes(new[-1], "big")
-        entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
+        first = last if len(new) == 1 else int.from_bytes(new[0], "big")
+        entries_read = count_after(stream, group, len(new), first, last)
         offset = last
     elif not again and not gone:
         return None

@@ -6,19 +6,19 @@ from array import array
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, batch, block, command, key, oneof, opt, repeat
+from commands.declare import alike, arg, batch, block, command, key, oneof, opt, repeat
 from commands.parse import positive
 from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage import events
-from storage.entries import bulk_runs, entry_of, id_bulk
+from storage.entries import COUNTS, bulk_runs, entry_of, id_bulk
 from storage.ids import MASK64, parse_id
 from storage.keyspace import Keyspace
 from storage.stream import Stream
 
-LARGE: Final = 512  # bytes of a value
+LARGE: Final = 4096  # bytes of a value: from here on to copy it once more takes longer than to write its length
 NO_END: Final = 1 << 62  # more calls than there can be
 
 
@@ -57,6 +57,65 @@ def append_one(ctx: Context, argv: list[bytes], at: int) -> bytes:
     bulk_id = id_bulk(ms, seq)
     ks.append(name, stream, ms, seq, entry_of(bulk_id, argv, at))
     return bulk_id
+
+
+def tappend_head(argv: list[bytes]) -> int:
+    """Of TAPPENDs that are alike: command and key."""
+    return 0 if len(argv) & 1 else head_of(argv, 2)
+
+
+def head_of(argv: list[bytes], words: int) -> int:
+    """So many words, if at least a field and its value follow, and no large ones."""
+    return words if words + 2 <= len(argv) < len(COUNTS) and len(argv[-1]) < LARGE else 0
+
+
+@alike("TAPPEND", tappend_head)
+def tappend_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
+    """TAPPENDs to one key: see tappend_batch()."""
+    ids = append_alike(ctx, argv, bodies, 2)
+    if ids and ctx.ks.event_classes:
+        for _ in bodies:
+            ctx.ks.notify(events.STREAM, b"tappend", argv[1])
+    return ids
+
+
+def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at: int) -> bytes:
+    """See append_batch(), and AlikeHandler: a body has an entry's form already.
+
+        *6 $7 TAPPEND $1 k $6 sensor $2 01 ...      a call as received
+        *5 $15 1486475519747.0 $6 sensor $2 01 ...  its entry
+
+    Returns the IDs as bulk strings, joined; nothing if it can't be done so.
+    """
+    ks, now, name = ctx.ks, ctx.now, argv[1]
+    stream = ks.stream(name, now)
+    ms, seq = ks.next_id(stream, now)
+    runs = bulk_runs(ms, seq, len(bodies))
+    if not runs:
+        return b""
+    if stream is None:
+        stream = ks.create_stream(name)
+    words = COUNTS[len(argv) - values_at + 1]
+    sizes: list[int] = []
+    wire = ids = b""
+    for id_head, id_ends in runs:
+        count, done = len(id_ends), len(sizes)
+        some = bodies if len(bodies) == count else bodies[done : done + count]
+        head = words + id_head
+        more = len(head) + len(id_ends[0])
+        body = some[0]
+        if body is some[-1]:  # the same in all calls
+            sizes += [more + len(body)] * count
+            wire += head + (body + head).join(id_ends) + body
+        else:
+            sizes += [more + len(body) for body in some]
+            parts = [head] * (3 * count)
+            parts[1::3] = id_ends
+            parts[2::3] = some
+            wire += b"".join(parts)
+        ids += id_head + (b"\r\n" + id_head).join(id_ends) + b"\r\n"
+    ks.append_run(name, stream, ms, seq, sizes, wire)
+    return ids
 
 
 @batch("TAPPEND")
@@ -101,30 +160,43 @@ def append_batch(
     else:
         ids = [id_bulk(ms, at) + b"\r\n" for at in range(seq, seq + len(calls))]
         if large:
-            sizes, wire = _joined(calls, ids, values_at)
-        else:
-            wires = [entry_of(entry_id[:-2], argv, values_at) for entry_id, argv in zip(ids, calls, strict=True)]
-            sizes, wire = array("I", list(map(len, wires))), b"".join(wires)
+            sizes, parts, counts = _in_parts(calls, ids, values_at)
+            ks.append_parts(name, stream, ms, seq, sizes, parts, counts)
+            return ids
+        wires = [entry_of(entry_id[:-2], argv, values_at) for entry_id, argv in zip(ids, calls, strict=True)]
+        sizes, wire = array("I", list(map(len, wires))), b"".join(wires)
     ks.append_packed(name, stream, ms, seq, sizes, wire)
     return ids
 
 
-def _joined(calls: list[list[bytes]], ids: list[bytes], values_at: int) -> tuple[array[int], bytes]:
-    """The entries of calls with large values, bytes of each and all joined; each value is copied only once."""
+def _in_parts(
+    calls: list[list[bytes]], ids: list[bytes], values_at: int
+) -> tuple[array[int], list[bytes], list[int]]:  # fmt: skip
+    """The entries of calls with large values, which are not copied: bytes of each, all parts, and how many each has."""
     sizes = array("I")
     parts: list[bytes] = []
+    counts: list[int] = []
     for entry_id, argv in zip(ids, calls, strict=True):
-        head = b"*%d\r\n%b" % (len(argv) - values_at + 1, entry_id)
-        parts.append(head)
-        size = len(head)
-        for value in argv[values_at:]:
-            length = b"$%d\r\n" % len(value)
-            parts.append(length)
-            parts.append(value)
-            parts.append(b"\r\n")
-            size += len(length) + len(value) + 2
-        sizes.append(size)
-    return sizes, b"".join(parts)
+        small = [b"*%d\r\n%b" % (len(argv) - values_at + 1, entry_id)]
+        size, before = 0, len(parts)
+        for at in range(values_at, len(argv)):
+            value = argv[at]
+            length = len(value)
+            small.append(b"$%d\r\n" % length)
+            if length < LARGE:
+                small.append(value)
+                small.append(b"\r\n")
+            else:
+                head = b"".join(small)
+                parts.append(head)
+                parts.append(value)
+                size += len(head) + length
+                small = [b"\r\n"]
+        last = b"".join(small)
+        parts.append(last)
+        sizes.append(size + len(last))
+        counts.append(len(parts) - before)
+    return sizes, parts, counts
 
 
 def _rewritten(
@@ -216,6 +288,27 @@ def _kept(strategy: bytes, text: bytes, now: int) -> tuple[bool, int]:
     raise errors.syntax()
 
 
+def tappev_head(argv: list[bytes]) -> int:
+    """Of TAPPEVs that are alike: command, key, strategy and threshold, where each of them keeps a number of entries."""
+    return 0 if len(argv) & 1 or len(argv) < 6 or argv[2].upper() != b"COUNT" else head_of(argv, 4)
+
+
+@alike("TAPPEV", tappev_head)
+def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
+    """TAPPEVs to one key: see tappev_batch()."""
+    ks, name, kept = ctx.ks, argv[1], positive(argv[3])
+    ids = append_alike(ctx, argv, bodies, 4)
+    stream = touched(ctx, name)
+    if not ids or stream is None:
+        return b""
+    border = stream.ahead(stream.next_ord, kept)
+    if ks.event_classes:
+        tell_batch(ks, name, stream, len(bodies), kept, border, b"tappend", b"tevict")
+    if border > stream.first_ord:
+        ks.evict_before(name, stream, border)
+    return ids
+
+
 @batch("TAPPEV")
 def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
     """A batch of TAPPEVs to one key: as of TAPPENDs, then one eviction for all of those that keep the same."""
@@ -228,7 +321,7 @@ def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: li
     same = like_first(calls, 2, 4)
     if not by_count:
         ms, seq = ks.next_id(stream, ctx.now)
-        same = min(same, alike(ms << 64 | seq, kept))
+        same = min(same, still_kept(ms << 64 | seq, kept))
     if same < 2:
         return None
     calls, borders = calls[:same], borders[: same + 1]
@@ -255,7 +348,7 @@ def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:
     return len(calls)
 
 
-def alike(first_id: int, kept: int) -> int:
+def still_kept(first_id: int, kept: int) -> int:
     """How many entries with IDs from ``first_id`` on can be added before those below ``kept`` are evicted: as if each
     eviction came at once, they all stay, or they all go. At least one."""
     return max(1, kept - first_id) if kept > first_id else NO_END
