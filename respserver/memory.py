@@ -36,6 +36,7 @@ class Memory:
         self._tracking = tracking
         self._make_room = make_room
         self._peak = 0
+        self.limit = 0  # ``maxmemory``, as of the last check(), which follows each change of it
 
     def used(self) -> int:
         """Bytes in memory."""
@@ -50,7 +51,7 @@ class Memory:
 
     def check(self) -> bool:
         """Set the gate; returns whether memory is full, so that commands that add data are refused."""
-        limit = self._config.maxmemory
+        limit = self.limit = self._config.maxmemory
         full = bool(limit) and self._above(limit) and not self._data.follower
         if full != self._gates.out_of_memory:
             self._gates.memory(full)

@@ -195,11 +195,11 @@ class Server:
         ticks.begin()
         if ks.ready:
             self.blocking.serve_ready()
-        if ks.events or self.notices.tracking.told:
+        if ks.events or self.tracking.told:
             self.notices.end_tick()
         if ks.log:
             ticks.commit()
-        if self.config.maxmemory:
+        if self.memory.limit:
             self.memory.check()
         ticks.release()
         if self.blocking.count:

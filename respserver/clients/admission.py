@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from commands.admin.clientlist import IDLE_CLIENT_BYTES
+from commands.declare import HEADS
 from commands.session import Session
 from resp.decode import RequestDecoder
 from respserver.clients import goodbye
@@ -50,6 +51,7 @@ class Admission:
         session.tls = transport.get_extra_info("ssl_object") is not None
         conn.session = session
         conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
+        conn.decoder.heads = HEADS
         self._counters.connections_received += 1
         refusal = self._refusal(session)
         if refusal:

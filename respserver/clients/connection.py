@@ -39,6 +39,7 @@ from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
 from respserver.ticks import Client, Ticks
 
+WHOLE: Final = 64 * 1024  # bytes: behind a longer chunk there is more, nearly always, for the same tick
 NO_ENDS: Final[list[int]] = []
 
 
@@ -48,7 +49,7 @@ class Executor:
     def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
         """Run the commands in order until one has to wait, or the client has to read first. The others are held.
 
-        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) commands.
+        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) commands. Some of these may not be made.
         """
         raise NotImplementedError
 
@@ -149,7 +150,15 @@ class Connection(Client):
         traffic = self._traffic
         traffic.bytes_in += len(data)
         traffic.reads += 1
-        self._decode(data)
+        ticks = self._ticks
+        if ticks.lone is not self or len(data) > WHOLE:
+            self._decode(data)
+            return
+        ticks.begin_chunk()
+        try:
+            self._decode(data)
+        finally:
+            ticks.end_chunk()
 
     def _decode(self, data: bytes) -> None:
         session, decoder = self.session, self.decoder
@@ -174,6 +183,7 @@ class Connection(Client):
     def _take(self, commands: list[list[bytes]], size: int) -> None:
         """Run commands that arrived as ``size`` bytes, or add them to the backlog."""
         if self.busy or self.backlog or self.out_bytes > OUTPUT_AT_ONCE:  # replies may wait for the disk
+            self.decoder.complete_all(commands)
             self.backlog.extend(commands)
             self._backlog_bytes += size
             if len(self.backlog) > BACKLOG_AT_ONCE or self._backlog_bytes > BACKLOG_BYTES:
@@ -235,6 +245,7 @@ class Connection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         self.hand_over()
+        self._ticks.forget(self)
         self._host.left(self.session)
         self.session.transport = None
 
@@ -267,6 +278,7 @@ class Connection(Client):
 
     def hold(self, commands: list[list[bytes]], start: int) -> None:
         """Put the commands from ``start`` on at the front of the backlog."""
+        self.decoder.complete_all(commands)
         self.backlog.extendleft(reversed(commands[start:]))
 
     def run_backlog(self) -> None:

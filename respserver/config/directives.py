@@ -317,7 +317,8 @@ _PERSISTENCE = (
               'lines add up, `save ""` clears the list. They limit memory and start-up time; durability does not '
               "depend on them."),
     Directive("checkpoint-size", "memory", "64mb",
-              "A checkpoint is also written when the journal has grown by this much.",
+              "A checkpoint is also written when the journal has grown by this much, and by 2 KB for each stream that "
+              "has changed; at four times this at the latest.",
               low=MB),
     Directive("tail-size", "memory", "16mb",
               "Size of the WAL, a ring file that takes each write before the journal does. Writers wait when it is "

@@ -46,6 +46,9 @@ BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
 RUN_AT_ONCE: Final = 100  # the most calls in a run
 RUN_BYTES: Final = 16 * 1024  # of replies, after which a run ends
 RUN_NS: Final = 1_000_000  # no run is expected to take so long: where the slow log has shorter ones, there are none
+# Found once: most commands come alone, and look at the clock three times.
+_perf_counter_ns: Final = perf_counter_ns
+_time_ns: Final = time_ns
 SOON: Final = 64 * 1024  # bytes of replies that wait for the end of the tick; more leave at once where they may
 
 
@@ -74,6 +77,8 @@ class Dispatcher(Executor):
         self._exhaustion = exhaustion
         self._notices = notices
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
+        self._name = b""  # of the last command that was found: to compare it takes less time than to find it again
+        self._known: Command | None = None  # that command
         # of the last call that _call() made
         self._command: Command | None = None  # whose stats it counts for; None: for none
         self._calls = 1  # 1, or the number of calls in the batch or the run
@@ -87,15 +92,17 @@ class Dispatcher(Executor):
         before = conn.out_bytes
         done, total = 0, len(commands)
         self._alone = 0
-        started = perf_counter_ns()
+        started = _perf_counter_ns()
         while done < total:
+            if not commands[done]:
+                conn.decoder.complete(commands, done)
             argv = commands[done]
             answer = self._call(conn, commands, done, raw, ends)
             if answer is None:  # held back by CLIENT PAUSE or a FAILOVER
                 conn.hold(commands, done)
                 break
             done += self._calls
-            ended = perf_counter_ns()
+            ended = _perf_counter_ns()
             self._account(session, argv, ended - started)
             started = ended
             if isinstance(answer, (Block, Await, Slices)):
@@ -139,7 +146,7 @@ class Dispatcher(Executor):
         ctx.ks = ks
         ctx.session = session
         # what Clock.now() does, which is not compiled
-        ctx.now = session.last_active = self._clock.now() if self._by_hand else time_ns() // 1_000_000
+        ctx.now = session.last_active = self._clock.now() if self._by_hand else _time_ns() // 1_000_000
         ctx.in_exec = False
         ks.no_touch = session.no_touch
         return ctx
@@ -168,7 +175,13 @@ class Dispatcher(Executor):
         """Find the command and call it. None: it has to wait. Sets _command and _calls."""
         argv = commands[at]
         self._calls = 1
-        command = self._command = TABLE.get(argv[0])
+        name = argv[0]
+        if name == self._name:
+            command = self._command = self._known
+        else:
+            command = self._command = TABLE.get(name)
+            if command is not None:
+                self._name, self._known = name, command
         try:
             if (
                 command is not None
@@ -176,9 +189,15 @@ class Dispatcher(Executor):
                 and conn.session.plain
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
-                if at + 1 < len(commands) and commands[at + 1][0] == argv[0]:
+                if at + 1 == len(commands):
+                    return command.handler(self._ctx, argv)
+                if not commands[at + 1]:
+                    return self._call_alike(conn, command, commands, at, raw, ends)
+                if commands[at + 1][0] == argv[0]:
                     return self._call_several(conn, command, commands, at, raw, ends)
                 return command.handler(self._ctx, argv)
+            if at + 1 < len(commands) and not commands[at + 1]:
+                conn.decoder.complete(commands, at + 1)
             if command is not None and command.batch is not None and self._limited_batch(conn, command, commands, at):
                 answer = self._call_batch(command, commands, at, raw, ends)
                 return command.handler(self._ctx, argv) if answer is None else answer
@@ -186,6 +205,22 @@ class Dispatcher(Executor):
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it is the reply, and logged if it is a bug; other clients go on
             return self._failed(argv, error)
+
+    def _call_alike(
+        self, conn: Connection, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
+    ) -> Reply:  # fmt: skip
+        """Call a command of a plain client together with those after it that begin with the same words, whose arguments
+        the decoder has not made."""
+        argv, ctx, handle = commands[at], self._ctx, command.alike
+        waiting = ctx.ks.waiting
+        if handle is not None and not (waiting and len(argv) > 1 and argv[1] in waiting):  # each append has its reader
+            bodies = conn.decoder.bodies[at]
+            answer = handle(ctx, argv, bodies)
+            if answer:
+                self._calls = len(bodies)
+                return answer
+        conn.decoder.complete(commands, at + 1)
+        return self._call_several(conn, command, commands, at, raw, ends)
 
     def _call_several(
         self, conn: Connection, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
@@ -225,7 +260,9 @@ class Dispatcher(Executor):
             if i >= stop or size > RUN_BYTES or ks.events or ks.ready or not session.plain or session.close_after_reply:
                 break
             argv = commands[i]
-            if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
+            if not argv or argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
+                break
+            if i < total - 1 and not commands[i + 1]:
                 break
             if batches and self._alone <= i < total - 1 and _alike(argv, commands[i + 1]):
                 break
@@ -260,6 +297,8 @@ class Dispatcher(Executor):
         stop, last = at + 1, min(len(commands), at + 1 + BATCH_AT_ONCE)
         while stop < last and _alike(first, commands[stop]):
             stop += 1
+        if stop < last and not commands[stop] and stop > at + 1:
+            stop -= 1  # this one begins a row whose arguments are not made
         few = (stop - at) // 4
         self._alone = at + 1 + few
         borders = [ends[at - 1] if at else 0, *ends[at:stop]] if stop <= len(ends) else []

@@ -193,7 +193,7 @@ def _persistence(s: ServerStats) -> Fields:
     saves, rewrites = s.saves, s.rewrites
     yield "loading", int(s.loading)
     yield "async_loading", 0
-    yield "rdb_changes_since_last_save", s.keyspace.dirty_count
+    yield "rdb_changes_since_last_save", s.keyspace.changes.count
     yield "rdb_bgsave_in_progress", int(saves.running)
     yield "rdb_last_save_time", saves.last
     yield "rdb_last_bgsave_status", "ok" if saves.last_ok else "err"

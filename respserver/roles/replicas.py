@@ -150,12 +150,12 @@ class Replicas:
     def check_readable(self, session: Session) -> None:
         """Refuse a replica that is known to be too old for the log (Rule 4). Raises CommandError."""
         if self._outgrown:
-            self._check_format(session)
+            self._check_format(session, formats.RECORDS)
 
-    def _check_format(self, session: Session) -> None:
-        """Refuse a replica that can't read what it will be sent. Raises CommandError."""
+    def _check_format(self, session: Session, needed: int) -> None:
+        """Refuse a replica that can't read what it will be sent, which is of format ``needed``. Raises CommandError."""
         who, _ = self.introduced(session)
-        if who.reads >= formats.FORMAT or who.copy_only:
+        if who.reads >= needed or who.copy_only:
             return
         place = session.addr.rpartition(":")[0], who.port
         if place not in self._told:
@@ -164,10 +164,10 @@ class Replicas:
             self._told.add(place)
             self._logger.warning(
                 f"Replica {place[0]}:{place[1]} is refused: it is of an earlier version, which reads format"
-                f" {who.reads}, and this server's data is of format {formats.FORMAT} now. Upgrade it"
+                f" {who.reads}, and this server's data is of format {needed} now. Upgrade it"
             )
         raise CommandError(
-            f"ERR this server's data is of format {formats.FORMAT}, and this replica reads format {who.reads}:"
+            f"ERR this server's data is of format {needed}, and this replica reads format {who.reads}:"
             " upgrade the replica, then it goes on from what it has"
         )
 
@@ -182,8 +182,8 @@ class Replicas:
                     f"Replica {session.addr} can't go on from log offset {offset} of {replid}: it gets a full copy"
                 )
             offset = -1
-        if offset < 0 and not self.disk.store.plain:
-            self._check_format(session)
+        if offset < 0:
+            self._check_format(session, self.disk.store.format)
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
         feed = Feed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)

@@ -68,7 +68,7 @@ class Roles:
     def start(self) -> None:
         """At the start, once the server listens: connect to the leader, if there is one."""
         leader = self._config.replicaof
-        if leader:
+        if leader and not self._link.leads_to(leader[0], int(leader[1])):  # REPLICAOF may have come meanwhile
             self._link.start(leader[0], int(leader[1]))
 
     # -- changes of role -----------------------------------------------------------------------------------------

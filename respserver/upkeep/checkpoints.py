@@ -23,6 +23,7 @@ from storage.changes import EVERYTHING
 
 RETRY_MS = 5000  # after a failed checkpoint
 PART = 64  # keys that are captured, or freed, in one turn of the loop: about 100 microseconds
+REST_MS = 2000  # between two times that memory is returned: what a busy server frees it needs again at once
 DRAFTS = 32 << 20  # a checkpoint begins when drafts take this many bytes of memory
 
 
@@ -56,6 +57,8 @@ class Checkpoints:
         self._not_before = 0  # ms (monotonic); set after a failure
         self._synced = 0  # ms (monotonic) of the last sync of everysec
         self._sync: asyncio.Future[None] | None = None
+        self._freed = False  # memory is to be returned
+        self._next_return = 0  # ms (monotonic); not before
 
     # -- for commands ----------------------------------------------------------------------------------------
     @property
@@ -146,8 +149,8 @@ class Checkpoints:
         self._ended(capture, problem, began)
         self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {problem}")
         self._on_end()
-        with suppress(RuntimeError, MemoryError):  # no thread for it: the next one gives it back
-            self._loop.run_in_executor(None, give_back)
+        self._freed = True
+        self._return_memory(self._clock.mono())
 
     def run_now(self) -> None:
         """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""
@@ -168,6 +171,13 @@ class Checkpoints:
             raise
         self._ended(capture, None, began)
         give_back()
+
+    def _return_memory(self, mono: int) -> None:
+        """Return memory that checkpoints have freed, if it is time for that."""
+        if mono >= self._next_return:
+            with suppress(RuntimeError, MemoryError):  # no thread for it: tried again
+                self._loop.run_in_executor(None, give_back)
+                self._freed, self._next_return = False, mono + REST_MS
 
     async def finish(self) -> None:
         """Wait for a running checkpoint and a running sync."""
@@ -208,6 +218,8 @@ class Checkpoints:
         if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono
             self._begin_sync()
+        if self._freed:
+            self._return_memory(mono)
         if self._task is None and mono >= self._not_before and self._due(now):
             try:
                 self._start(self._rewrite_wanted)
@@ -216,10 +228,12 @@ class Checkpoints:
                 self._logger.warning(f"Checkpoint put off: {error}")
 
     def _due(self, now: int) -> bool:
-        ks = self._data.ks
-        if self._wanted or self._rewrite_wanted or self._data.disk.wants_checkpoint() or ks.pool.drafted > DRAFTS:
+        ks, disk = self._data.ks, self._data.disk
+        if self._wanted or self._rewrite_wanted or ks.pool.drafted > DRAFTS:
             return True
-        changed, since = ks.dirty_count, now // 1000 - self.saves.last
+        if disk.wants_checkpoint(len(ks.changes.streams)):
+            return True
+        changed, since = ks.changes.count, now // 1000 - self.saves.last
         return bool(changed) and any(
             changed >= changes and since >= seconds for seconds, changes in self._config.save_points
         )

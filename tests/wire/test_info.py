@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 
 import pytest
 
@@ -224,7 +225,8 @@ def stage_ends(w: World) -> None:
 
 
 def reads_from_disk(w: World) -> None:
-    w.me("TMAPPEND", "cold", "FIELDS", 1, "f", "VALUES", *[b"v" * 50] * 2000)
+    values = [sha256(b"%d" % number).hexdigest() for number in range(2000)]  # whose nodes are not small in memory
+    w.me("TMAPPEND", "cold", "FIELDS", 1, "f", "VALUES", *values)
     w.hand.advance(2000)
     w.me("SAVE")
     w.me("DEBUG", "RELOAD")

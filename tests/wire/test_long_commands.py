@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -318,7 +318,7 @@ def test_many_readers_are_answered_in_several_turns(
     ticks = hand.server.ticks
     send_all = ticks._send_all
 
-    def counted(clients: Sequence[Client]) -> None:
+    def counted(clients: list[Client]) -> None:
         sizes.append(len(clients))
         send_all(clients)
 

@@ -9,6 +9,7 @@ import pytest
 
 from persistence.store import Store
 from respserver.testing import HandClock, start_in_thread
+from respserver.upkeep.checkpoints import REST_MS
 from tests.wire.faults import until
 from tests.wire.rawclient import Raw
 
@@ -60,6 +61,23 @@ def test_a_sync_that_gets_no_thread_is_tried_again(
     said = capfd.readouterr().out
     assert "Syncing the log failed: can't start new thread" in said
     assert "Bug" not in said
+
+
+def test_memory_is_returned_after_checkpoints_but_not_after_each_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr("respserver.upkeep.checkpoints.give_back", lambda: returned.append(1))
+    with start_in_thread(save="", clock=HandClock()) as server, Raw(server.port) as c:
+        for _ in range(3):
+            assert c("SET", "k", "v") == b"OK"
+            assert c("SAVE") == b"OK"
+        until(lambda: returned)
+        assert c("PING") == b"PONG"
+        assert len(returned) == 1
+        server.advance(REST_MS)
+        until(lambda: len(returned) == 2)
+        server.advance(REST_MS)
+        assert c("PING") == b"PONG"
+        assert len(returned) == 2
 
 
 def test_a_checkpoint_that_a_busy_thread_took_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
