@@ -42,6 +42,10 @@ class BeyondError(Exception):
     """The replica can't read what it lacks."""
 
 
+class StoreBeyondError(BeyondError):
+    """It can't read the store; what it lacks of the log it may."""
+
+
 class FeedOwner(Protocol):
     """What a feed needs of its server."""
 
@@ -77,7 +81,7 @@ class Feed(asyncio.Protocol):
         self.host = host  # where clients reach the replica: as announced, or where the connection came from
         self.port = port
         self._reads = reads
-        self._earlier = reads < formats.FORMAT
+        self._earlier = reads < formats.RECORDS
         self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
         self.acknowledged = max(offset, 0)  # log offset up to which the replica has everything
@@ -181,6 +185,8 @@ class Feed(asyncio.Protocol):
                 self._write(b"+CONTINUE %b\r\n" % self.owner.replid.encode())
                 self.state = "online"
             await self._catch_up()
+        except StoreBeyondError:
+            self.cut("it can't read the store")  # psync() tells it, if it can't continue
         except BeyondError:
             self._send_away()
         except GoneError:
@@ -208,8 +214,8 @@ class Feed(asyncio.Protocol):
         try:
             pieces = (await self._in_thread(opened)).pieces(PIECE)
             assert copy is not None  # noqa: S101 - opened() has run
-            if self._earlier and not copy.plain:
-                raise BeyondError
+            if self._reads < copy.format:
+                raise StoreBeyondError
             self.needs = offset = copy.offset
             owner.moved_on()
             self._write(b"+FULLRESYNC %b %d\r\n" % (owner.replid.encode(), offset))

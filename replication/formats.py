@@ -2,6 +2,7 @@
 
     1    what every version reads
     2    records of the kinds from 20 on, and the late databases of the store (persistence.layout)
+    3    coded nodes in the store (storage.nodes.coded), which only a full copy brings to a replica
 
 A replica says with ``REPLCONF capa format-N`` what it reads; earlier versions, which ignore such words, read format 1.
 They follow a newer leader for as long as it writes nothing that they can't read. So the servers of a cluster can be
@@ -16,7 +17,8 @@ from resp.errors import CorruptError
 from storage.records import HEAD
 from storage.replay import KNOWN
 
-FORMAT = 2  # what this version reads
+FORMAT = 3  # what this version reads
+RECORDS = 2  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2
 
@@ -39,7 +41,7 @@ def kinds(batch: bytes) -> set[int]:
 
 def needed(batch: bytes) -> int:
     """The format that the reader of a batch must know."""
-    return 2 if max(kinds(batch), default=0) >= FIRST_OF_2 else 1
+    return RECORDS if max(kinds(batch), default=0) >= FIRST_OF_2 else 1
 
 
 def unknown(batch: bytes) -> int:

@@ -12,6 +12,7 @@ from replication import formats
 from replication.frames import BATCH, COPY, COPY_BODY, DONE, PIECE, encode
 from resp.errors import CorruptError
 from storage import records
+from storage.nodes import coder
 from tests.persistence.datakit import append, checkpoint, commit, delete, opened
 from tests.replication.cluster import Cluster, Node, assert_same, in_sync, wait_until
 from tests.replication.fakeleader import FakeLeader, copy, going_on
@@ -23,10 +24,12 @@ SENT_AWAY = "it is of an earlier version, which can't read what is written now"
 
 
 class Upgraded(Replica):
-    """A replica of this version, by hand; its base class is one of the last."""
+    """A replica of format 2, by hand; its base class is one of format 1."""
+
+    reads = 2
 
     def introduce(self) -> None:
-        assert self.ask("REPLCONF", "tidelog", 1, "capa", "eof", "capa", "format-2") == b"+OK"
+        assert self.ask("REPLCONF", "tidelog", 1, "capa", "eof", "capa", f"format-{self.reads}") == b"+OK"
         assert self.ask("REPLCONF", "listening-port", 2) == b"+OK"
 
 
@@ -164,6 +167,48 @@ def test_a_replica_with_newer_data_takes_nothing_over_from_an_earlier_leader(ser
     assert_same(leader, replica)
 
 
+class Newest(Upgraded):
+    reads = formats.FORMAT
+
+
+def readings(node: Node, first: int, last: int) -> None:
+    """Sensor entries, which are coded as soon as a node is full of them."""
+    for at in range(first, last):
+        node("TAPPEND", "s", "sensor", f"{at % 7:02}", "temperature", f"{at * 37 % 300 / 10:.1f}")
+
+
+@pytest.mark.skipif(not coder.CODES, reason="nothing is compiled here: no node is coded")
+def test_a_copy_with_coded_nodes_is_for_who_can_read_them(servers: Cluster) -> None:
+    leader = servers.node(stream_node_max_entries=32)
+    readings(leader, 0, 20)
+    leader("SAVE")
+    with Replica(leader.port) as old, Upgraded(leader.port) as middle:
+        for replica in (old, middle):
+            assert asked(leader, replica).startswith(b"+FULLRESYNC ")
+            replica.frame(DONE)
+        readings(leader, 20, 100)
+        before = leader.offset
+        leader("SAVE")
+        leader("SET", "k", "v")
+        for replica in (old, middle):
+            wait_until(lambda replica=replica: b"k" in replica.frame(BATCH).payload, "it goes on with the log")  # type: ignore[misc]
+    with Upgraded(leader.port) as middle:
+        refused = asked(leader, middle)
+        assert refused.startswith(b"-ERR this server's data is of format 3, and this replica reads format 2: upgrade")
+        assert asked(leader, middle, before).startswith(b"+CONTINUE ")
+    with Newest(leader.port) as new:
+        assert asked(leader, new).startswith(b"+FULLRESYNC ")
+        new.frame(DONE)
+    follower = servers.node(of=leader.port)
+    assert_same(leader, follower)
+    assert follower.say("TRANGE", "s", "-", "+") == leader.say("TRANGE", "s", "-", "+")
+    for node in (leader, follower):
+        node.kill()
+        node.start()
+    assert_same(leader, follower)
+    assert len(leader.say("TRANGE", "s", "-", "+", "COUNT", "50")) == 50
+
+
 # -- a replica of this version -------------------------------------------------------------------------------
 def test_a_record_of_a_newer_version_stops_it(servers: Cluster) -> None:
     replica = servers.node()
@@ -221,7 +266,7 @@ def test_it_follows_a_leader_that_ignores_what_it_reads(servers: Cluster) -> Non
     with FakeLeader(lambda offset: going_on()) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.link_up, "it follows")
-        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-2"] in fake.requests
+        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-3"] in fake.requests
 
 
 # -- both ----------------------------------------------------------------------------------------------------
