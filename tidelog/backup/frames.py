@@ -29,10 +29,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from xxhash import xxh3_64_intdigest
+
 from tidelog.backup.places import BackupError
 
 BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = KINDS = b"BACPDM"
 NODES: Final = 1  # a db
+CODED: Final = 2  # byte 2 of a node whose checksum is the lower half of XXH3 instead
 NODE_HEADER: Final = 28  # bytes before a node's crc
 FIRST: Final = Struct(">BQII")
 CRC: Final = Struct(">I")
@@ -129,4 +132,8 @@ def _sound(db: int, key: bytes, value: memoryview) -> bool:
     body = NODE_HEADER + NODE_CRC.size
     if len(value) < body:
         return False
-    return crc32(value[body:], crc32(value[:NODE_HEADER])) == int(NODE_CRC.unpack_from(value, NODE_HEADER)[0])
+    if value[2] == CODED:
+        found = xxh3_64_intdigest(value[body:], xxh3_64_intdigest(value[:NODE_HEADER])) & 0xFFFFFFFF
+    else:
+        found = crc32(value[body:], crc32(value[:NODE_HEADER]))
+    return found == int(NODE_CRC.unpack_from(value, NODE_HEADER)[0])

@@ -9,6 +9,7 @@ import pytest
 from replication import frames as servers
 from storage.nodes.node import BODY
 from tests.persistence.datakit import append, checkpoint, group, opened
+from tests.persistence.test_coded import readings
 from tidelog.backup.frames import ALIVE, BATCH, COPY, DONE, KINDS, MESSAGE, NODES, ONE, PIECE, TWO, Decoder, Frame
 from tidelog.backup.frames import entries as entries_of
 from tidelog.backup.places import BackupError
@@ -59,6 +60,7 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """What a store sends that has some of everything."""
     with opened(tmp_path_factory.mktemp("data")) as (log, ks, _):
         append(ks, b"s", 100, pad=50)
+        readings(ks, b"t", 100)
         group(ks, b"s", b"g", 7)
         ks.set_string(b"k" * 500, b"v")
         checkpoint(log, ks)
