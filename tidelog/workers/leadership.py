@@ -111,10 +111,10 @@ class Leadership:
     def _look(self, hinted: bool, doubt: bool) -> Steps[float]:
         """Lead, if nobody else does; the seconds until the next look."""
         lease = self._lease
-        if self.claim is not None:
+        if (claim := self.claim) is not None:
             if doubt:
-                yield from check([self.claim])
-            if not self.claim.held:
+                yield from check([claim])
+            if not claim.held and self.claim is claim:  # else its end was noticed meanwhile
                 self._ended()
         if self.claim is not None:
             return lease.ttl * NET
