@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import click
@@ -10,6 +11,8 @@ import click
 from benchmarks.entries import KINDS, fill, length_word
 from benchmarks.registry import Bench, workload
 from benchmarks.servers import Peer
+
+RETURNED = 2.5  # seconds after which a server has returned to the system what a checkpoint freed
 
 
 @workload(
@@ -34,6 +37,7 @@ def space(bench: Bench) -> None:
                     empty_memory, empty_disk = peer.memory(), peer.disk()
                     fill(peer, count, kind=kind)
                     peer.settle()
+                    time.sleep(RETURNED)
                     memory[peer.name] = [(peer.memory() - empty_memory) / count]
                     disk[peer.name] = [(peer.disk() - empty_disk) / count]
             for title, figures in zip(titles, (memory, disk), strict=True):
