@@ -24,6 +24,7 @@ from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, 
 from respserver.observe.streamtotals import StreamWalk
 from storage import stream
 from storage.keyspace import Keyspace
+from storage.memory import memory_bytes, stream_bytes
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
@@ -140,7 +141,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
         else:
             replicas += size
     ks = s.keyspace
-    dataset, cache = ks.memory_bytes(), ks.pool.cache.bytes
+    dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
     used = dataset + cache + clients + s.tracking.bytes  # what respserver.memory counts
     return {
         "used": used,
@@ -364,7 +365,7 @@ def _streams(s: ServerStats) -> Fields:
     yield "stream_entries", totals.entries
     yield "stream_entries_added", totals.entries_added
     yield "stream_nodes", totals.nodes
-    yield "stream_memory", s.keyspace.stream_bytes()
+    yield "stream_memory", stream_bytes(s.keyspace)
     yield "node_cache_bytes", cache.bytes
     yield "node_cache_max_bytes", cache.max_bytes
     yield "node_cache_hits", cache.hits
