@@ -191,8 +191,9 @@ class Keyspace(KeyTable):
         if self.watchers or self.tracked:
             self.touch_watchers(key)
 
-    def evict_before(self, key: bytes, stream: Stream, ordinal: int) -> int:
-        """Evict the entries before ``ordinal``, which is above first_ord; returns how many.
+    def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
+        """Evict the entries before ``ordinal``, which is above first_ord; returns how many. ``counts``: each is a
+        change; without that the appends are that made them leave, as Redis counts.
 
         What is evicted from a stream in a tick, by how many commands ever, is one record: after the entries that were
         appended in it, before any other record of the stream. That leads to the same state.
@@ -203,7 +204,8 @@ class Keyspace(KeyTable):
         gone = stream.evict_before(ordinal)
         if not stream.dirty:
             changes.stream(key, stream)
-        changes.count += 1
+        if counts:
+            changes.count += gone
         self._evicted[key] = stream
         if not self.log:
             self.log.append(b"")
@@ -244,6 +246,7 @@ class Keyspace(KeyTable):
         self.before(key)
         stream.delete(ordinals, highest)
         self.changes.stream(key, stream)
+        self.changes.count += len(ordinals) - 1
         self._logged(key, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
