@@ -25,6 +25,7 @@ from respserver.observe.streamtotals import StreamWalk
 from storage import stream
 from storage.keyspace import Keyspace
 from storage.memory import memory_bytes, stream_bytes
+from storage.nodes import coder
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
@@ -80,6 +81,7 @@ def _server(s: ServerStats) -> Fields:
     yield "redis_version", REDIS_LEVEL.decode()
     yield "tidelog_version", __version__
     yield "tidelog_compiled", int(COMPILED)
+    yield "tidelog_coded_nodes", int(coder.CODES)
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0

@@ -504,7 +504,8 @@ PROCESS_MOVES: dict[str, Check] = {
 # -- what never moves: the value, and why -------------------------------------------------------------------------
 CONSTANT: dict[str, tuple[str, str]] = {
     "redis_version": (r"\d+\.\d+\.\d+", "of this version"), "tidelog_version": (r"\d+\.\d+\.\d+", "of this version"),
-    "tidelog_compiled": ("[01]", "of this installation"), "redis_git_sha1": ("0{8}", "not built from a checkout"),
+    "tidelog_compiled": ("[01]", "of this installation"), "tidelog_coded_nodes": ("[01]", "of this installation"),
+    "redis_git_sha1": ("0{8}", "not built from a checkout"),
     "redis_git_dirty": ("0", "the same"), "redis_build_id": ("0", "the same"),
     "redis_mode": ("standalone", "neither a cluster nor a Sentinel"), "os": (".+", "of this machine"),
     "arch_bits": ("64|32", "of this machine"), "multiplexing_api": ("asyncio", "the only one"),
