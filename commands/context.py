@@ -200,7 +200,7 @@ class ServerParts(Protocol):
     @property
     def timings(self) -> TimingsPart: ...
     @property
-    def dispatcher(self) -> DispatcherPart: ...
+    def transactions(self) -> TransactionsPart: ...
     @property
     def clock(self) -> ClockPart: ...
     def random(self) -> float:
@@ -423,8 +423,8 @@ class LatencyPart(Protocol):
         """Forget the named events, or all if none is named. Returns how many there were."""
 
 
-class DispatcherPart(Protocol):
-    """The dispatcher, for EXEC."""
+class TransactionsPart(Protocol):
+    """What is queued, for EXEC."""
 
     def run_queued(self, ctx: Context) -> Reply:
         """Run ``session.queued`` in order; the reply is an array, as Chunks if one of its parts is."""

@@ -278,7 +278,8 @@ class Journal:
                         raise CorruptError(
                             f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}"
                         )
-                    batch = self._records(at, value, self._elsewhere(value))
+                    place = _place(value)
+                    batch = self._records(at, value, place, self._elsewhere(place))
                     yield at, batch
                     expected = at + len(batch)
             if expected != end:
@@ -289,7 +290,7 @@ class Journal:
 
         [] if none contains it: it lies before the first or at the end. Raises CorruptError, OSError.
         """
-        raw: list[tuple[bytes, bytes, bytes]] = []
+        raw: list[tuple[bytes, bytes, tuple[int, ...] | None, bytes]] = []
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             end = self._end(txn)
             cursor = txn.cursor()
@@ -299,11 +300,11 @@ class Journal:
                     limit -= len(its_value) - CRC.size if place is None else place[3]
                     if limit < 0 and raw:
                         break
-                    raw.append((bytes(its_key), bytes(its_value), self._elsewhere(its_value)))
+                    raw.append((bytes(its_key), bytes(its_value), place, self._elsewhere(place)))
         found: list[tuple[int, bytes]] = []
-        for key, value, elsewhere in raw:
+        for key, value, place, elsewhere in raw:
             at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
-            batch = self._records(at, value, elsewhere)
+            batch = self._records(at, value, place, elsewhere)
             expected = found[-1][0] + len(found[-1][1]) if found else at
             if at != expected:
                 raise CorruptError(f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}")
@@ -314,16 +315,14 @@ class Journal:
             return []
         return found
 
-    def _elsewhere(self, value: bytes | memoryview) -> bytes:
+    def _elsewhere(self, place: tuple[int, ...] | None) -> bytes:
         """The records of a batch that is in a segment, unchecked; b"" if it isn't. Raises OSError."""
-        place = _place(value)
         return b"" if place is None else self._segments.read(place[1], place[2], place[3])
 
-    def _records(self, at: int, value: bytes, elsewhere: bytes) -> bytes:
-        """The records of the batch at log offset ``at``; ``elsewhere``: see there. Raises CorruptError."""
+    def _records(self, at: int, value: bytes, place: tuple[int, ...] | None, elsewhere: bytes) -> bytes:
+        """The records of the batch at log offset ``at``. ``place``, ``elsewhere``: see there. Raises CorruptError."""
         batch = value[CRC.size :]
         whole = batch and crc32(batch) == CRC.unpack_from(value)[0]
-        place = _place(value)
         if place is not None:
             batch, whole = elsewhere, whole and len(elsewhere) == place[3] and xxh3_64_intdigest(elsewhere) == place[4]
         if not whole:
@@ -343,9 +342,8 @@ class Journal:
             if not cursor.last():
                 return None
             at, value = KEY.unpack(cursor.key())[0], cursor.value()
-            if _place(value) is None:
-                return at, CRC.unpack_from(value)[0]
-            return at, crc32(self._elsewhere(value))
+            place = _place(value)
+            return at, CRC.unpack_from(value)[0] if place is None else crc32(self._elsewhere(place))
 
     def cut(self, offset: int, keep: bool = False) -> bool:
         """Delete batches that end at or before ``offset``, a few thousand in a call; True if there are more.

@@ -310,19 +310,20 @@ class Wal:
         dropped = 0
         self.head = self.end = self.used = 0
         while True:
-            batch = None
+            body = None
             for at, head in heads.pop(offset, []):
-                batch = self._body(at, head)
-                if batch is not None:
+                body = self._body(at, head)
+                if body is not None:
                     break
                 dropped += FRAME.size + head[2]
-            if batch is None:
+            if body is None:
                 break
+            batch, checksum = body
             dropped = 0  # it was of a failed first attempt to write this frame
             if at >= 0:
                 self.add(at, len(batch))
             end = self.end if at >= 0 else at
-            frames.append((offset, batch, end, ~xxh3_64_intdigest(batch) if head[4] else head[3]))
+            frames.append((offset, batch, end, checksum))
             offset += len(batch)
         for its_offset, found in heads.items():
             for at, head in found:
@@ -387,16 +388,18 @@ class Wal:
         whole = magic in MAGICS and crc == crc32(raw[8:], self._salt)
         return FRAME.size if like and not whole else 0
 
-    def _body(self, at: int, head: Head) -> bytes | None:
-        """The records of the frame at ``at``, a position or a place; None if they are damaged."""
+    def _body(self, at: int, head: Head) -> tuple[bytes, int] | None:
+        """The records of the frame at ``at``, a position or a place, and their checksum (see ``checked``); None if
+        they are damaged."""
         if at >= 0:
             batch = self._read(self.fd, BLOCK + at + FRAME.size, head[2])
         else:
             number, start = place_of(at)
             with open(self._annexes[number], "rb") as file:
                 batch = self._read(file.fileno(), start + FRAME.size, head[2])
-        checksum = xxh3_64_intdigest(batch) & LOWER if head[4] else crc32(batch)
-        return batch if checksum == head[3] else None
+        checksum = ~xxh3_64_intdigest(batch) if head[4] else crc32(batch)
+        said = ~checksum & LOWER if head[4] else checksum
+        return (batch, checksum) if said == head[3] else None
 
     def _read(self, fd: int, at: int, length: int) -> bytes:
         raw = os.pread(fd, length, at)

@@ -105,10 +105,11 @@ class RequestDecoder(ExactDecoder):
             commands[at], self.ends[at] = made[0], end
             at += 1
 
-    def complete_all(self, commands: list[list[bytes]]) -> None:
-        """Make the arguments of all calls of the last chunk."""
-        for at in self.bodies:
-            self.complete(commands, at + 1)
+    def complete_all(self, commands: list[list[bytes]], start: int = 0) -> None:
+        """Make the arguments of all calls of the last chunk from ``start`` on; a row that ended before stays."""
+        for at, bodies in self.bodies.items():
+            if at + len(bodies) > start:
+                self.complete(commands, at + 1)
 
 
 def _canonical(

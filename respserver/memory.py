@@ -20,6 +20,7 @@ from respserver.clients.tracking import Tracking
 from respserver.config.config import Config
 from respserver.data import Data
 from respserver.gates import Gates
+from storage.memory import memory_bytes
 
 
 class Memory:
@@ -41,7 +42,7 @@ class Memory:
     def used(self) -> int:
         """Bytes in memory."""
         ks = self._data.ks
-        used = ks.memory_bytes() + ks.pool.cache.bytes + self._clients.bytes + self._tracking.bytes
+        used = memory_bytes(ks) + ks.pool.cache.bytes + self._clients.bytes + self._tracking.bytes
         self._peak = max(self._peak, used)
         return used
 

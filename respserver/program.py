@@ -126,6 +126,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     from resp.errors import CommandError, CorruptError
     from respserver.server import Server
 
+    _tell_of_coding(logger)
     logger.notice("Server initialized")
     try:
         server = Server(config, logger)
@@ -160,6 +161,17 @@ async def _serve(config: Config, logger: Logger) -> int:
         _remove_pidfile(config)
     logger.notice("tidelog is now ready to exit, bye bye...")
     return 0
+
+
+def _tell_of_coding(logger: Logger) -> None:
+    """Say what is missing where the module in C that codes nodes was not compiled."""
+    from storage.nodes import coder
+
+    if not coder.CODES:
+        logger.warning(
+            "tidelog was installed without a C compiler: streams of numbers and of texts that return take about twice "
+            "the space on disk, and those that a compiled server has stored are read slowly"
+        )
 
 
 def fit_maxclients(config: Config, logger: Logger) -> None:

@@ -27,6 +27,7 @@ from respserver.observe.stats import Counters
 from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
 from respserver.upkeep.checkpoints import Checkpoints
+from storage.memory import recount
 
 RECOUNTED: Final = 2000  # groups that are looked at together: some milliseconds
 
@@ -64,7 +65,7 @@ class Reporting:
     def ready(self, sections: list[str]) -> bool:
         """Look at some of the groups that changed, and at some of the streams if INFO with these sections sums them up.
         True once info() costs little."""
-        if not self._data.ks.recount(RECOUNTED):
+        if not recount(self._data.ks, RECOUNTED):
             return False
         if sections and info.SUMS.isdisjoint(sections):
             return True

@@ -35,6 +35,7 @@ from respserver.data import Data
 from respserver.execution.blocking import Blocking
 from respserver.execution.dispatch import Dispatcher
 from respserver.execution.slices import Slicing
+from respserver.execution.transactions import Transactions
 from respserver.exhaustion import Exhaustion
 from respserver.gates import Gates
 from respserver.memory import Memory
@@ -63,11 +64,10 @@ class Server:
     checkpoints: Checkpoints
 
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self.config = config
         self.logger = logger
         self.clock = clock or Clock()
-        self._loop = loop
         self._by_hand = clock is not None  # a test moves the clock, and calls on_time() and tick() itself
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
@@ -100,10 +100,12 @@ class Server:
             loop, self.clock, self.data, self.gates, self.ticks, self.counters, self.timings, logger, self,
             self.exhaustion, self.notices,
         )
+        self.transactions = Transactions(
+            config, self.clock, self.monitors, self.counters, self.timings, logger, self.exhaustion, self.notices
+        )
         self.dispatcher = Dispatcher(
-            config, self.clock, self.data, self.gates, self.ticks, self.blocking, self.slicing, self.monitors,
-            self.counters, self.timings, logger, self, self.memory, self.exhaustion,
-            self.notices,
+            self.clock, self.data, self.gates, self.ticks, self.blocking, self.slicing, self.transactions,
+            self.monitors, self.counters, self.timings, logger, self, self.memory, self.exhaustion, self.notices,
         )  # fmt: skip
         self.replicas = Replicas(
             config, self.clock, self.data, self.gates, self.ticks, self.clients, logger,

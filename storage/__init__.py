@@ -24,7 +24,9 @@ A module imports only modules that come before it in this list (folders have lis
     changes     what changed since the last checkpoint, and how a capture takes it part by part
     events      keyspace events, and changed keys, that clients are to be told
     digest      the digest of a keyspace's content
+    keytable    the keys, and how commands look one up
     keyspace    every key and the only way to change one: each mutator changes state and logs its record
+    memory      the memory that a keyspace takes, by estimate
     manykeys    changes and reads of many keys at once
     expiry      what ends by time
     replay      records back into effects

@@ -4,7 +4,7 @@ Rule 1: only the mutators here, in ``manykeys``, ``groups.effects`` and ``stages
 Each makes one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log
 replays to the state that wrote it.
 Rule 2: no clock. ``now`` is an argument; records hold explicit times only.
-Rule 3: a key expires when it is looked up (live()) or by its timer (``expiry``), and an explicit DELETE is
+Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
 logged. Replay expires nothing, and neither does a ``follower``: it hides a key whose time is over until its leader's
 DELETE arrives. While ``frozen``, a leader does the same.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
@@ -25,7 +25,7 @@ from storage.changes import Changes
 from storage.digest import digest
 from storage.groups.group import Group
 from storage.ids import MASK64
-from storage.keyindex import KeyIndex
+from storage.keytable import KeyTable
 from storage.nodes.pool import NodePool
 from storage.records import log_append, set_head
 from storage.stages.stages import Stage, Stages
@@ -33,9 +33,6 @@ from storage.stream import Stream
 from storage.timers import NEVER, Timers
 from storage.values import String, Value
 
-KEY_BYTES: Final = 200  # memory of a key: its slots in the key table and the index, its objects without their content
-DEADLINE_BYTES: Final = 300  # of a key's expiry and its timer
-FENCE_BYTES: Final = 150
 LARGE: Final = 4096  # bytes of entries
 
 
@@ -45,14 +42,12 @@ class Watcher(Protocol):
     dirty_cas: bool
 
 
-class Keyspace:
+class Keyspace(KeyTable):
     """All keys of the server (there is one database)."""
 
     def __init__(self, pool: NodePool) -> None:
+        super().__init__()
         self.pool = pool
-        self.keys: dict[bytes, Value] = {}
-        self.index = KeyIndex()  # the same keys, for SCAN and RANDOMKEY
-        self.expires: dict[bytes, int] = {}  # ms since epoch
         self.stages = Stages()
         self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
         self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
@@ -61,97 +56,16 @@ class Keyspace:
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
-        self.events: list[tuple[bytes, bytes]] = []  # event (or CHANGED, FLUSHED) and key: what clients are to be told
-        self.event_classes = 0  # of keyspace events that fire; kept by the server
         self.tracked = False  # somebody caches what it reads (CLIENT TRACKING); kept by the server
-        self.follower = False  # of a replica: nothing may be logged but what its leader logged
-        self.frozen = False  # writes are held back: nothing may end by time, as nothing else may change
-        self.no_touch = False  # the client asked by CLIENT NO-TOUCH that its reads don't count as use
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
-        self._stream_keys = 0  # bytes of keys of streams
-        self._group_bytes = 0  # memory of groups, but for what the groups in ``_recount`` have changed since
-        self._recount: dict[Group, None] = {}
+        self.stream_keys = 0  # bytes of keys of streams
+        self.group_bytes = 0  # memory of groups, but for what the groups in ``uncounted`` have changed since
+        self.uncounted: dict[Group, None] = {}
         # stats since start
         self.expired_keys = 0
         self.expired_groups = 0
-        self.hits = 0
-        self.misses = 0
         self.changes = Changes(self.keys, self.expires, self.stages)  # what the next checkpoint must write
-
-    # -- reading ---------------------------------------------------------------------------------------------
-    def live(self, key: bytes, now: int) -> Value | None:
-        """The value at ``key``; an expired one is deleted (and that logged) here, or hidden (Rule 3)."""
-        if self.expires:
-            at = self.expires.get(key)
-            if at is not None and at <= now:
-                if self.follower or self.frozen:
-                    return None
-                self.expire_key(key)
-        return self.keys.get(key)
-
-    def get(self, key: bytes, now: int) -> Value | None:
-        """live() for commands that change the value: that is use (OBJECT IDLETIME), but neither a hit nor a miss."""
-        value = self.live(key, now)
-        if value is not None and not self.no_touch:
-            value.used = now
-        return value
-
-    def peek(self, key: bytes, now: int, quiet: bool = False) -> Value | None:
-        """live() for commands that ask about a key, not for its value: a hit or a miss, but no use. ``quiet``: a miss
-        fires no event."""
-        value = self.live(key, now)
-        if value is None:
-            if quiet:
-                self.misses += 1
-            else:
-                self.missed(key)
-        else:
-            self.hits += 1
-        return value
-
-    def read(self, key: bytes, now: int) -> Value | None:
-        """live() for commands that return the value: a hit or a miss, and use."""
-        value = self.live(key, now)
-        if value is None:
-            self.missed(key)
-            return None
-        self.hits += 1
-        if not self.no_touch:
-            value.used = now
-        return value
-
-    def missed(self, key: bytes) -> None:
-        """A read has found no such key."""
-        self.misses += 1
-        if self.event_classes:
-            self.notify(events.MISS, b"keymiss", key)
-
-    def stream(self, key: bytes, now: int) -> Stream | None:
-        """get(); raises WRONGTYPE if the key holds something else."""
-        value = self.get(key, now)
-        if value is None or isinstance(value, Stream):
-            return value
-        raise errors.wrong_type()
-
-    def read_stream(self, key: bytes, now: int) -> Stream | None:
-        """read(); raises WRONGTYPE if the key holds something else."""
-        value = self.read(key, now)
-        if value is None or isinstance(value, Stream):
-            return value
-        raise errors.wrong_type()
-
-    def string(self, key: bytes, now: int) -> bytes | None:
-        """get(); raises WRONGTYPE if the key holds something else."""
-        return _text(self.get(key, now))
-
-    def read_string(self, key: bytes, now: int) -> bytes | None:
-        """read(); raises WRONGTYPE if the key holds something else."""
-        return _text(self.read(key, now))
-
-    def expire_at(self, key: bytes) -> int:
-        """ms since epoch; NEVER if the key has no expiry or doesn't exist."""
-        return self.expires.get(key, NEVER)
 
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
@@ -175,11 +89,6 @@ class Keyspace:
         self.changes.count += 1
         if self.watchers or self.tracked:
             self.touch_watchers(key)
-
-    def notify(self, kind: int, event: bytes, key: bytes) -> None:
-        """Fire a keyspace event: see ``events``. ``kind``: its class, such as events.STREAM."""
-        if self.event_classes & kind:
-            self.events.append((event, key))
 
     def touch_watchers(self, key: bytes) -> None:
         """The key has changed."""
@@ -218,7 +127,7 @@ class Keyspace:
         self.next_sid += 1
         self.keys[key] = stream
         self.index.add(key)
-        self._stream_keys += len(key)
+        self.stream_keys += len(key)
         if self.event_classes:
             self.notify(events.NEW, b"new", key)
         return stream
@@ -282,8 +191,9 @@ class Keyspace:
         if self.watchers or self.tracked:
             self.touch_watchers(key)
 
-    def evict_before(self, key: bytes, stream: Stream, ordinal: int) -> int:
-        """Evict the entries before ``ordinal``, which is above first_ord; returns how many.
+    def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
+        """Evict the entries before ``ordinal``, which is above first_ord; returns how many. ``counts``: each is a
+        change; without that the appends are that made them leave, as Redis counts.
 
         What is evicted from a stream in a tick, by how many commands ever, is one record: after the entries that were
         appended in it, before any other record of the stream. That leads to the same state.
@@ -294,7 +204,8 @@ class Keyspace:
         gone = stream.evict_before(ordinal)
         if not stream.dirty:
             changes.stream(key, stream)
-        changes.count += 1
+        if counts:
+            changes.count += gone
         self._evicted[key] = stream
         if not self.log:
             self.log.append(b"")
@@ -335,6 +246,7 @@ class Keyspace:
         self.before(key)
         stream.delete(ordinals, highest)
         self.changes.stream(key, stream)
+        self.changes.count += len(ordinals) - 1
         self._logged(key, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
@@ -477,7 +389,7 @@ class Keyspace:
         self.keys[new] = value
         self._set_deadline(new, expire_at)
         if isinstance(value, Stream):
-            self._stream_keys += len(new) - len(key)
+            self.stream_keys += len(new) - len(key)
             self.changes.stream_moved(key, new, value)
             for group in value.groups.values():
                 self._disarm_group(key, group)
@@ -537,7 +449,7 @@ class Keyspace:
                 self._forget_group(key, group)
             self.timers.cancel(timers.PRODUCED, key)
             value.gone()
-            self._stream_keys -= len(key)
+            self.stream_keys -= len(key)
             self.changes.stream_gone(key, value.sid)
             self.pool.cache.drop_stream(value.sid)
         else:
@@ -559,9 +471,9 @@ class Keyspace:
         self.expires.clear()
         self.stages.clear()
         self.timers.clear()
-        self.string_bytes = self._stream_keys = self._group_bytes = 0
+        self.string_bytes = self.stream_keys = self.group_bytes = 0
         self.pool.bytes = self.pool.unstored = 0
-        self._recount.clear()
+        self.uncounted.clear()
         if self.tracked:
             self.events.append((events.FLUSHED, b""))
         self.log.append(records.flush())
@@ -575,7 +487,7 @@ class Keyspace:
         group.dirty = True
         if not group.recount:
             group.recount = True
-            self._recount[group] = None
+            self.uncounted[group] = None
         self.changes.stream(key, stream)
         self._logged(key, record)
 
@@ -588,10 +500,10 @@ class Keyspace:
 
     def _forget_group(self, key: bytes, group: Group) -> None:
         self._disarm_group(key, group)
-        self._group_bytes -= group.counted
+        self.group_bytes -= group.counted
         group.counted = 0
         if group.recount:
-            del self._recount[group]
+            del self.uncounted[group]
 
     def _disarm_group(self, key: bytes, group: Group) -> None:
         self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
@@ -633,7 +545,7 @@ class Keyspace:
         stream = Stream.restore(sid, meta, self.pool)
         self.keys[key] = stream
         self.index.add(key)
-        self._stream_keys += len(key)
+        self.stream_keys += len(key)
         self.next_sid = max(self.next_sid, sid + 1)
         self._set_deadline(key, expire_at)
         return stream
@@ -641,7 +553,7 @@ class Keyspace:
     def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:
         group = stream.groups[name] = Group.restore(name, meta, pending)
         group.recount = True
-        self._recount[group] = None
+        self.uncounted[group] = None
 
     def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
         self.keys[key] = String(value)
@@ -662,37 +574,6 @@ class Keyspace:
             stage.resume(now)
             self.arm_stage(name, stage)
 
-    # -- stats -----------------------------------------------------------------------------------------------
-    def stream_bytes(self) -> int:
-        """Bytes of memory that streams and groups take, by estimate. O(groups that changed since the last call)."""
-        self.recount(len(self._recount))
-        return self.pool.bytes + self._stream_keys + self._group_bytes
-
-    def recount(self, limit: int) -> bool:
-        """Look at the memory of so many groups that changed since the last look; True if no others are left."""
-        changed = self._recount
-        for _ in range(min(limit, len(changed))):
-            group, _ = changed.popitem()
-            size = group.memory_bytes()
-            self._group_bytes += size - group.counted
-            group.counted, group.recount = size, False
-        return not changed
-
-    def memory_bytes(self) -> int:
-        """Bytes of memory that the whole content takes, without the cache of nodes; see stream_bytes()."""
-        return (
-            self.stream_bytes() + self.string_bytes + self.stages.bytes + KEY_BYTES * len(self.keys)
-            + DEADLINE_BYTES * len(self.expires) + FENCE_BYTES * len(self.stages.fences)
-        )  # fmt: skip
-
     def digest(self) -> str:
         """SHA-256 of the whole content, equal for equal states."""
         return digest(self.keys, self.expires, self.stages)
-
-
-def _text(value: Value | None) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, String):
-        return value.value
-    raise errors.wrong_type()

@@ -221,17 +221,23 @@ class StreamNodes:
                 tail.wire += wire[start:stop]
             else:
                 tail.wire += memoryview(wire)[start:stop]
-            tail.extend(ms, seq + at, ends)
-            if self._tail is None:
-                self._tail = tail
-                pool.bytes += OVERHEAD
-            pool.bytes += end - held + ENTRY_BYTES * count
+            self._extended(tail, ms, seq + at, ends, end - held)
             at += count
             start = stop
-            self.last_ms, self.last_seq = ms, seq + at - 1
-            self.next_ord += count
-            if end >= most or len(tail.ends) >= pool.max_entries:
-                self._seal(tail)
+
+    def _extended(self, tail: TailNode, ms: int, seq: int, ends: list[int], size: int) -> None:
+        """The wire of the tail, or of what becomes the tail, has grown by ``size`` bytes: entries from ms.seq on, which
+        end at ``ends``."""
+        pool, count = self.pool, len(ends)
+        tail.extend(ms, seq, ends)
+        if self._tail is None:
+            self._tail = tail
+            pool.bytes += OVERHEAD
+        pool.bytes += size + ENTRY_BYTES * count
+        self.last_ms, self.last_seq = ms, seq + count - 1
+        self.next_ord += count
+        if len(tail.wire) >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
+            self._seal(tail)
 
     def append_run(self, ms: int, seq: int, sizes: list[int], wire: bytes) -> None:
         """append_packed() for a few entries, which takes less time if the tail has room for them."""
@@ -279,15 +285,7 @@ class StreamNodes:
                 at += 1
             tail.wire = bytearray().join([tail.wire, *parts[here:there]])  # first what may fail; copied only once
             here = there
-            tail.extend(ms, seq + first, ends)
-            if self._tail is None:
-                self._tail = tail
-                pool.bytes += OVERHEAD
-            pool.bytes += end - held + ENTRY_BYTES * len(ends)
-            self.last_ms, self.last_seq = ms, seq + at - 1
-            self.next_ord += len(ends)
-            if end >= most or len(tail.ends) >= pool.max_entries:
-                self._seal(tail)
+            self._extended(tail, ms, seq + first, ends, end - held)
 
     def _open_tail(self) -> TailNode:
         if self._reopen:

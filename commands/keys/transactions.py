@@ -58,7 +58,7 @@ def exec_(ctx: Context, argv: list[bytes]) -> Reply:
         return reply.null_array(session.proto)
     session.unwatch(ctx.ks)
     try:
-        return ctx.server.dispatcher.run_queued(ctx)
+        return ctx.server.transactions.run_queued(ctx)
     finally:
         session.end_transaction(ctx.ks)
 

@@ -77,7 +77,7 @@ def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
         if about and border > stream.first_ord:
             border = stream.node_border(min(border, stream.after(stream.first_ord, most_at_once(ks))))
         if border > stream.first_ord:
-            ks.evict_before(name, stream, border)
+            ks.evict_before(name, stream, border, False)
             ks.notify(events.STREAM, b"xtrim", name)
     return dashed_id(bulk_id)
 
@@ -262,7 +262,7 @@ def _trim_batch(ctx: Context, name: bytes, options: Options, added: int) -> None
         most = options.threshold if options.strategy == MAXLEN else -1
         tell_batch(ks, name, stream, added, most, border, b"xadd", b"xtrim")
     if border > stream.first_ord:
-        ks.evict_before(name, stream, border)
+        ks.evict_before(name, stream, border, False)
 
 
 def _within_limit(stream: Stream | None, options: Options, added: int, first_id: int) -> bool:

@@ -20,6 +20,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids
 from commands.parts import AT_ONCE, Ids, by_id, in_pieces
+from commands.redis_streams.ids import IdOptions
 from commands.redis_streams.options import REFERENCES
 from resp import errors
 from resp import reply as encode
@@ -97,24 +98,18 @@ def _by_id(ctx: Context, deletion: Deletion) -> Reply:
     return encode.array_header(len(deletion.texts)) + deletion.delete(ctx, raw_ids(deletion.texts))
 
 
-class Deletion:
+class Deletion(IdOptions):
     """A call of XDELEX or, with ``acks``, of XACKDEL. Raises CommandError."""
 
-    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references", "texts")
+    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references")
 
     def __init__(self, argv: list[bytes], acks: bool) -> None:
+        super().__init__()
         self._key = argv[1]
         self._acks = acks
-        at = 3 if acks else 2
         self._group = argv[2] if acks else b""
         self._references = b""
-        self.texts: list[bytes] = []
-        try:
-            while at < len(argv):
-                at += self._option(argv, at)
-        except CommandError:
-            raw_ids(self.texts)  # a malformed ID comes first
-            raise
+        self.read(argv, 3 if acks else 2)
         if not self.texts:
             raise errors.syntax()
         self._ids = Ids(self.texts)
@@ -122,8 +117,7 @@ class Deletion:
         self._at = 0  # how many IDs have been handled
         self._parts: list[bytes] = []  # of the reply
 
-    def _option(self, argv: list[bytes], at: int) -> int:
-        """Read the option at ``at``; returns how many words it has."""
+    def option(self, argv: list[bytes], at: int) -> int:
         word = argv[at].upper()
         if word in (b"KEEPREF", b"DELREF", b"ACKED") and not self._references:
             self._references = word

@@ -10,7 +10,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
 from commands.parts import AT_ONCE, Ids, by_id, in_pieces
-from commands.redis_streams.ids import range_end, range_start, xid_bulk
+from commands.redis_streams.ids import IdOptions, range_end, range_start, xid_bulk
 from commands.redis_streams.owners import idle_of, is_idle, owner_of
 from resp import errors
 from resp import reply as encode
@@ -212,27 +212,20 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.integer(nack.given)
 
 
-class NackOptions:
+class NackOptions(IdOptions):
     """The options of XNACK: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given. Raises CommandError."""
 
-    __slots__ = ("count", "force", "texts")
+    __slots__ = ("count", "force")
 
     def __init__(self, argv: list[bytes]) -> None:
-        self.texts: list[bytes] = []
+        super().__init__()
         self.count = NO_COUNT
         self.force = False
-        at = 4
-        try:
-            while at < len(argv):
-                at += self._option(argv, at)
-        except CommandError:
-            raw_ids(self.texts)  # a malformed ID comes first
-            raise
+        self.read(argv, 4)
         if not self.texts:
             raise CommandError(errors.NACK_NEEDS_IDS)
 
-    def _option(self, argv: list[bytes], at: int) -> int:
-        """Read the option at ``at``; returns how many words it has."""
+    def option(self, argv: list[bytes], at: int) -> int:
         word, left = argv[at].upper(), len(argv) - at - 1
         if word == b"IDS" and not self.texts and left:
             number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)

@@ -34,7 +34,7 @@ def trim(ctx: Context, name: bytes, stream: Stream, options: Options, reply: byt
     else:
         border = trim_border(stream, options)
         if border > stream.first_ord:
-            evicted = ks.evict_before(name, stream, border)
+            evicted = ks.evict_before(name, stream, border, reply is None)
     if evicted:
         ks.notify(events.STREAM, b"xtrim", name)
     return encode.integer(evicted) if reply is None else reply

@@ -260,7 +260,7 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     if stream is not None:
         border = stream.ahead(stream.next_ord, kept) if by_count else stream.ord_from(kept)
         if border > stream.first_ord:
-            evicted = ks.evict_before(name, stream, border)
+            evicted = ks.evict_before(name, stream, border, not result)
             if ks.event_classes:
                 ks.notify(events.STREAM, b"tevict", name)
     return result or encode.integer(evicted)
@@ -305,7 +305,7 @@ def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     if ks.event_classes:
         tell_batch(ks, name, stream, len(bodies), kept, border, b"tappend", b"tevict")
     if border > stream.first_ord:
-        ks.evict_before(name, stream, border)
+        ks.evict_before(name, stream, border, False)
     return ids
 
 
@@ -333,7 +333,7 @@ def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: li
     if ks.event_classes:
         tell_batch(ks, name, stream, len(calls), kept if by_count else -1, border, b"tappend", b"tevict")
     if border > stream.first_ord:
-        ks.evict_before(name, stream, border)
+        ks.evict_before(name, stream, border, False)
     return ids
 
 

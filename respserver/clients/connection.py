@@ -278,7 +278,7 @@ class Connection(Client):
 
     def hold(self, commands: list[list[bytes]], start: int) -> None:
         """Put the commands from ``start`` on at the front of the backlog."""
-        self.decoder.complete_all(commands)
+        self.decoder.complete_all(commands, start)
         self.backlog.extendleft(reversed(commands[start:]))
 
     def run_backlog(self) -> None:

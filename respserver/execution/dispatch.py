@@ -1,8 +1,7 @@
-"""From a list of arguments to a reply: find the command, check it, call it, keep its stats, queue the reply.
+"""From a list of arguments to a reply: find the command, have it checked, call it, keep its stats, queue the reply.
 
 The fast path is for clients that are ``plain`` (Session.refresh) while no gate is closed (``Gates``), or only gates
-that concern writes and the command does not write. Everything else goes through ``_checked``, in the order of Redis's
-checks (processCommand).
+that concern writes and the command does not write. Everything else goes through ``_checked``, see ``checks``.
 
 Which checks concern a command is declared with it: by its flags, and by the traits of ``commands.declare``.
 
@@ -13,26 +12,26 @@ and the clock is read once for all. For the slow log a batch or a run is one cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from time import perf_counter_ns, time_ns
 from typing import Final
 
 from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, Slices
-from commands.declare import TABLE, Command, find, lookup
+from commands.declare import TABLE, Command
 from commands.session import Session
-from resp import errors, reply
+from resp import reply
 from resp.errors import CommandError
-from respserver.clients.connection import Connection, Executor, connection_of
+from respserver.clients.connection import Connection, Executor
 from respserver.clients.flow import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
 from respserver.clients.notices import Notices
 from respserver.clock import Clock
-from respserver.config.config import Config
 from respserver.data import Data
 from respserver.execution.blocking import Blocking
-from respserver.execution.faults import fault_reply
-from respserver.execution.slices import Slicing, all_of
+from respserver.execution.checks import Checks
+from respserver.execution.faults import fault_reply, starved_reply
+from respserver.execution.slices import Slicing
+from respserver.execution.transactions import Transactions
 from respserver.exhaustion import Exhaustion
 from respserver.gates import Gates
 from respserver.memory import Memory
@@ -41,7 +40,6 @@ from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
 
-HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
 RUN_AT_ONCE: Final = 100  # the most calls in a run
 RUN_BYTES: Final = 16 * 1024  # of replies, after which a run ends
@@ -56,11 +54,10 @@ class Dispatcher(Executor):
     """Runs commands; one for the server."""
 
     def __init__(
-        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, blocking: Blocking,
-        slicing: Slicing, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger, parts: ServerParts,
-        memory: Memory, exhaustion: Exhaustion, notices: Notices,
+        self, clock: Clock, data: Data, gates: Gates, ticks: Ticks, blocking: Blocking, slicing: Slicing,
+        transactions: Transactions, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger,
+        parts: ServerParts, memory: Memory, exhaustion: Exhaustion, notices: Notices,
     ) -> None:  # fmt: skip
-        self._config = config
         self._clock = clock
         self._by_hand = type(clock) is not Clock  # a test moves the clock
         self._data = data
@@ -68,15 +65,16 @@ class Dispatcher(Executor):
         self._ticks = ticks
         self._blocking = blocking
         self._slicing = slicing
+        self._transactions = transactions
         self._monitors = monitors
         self._counters = counters
         self._traffic = counters.traffic
         self._timings = timings
         self._logger = logger
-        self._memory = memory
         self._exhaustion = exhaustion
         self._notices = notices
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
+        self._checks = Checks(self._ctx, gates, memory)
         self._name = b""  # of the last command that was found: to compare it takes less time than to find it again
         self._known: Command | None = None  # that command
         # of the last call that _call() made
@@ -272,13 +270,13 @@ class Dispatcher(Executor):
     def _failed(self, argv: list[bytes], error: Exception) -> bytes:
         """The reply to a call that has raised ``error``."""
         if isinstance(error, MemoryError):
-            return self._starved(argv)
+            return starved_reply(argv, self._exhaustion)
         if self._command is not None:
             self._command.failed += 1
         if isinstance(error, CommandError):
             self._counters.note_error(error.text)
             return reply.error(error.text)
-        return self._fault(argv[0], error)
+        return fault_reply(argv[0], error, self._counters, self._logger)
 
     def _call_batch(
         self, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
@@ -350,16 +348,6 @@ class Dispatcher(Executor):
             conn.answer(answer)
         return False
 
-    def _starved(self, argv: list[bytes]) -> bytes:
-        """A handler met a MemoryError. What has or may have changed something must not go on, see ``exhaustion``."""
-        command = find(argv[:2])
-        if command is not None and (command.changes(argv) or "runs_queue" in command.traits):
-            self._exhaustion.end(f"running {errors.show(argv[0])}")
-        return self._exhaustion.reply(argv[0])
-
-    def _fault(self, name: bytes, error: Exception) -> bytes:
-        return fault_reply(name, error, self._counters, self._logger)
-
     # -- the checks ------------------------------------------------------------------------------------------
     def _checked(self, conn: Connection, argv: list[bytes]) -> Reply | None:
         """Check the command, then call or queue it. None: it has to wait (CLIENT PAUSE, FAILOVER). Raises CommandError.
@@ -367,20 +355,20 @@ class Dispatcher(Executor):
         Sets _command if the handler returned a reply.
         """
         session, gates = conn.session, self._gates
-        command = self._found(conn, argv)
+        command = self._checks.found(conn, argv)
         try:
-            self._may_run(command, session, argv)
+            self._checks.may_run(command, session, argv)
         except CommandError:
             command.rejected += 1
             if session.multi and "immediate" not in command.traits:
                 session.exec_abort = True
             raise
         session.last_command = command.name
-        if (gates.held or gates.pause_until > self._ctx.now) and self._must_wait(command, session, argv):
+        if (gates.held or gates.pause_until > self._ctx.now) and self._checks.must_wait(command, session, argv):
             conn.paused = True
             return None
         if session.multi and "immediate" not in command.traits:
-            self._queue(conn, argv)
+            self._transactions.queue(conn, argv)
             return reply.QUEUED
         answer: Reply | None = None
         try:
@@ -396,186 +384,8 @@ class Dispatcher(Executor):
         self._command = command
         return answer
 
-    def _found(self, conn: Connection, argv: list[bytes]) -> Command:
-        """The command that argv calls. Raises CommandError if it is unknown or the number of arguments is wrong."""
-        session = conn.session
-        try:
-            return lookup(argv)
-        except CommandError as error:
-            refused = find(argv[:2])
-            if refused is not None:
-                refused.rejected += 1
-                if "runs_queue" in refused.traits:
-                    session.end_transaction(self._ctx.ks)
-                    why = error.text.removeprefix("ERR ")
-                    raise CommandError(f"EXECABORT Transaction discarded because of: {why}") from None
-            elif argv[0].lower() in HTTP_WORDS:
-                conn.cut("it speaks HTTP: somebody may be using a browser to attack this server")
-            if session.multi:
-                session.exec_abort = True
-            raise
-
-    def _may_run(self, command: Command, session: Session, argv: list[bytes]) -> None:
-        """Raise the CommandError that Redis has for a command that must not run now."""
-        gates = self._gates
-        if not session.authenticated and "no_auth" not in command.flags:
-            raise CommandError(errors.NOAUTH)
-        denial = denied(session.user, command, argv, self._ctx.ks)
-        if denial is not None:
-            self._ctx.server.users.note(session, denial.reason, denial.what)
-            raise denial.error()
-        if gates.out_of_memory and self._memory.check():
-            self._refuse(command, session, argv, _grows, errors.OOM)
-            if session.multi and "immediate" not in command.traits:  # as in Redis: what waits takes memory, too
-                raise CommandError(errors.OOM)
-        against = self._against_writes()
-        if against:
-            self._refuse(command, session, argv, _changes, against)
-        if session.proto == 2 and session.subscribed and "subscribed" not in command.traits:
-            raise CommandError(
-                f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
-                " are allowed in this context"
-            )
-        if gates.stale:
-            self._refuse(command, session, argv, _lacks_stale, errors.MASTERDOWN)
-        if gates.loading:
-            self._refuse(command, session, argv, _lacks_loading, errors.LOADING)
-        if session.multi and "no_multi" in command.flags:
-            raise CommandError("ERR Command not allowed inside a transaction")
-
-    def _against_writes(self) -> str:
-        """The error line for commands that write; empty if they may run."""
-        if self._gates.readonly:  # a replica does not look at its disk and its replicas
-            return errors.READONLY
-        return self._gates.unwritable or (errors.NO_REPLICAS if self._gates.too_few else "")
-
-    def _refuse(
-        self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
-        why: str,
-    ) -> None:  # fmt: skip
-        """Raise ``why`` if the command is ``concerned``. EXEC with such a command ends its transaction, too."""
-        if concerned(command, argv):
-            raise CommandError(why)
-        if "runs_queue" in command.traits and any(concerned(lookup(queued), queued) for queued in session.queued):
-            session.end_transaction(self._ctx.ks)
-            raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
-
-    def _must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
-        """Whether CLIENT PAUSE or a FAILOVER holds the call back."""
-        gates = self._gates
-        if "unpausable" in command.traits or session.replica is not None:
-            return False
-        if gates.pause_until > self._ctx.now and not gates.pause_writes_only:
-            return True
-        if "runs_queue" in command.traits:
-            return any(lookup(queued).changes(queued) for queued in session.queued)
-        return "reaches_replicas" in command.traits or command.changes(argv)
-
-    def _queue(self, conn: Connection, argv: list[bytes]) -> None:
-        """Keep a command of a transaction for EXEC."""
-        session = conn.session
-        conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
-        if conn.multi_bytes > self._config.client_query_buffer_limit:
-            self._counters.query_buffer_cuts += 1
-            conn.cut("query buffer limit exceeded by what waits for EXEC")
-        session.queued.append(argv)
-
-    # -- EXEC ------------------------------------------------------------------------------------------------
-    def run_queued(self, ctx: Context) -> Reply:
-        """Run the queued commands in order; the reply is an array. An error of a command is its reply.
-
-        If it exceeds the client's output limit, the client is closed, as in Redis: all commands have run, unanswered.
-        """
-        queued, ctx.session.queued = ctx.session.queued, []
-        conn, parts, size = connection_of(ctx.session), list[bytes | Chunks](), 0
-        ctx.in_exec = True
-        try:
-            for argv in queued:
-                part = self._run_one_queued(ctx, argv)
-                parts.append(part)
-                size += len(part) if isinstance(part, bytes) else part.held
-                if size > OUTPUT_AT_ONCE and (conn is None or conn.overfull(size)):
-                    _close_all(parts)
-        finally:
-            ctx.in_exec = False
-        head = reply.array_header(len(parts))
-        whole = [part for part in parts if isinstance(part, bytes)]
-        return b"".join([head, *whole]) if len(whole) == len(parts) else _joined(head, parts)
-
-    def _run_one_queued(self, ctx: Context, argv: list[bytes]) -> bytes | Chunks:
-        command = lookup(argv)
-        started = perf_counter_ns()
-        answer: Reply
-        try:
-            denial = denied(ctx.session.user, command, argv, ctx.ks)  # the rules may have changed since it was queued
-            if denial is not None:
-                ctx.server.users.note(ctx.session, denial.reason, denial.what)
-                raise denial.error_in_exec()
-            answer = command.handler(ctx, argv)
-            if isinstance(answer, Slices):
-                answer = all_of(answer, ctx)
-            if isinstance(answer, (Block, Await)):
-                raise TypeError("a handler blocks inside EXEC")
-        except CommandError as error:
-            answer = reply.error(error.text)
-            command.failed += 1
-            self._counters.note_error(error.text)
-        except MemoryError:
-            answer = self._starved(argv)
-            command.failed += 1
-        except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
-            answer = self._fault(argv[0], error)
-            command.failed += 1
-        took = perf_counter_ns() - started
-        command.calls += 1
-        command.usec += took
-        if took > self._timings.slow_ns:
-            self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
-        self._monitors.show(ctx.session, command, argv)
-        if ctx.session.caching is not None:
-            self._notices.ran(ctx.session, command, argv, False)
-        return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
-
 
 def _alike(first: list[bytes], second: list[bytes]) -> bool:
     """Whether two calls can be in one batch: the same command and key, as many words."""
     words = len(first)
     return words == len(second) and (words == 1 or first[1] == second[1]) and first[0] == second[0]
-
-
-def _changes(command: Command, argv: list[bytes]) -> bool:
-    return command.changes(argv)
-
-
-def _grows(command: Command, argv: list[bytes]) -> bool:
-    return command.grows(argv)
-
-
-def _lacks_stale(command: Command, _: list[bytes]) -> bool:
-    return "stale" not in command.flags
-
-
-def _lacks_loading(command: Command, _: list[bytes]) -> bool:
-    return "loading" not in command.flags
-
-
-def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
-    """A streamed reply of several parts, some of which are streamed."""
-
-    def pieces() -> Iterator[bytes]:
-        yield head
-        for part in parts:
-            if isinstance(part, bytes):
-                yield part
-            else:
-                yield from part.pieces
-
-    return Chunks(pieces(), lambda: _close_all(parts))
-
-
-def _close_all(parts: list[bytes | Chunks]) -> None:
-    """These parts of a reply are not sent, or not any more."""
-    for part in parts:
-        if isinstance(part, Chunks):
-            part.close()
-    parts.clear()

@@ -1,9 +1,11 @@
-"""The reply to a command that failed because of a bug or damaged data; the log has the details."""
+"""The reply to a command that failed because of a bug, damaged data or a lack of memory; the log has the details."""
 
 from __future__ import annotations
 
+from commands.declare import find
 from resp import errors, reply
 from resp.errors import CorruptError
+from respserver.exhaustion import Exhaustion
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
 
@@ -16,3 +18,11 @@ def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logge
         return reply.error(f"ERR damaged data: {error}")
     logger.trace(f"Bug while running {errors.show(name)}; the client got an error", error)
     return b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
+
+
+def starved_reply(argv: list[bytes], exhaustion: Exhaustion) -> bytes:
+    """A handler met a MemoryError. What has or may have changed something must not go on, see ``exhaustion``."""
+    command = find(argv[:2])
+    if command is not None and (command.changes(argv) or "runs_queue" in command.traits):
+        exhaustion.end(f"running {errors.show(argv[0])}")
+    return exhaustion.reply(argv[0])

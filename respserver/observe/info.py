@@ -24,6 +24,8 @@ from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, 
 from respserver.observe.streamtotals import StreamWalk
 from storage import stream
 from storage.keyspace import Keyspace
+from storage.memory import memory_bytes, stream_bytes
+from storage.nodes import coder
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
@@ -79,6 +81,7 @@ def _server(s: ServerStats) -> Fields:
     yield "redis_version", REDIS_LEVEL.decode()
     yield "tidelog_version", __version__
     yield "tidelog_compiled", int(COMPILED)
+    yield "tidelog_coded_nodes", int(coder.CODES)
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0
@@ -140,7 +143,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
         else:
             replicas += size
     ks = s.keyspace
-    dataset, cache = ks.memory_bytes(), ks.pool.cache.bytes
+    dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
     used = dataset + cache + clients + s.tracking.bytes  # what respserver.memory counts
     return {
         "used": used,
@@ -364,7 +367,7 @@ def _streams(s: ServerStats) -> Fields:
     yield "stream_entries", totals.entries
     yield "stream_entries_added", totals.entries_added
     yield "stream_nodes", totals.nodes
-    yield "stream_memory", s.keyspace.stream_bytes()
+    yield "stream_memory", stream_bytes(s.keyspace)
     yield "node_cache_bytes", cache.bytes
     yield "node_cache_max_bytes", cache.max_bytes
     yield "node_cache_hits", cache.hits

@@ -113,7 +113,7 @@ class FakeReplicas(Recorder):
 
 
 class FakeServer(Clock):
-    """Implements ServerParts. It is its own clock, dispatcher and log; ``calls`` records the calls to other parts."""
+    """Implements ServerParts. It is its own clock, transactions and log; ``calls`` records the calls to other parts."""
 
     def __init__(self) -> None:
         self.ks = Keyspace(NodePool(EmptyStore(), NodeCache(1 << 20)))
@@ -123,7 +123,7 @@ class FakeServer(Clock):
         self.killed: list[int] = []
         self.offsets: list[tuple[int, int]] = []  # of replicas: log offset each has, log offset each has on disk
         self.on_disk = 0  # log offset
-        self.clock = self.dispatcher = self.writes = self
+        self.clock = self.transactions = self.writes = self
         self.config = Config()
         self.clients = Clients()
         self.users = Users(self.config, self, self.clients, Logger(level="nothing"))

@@ -55,6 +55,19 @@ def test_what_is_not_alike_ends_a_row() -> None:
     assert found == [more, A, B, other_key, other_key, more, get, get, A]
 
 
+def test_what_was_done_is_not_made() -> None:
+    other_key, block = [b"ADD", b"j", b"f", b"v"], [b"BLOCK", b"k"]
+    decoder = decoder_of()
+    found = decoder.feed(b"".join(map(pack, [A, B, A, block, other_key, other_key, other_key])))
+    assert list(decoder.bodies) == [0]  # after another command some calls are not looked at
+    decoder.complete_all(found, 4)
+    assert found == [A, [], [], block, other_key, other_key, other_key]
+    decoder.complete_all(found, 3)
+    assert found == [A, [], [], block, other_key, other_key, other_key]
+    decoder.complete_all(found, 2)
+    assert found == [A, B, A, block, other_key, other_key, other_key]
+
+
 def test_after_another_command_some_calls_are_not_looked_at() -> None:
     decoder = decoder_of()
     found = decoder.feed(pack([b"GET", b"k"]) + pack(A) * (OTHERS + 2))

@@ -19,6 +19,7 @@ from respserver import __version__, program
 from respserver.config.config import Config
 from respserver.config.directives import DIRECTIVES
 from respserver.observe.logs import Logger
+from storage.nodes import coder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -252,6 +253,15 @@ def test_config_set_of_loglevel_and_maxclients(monkeypatch: pytest.MonkeyPatch, 
         "handle the specified number of clients, try with 960"
     )
     assert (logger.level, config.maxclients) == (3, 200)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_without_a_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: bool) -> None:
+    monkeypatch.setattr(coder, "CODES", codes)
+    logger = Logger(str(tmp_path / "log"))
+    program._tell_of_coding(logger)
+    said = Path(logger.path).read_text() if Path(logger.path).exists() else ""
+    assert said.count("installed without a C compiler") == (not codes)
 
 
 def test_without_uvloop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

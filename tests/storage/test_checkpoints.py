@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from commands import registry  # noqa: F401  (fills the command table)
 from persistence.store import Store
-from storage import expiry
+from storage import expiry, memory
 from storage.capture import Capture
 from storage.changes import EVERYTHING
 from storage.groups import effects
@@ -266,7 +266,7 @@ class Checkpoints(RuleBasedStateMachine):
         assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
         assert found.string_bytes == self.ks.string_bytes
         for ks in (found, self.ks):
-            assert ks.stream_bytes() == stream_bytes(ks)
+            assert memory.stream_bytes(ks) == stream_bytes(ks)
             assert 0 <= ks.pool.unstored <= ks.pool.bytes
         assert len(found.stages.by_name) == len(self.ks.stages.by_name)
         assert (found.stages.bytes > 0) == bool(found.stages.by_name)

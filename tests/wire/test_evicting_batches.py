@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from storage import records
 from tests.wire.rawclient import Raw
 
 NOW = 1_700_000_000_000
@@ -149,10 +150,39 @@ def test_one_eviction_is_logged(c: Raw, hand: RunningServer, words: Call) -> Non
     for n in range(5):
         c("TAPPEND", "s", "n", n)
     hand.advance(100)
-    before = changes(c)
+    stream = hand.call(lambda: hand.server.data.ks.keys[b"s"])
+    before, logged = changes(c), hand.server.data.disk.offset
+    c.pipeline(*[("TAPPEND", "t", "n", n) for n in range(10)])
+    appends, logged = hand.server.data.disk.offset - logged, hand.server.data.disk.offset
     replies = c.pipeline(*[(*words, "n", n) for n in range(10)])
     assert [reply.replace(b"-", b".") for reply in replies] == [b"%d.%d" % (NOW + 100, n) for n in range(10)]
-    assert changes(c) - before == 10 + (words[2] != "MINID")
+    eviction = len(records.evict(b"s", stream.first_ord, stream.evicted_to)) if words[2] != "MINID" else 0
+    assert hand.server.data.disk.offset - logged == appends + eviction
+    assert changes(c) - before == 20
+
+
+CHANGES: dict[str, list[Call]] = {
+    "an append that evicts": [("XADD", "s", "MAXLEN", 4, "*", "n", 1)],
+    "several": [("XADD", "s", "MAXLEN", 4, "*", "n", 1)] * 5,
+    "other forms": [("XADD", "s", "MAXLEN", "=", 2, "2-*", "n", 1), ("XADD", "s", "MINID", 10**15, "*", "n", 1)],
+    "an eviction alone": [("XTRIM", "s", "MAXLEN", 3)],
+    "none": [("XTRIM", "s", "MAXLEN", 100)],
+    "deletions": [("XDEL", "s", "1-1", "1-3", "1-3", "9-9")],
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changes_are_counted_as_redis_does(c: Raw, redis_server: Any, what: str) -> None:
+    counted = []
+    theirs = Raw(redis_server.port)
+    for client in (c, theirs):
+        client("FLUSHALL")
+        client.pipeline(*[("XADD", "s", f"1-{n}", "n", n) for n in range(1, 9)])
+        before = changes(client)
+        client.pipeline(*CHANGES[what])
+        counted.append(changes(client) - before)
+    theirs.close()
+    assert counted[0] == counted[1]
 
 
 def test_each_append_has_its_reader(c: Raw, connect: Callable[..., Raw]) -> None:  # [18]

@@ -11,6 +11,7 @@ import pytest
 from respserver.execution import slices
 from respserver.testing import RunningServer
 from respserver.ticks import Client
+from storage.memory import stream_bytes
 from tests.wire.rawclient import Raw, pack
 from tests.wire.turns import MANY, Steps, fill
 
@@ -293,14 +294,14 @@ def test_the_memory_of_many_groups_is_summed_up_in_slices(
         c.pipeline(*[("TREAD", f"s{n}", "", 0, "GROUP", "g", 0) for n in range(MANY)])
 
     groups()
-    counted = hand.call(lambda: hand.server.data.ks.stream_bytes())
+    counted = hand.call(lambda: stream_bytes(hand.server.data.ks))
     c("FLUSHALL")
     groups()
     steps = Steps(hand, monkeypatch, lambda _: None)
     c(*command)
     assert steps.turns >= 2
-    assert not hand.call(lambda: len(hand.server.data.ks._recount))
-    assert hand.call(lambda: hand.server.data.ks.stream_bytes()) == counted
+    assert not hand.call(lambda: len(hand.server.data.ks.uncounted))
+    assert hand.call(lambda: stream_bytes(hand.server.data.ks)) == counted
 
 
 @pytest.mark.interpreted

@@ -1,0 +1,121 @@
+"""What may stand against a command: it is unknown, its arguments, the client's rights, and the gates (``Gates``).
+
+The order of the checks is that of Redis (processCommand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from commands.acl.check import denied
+from commands.context import Context
+from commands.declare import Command, find, lookup
+from commands.session import Session
+from resp import errors
+from resp.errors import CommandError
+from respserver.clients.connection import Connection
+from respserver.gates import Gates
+from respserver.memory import Memory
+
+HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
+
+
+class Checks:
+    """The dispatcher's. ``ctx``: of the command that is checked."""
+
+    def __init__(self, ctx: Context, gates: Gates, memory: Memory) -> None:
+        self._ctx = ctx
+        self._gates = gates
+        self._memory = memory
+
+    def found(self, conn: Connection, argv: list[bytes]) -> Command:
+        """The command that argv calls. Raises CommandError if it is unknown or the number of arguments is wrong."""
+        session = conn.session
+        try:
+            return lookup(argv)
+        except CommandError as error:
+            refused = find(argv[:2])
+            if refused is not None:
+                refused.rejected += 1
+                if "runs_queue" in refused.traits:
+                    session.end_transaction(self._ctx.ks)
+                    why = error.text.removeprefix("ERR ")
+                    raise CommandError(f"EXECABORT Transaction discarded because of: {why}") from None
+            elif argv[0].lower() in HTTP_WORDS:
+                conn.cut("it speaks HTTP: somebody may be using a browser to attack this server")
+            if session.multi:
+                session.exec_abort = True
+            raise
+
+    def may_run(self, command: Command, session: Session, argv: list[bytes]) -> None:
+        """Raise the CommandError that Redis has for a command that must not run now."""
+        gates = self._gates
+        if not session.authenticated and "no_auth" not in command.flags:
+            raise CommandError(errors.NOAUTH)
+        denial = denied(session.user, command, argv, self._ctx.ks)
+        if denial is not None:
+            self._ctx.server.users.note(session, denial.reason, denial.what)
+            raise denial.error()
+        if gates.out_of_memory and self._memory.check():
+            self._refuse(command, session, argv, _grows, errors.OOM)
+            if session.multi and "immediate" not in command.traits:  # as in Redis: what waits takes memory, too
+                raise CommandError(errors.OOM)
+        against = self._against_writes()
+        if against:
+            self._refuse(command, session, argv, _changes, against)
+        if session.proto == 2 and session.subscribed and "subscribed" not in command.traits:
+            raise CommandError(
+                f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
+                " are allowed in this context"
+            )
+        if gates.stale:
+            self._refuse(command, session, argv, _lacks_stale, errors.MASTERDOWN)
+        if gates.loading:
+            self._refuse(command, session, argv, _lacks_loading, errors.LOADING)
+        if session.multi and "no_multi" in command.flags:
+            raise CommandError("ERR Command not allowed inside a transaction")
+
+    def _against_writes(self) -> str:
+        """The error line for commands that write; empty if they may run."""
+        if self._gates.readonly:  # a replica does not look at its disk and its replicas
+            return errors.READONLY
+        return self._gates.unwritable or (errors.NO_REPLICAS if self._gates.too_few else "")
+
+    def _refuse(
+        self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
+        why: str,
+    ) -> None:  # fmt: skip
+        """Raise ``why`` if the command is ``concerned``. EXEC with such a command ends its transaction, too."""
+        if concerned(command, argv):
+            raise CommandError(why)
+        if "runs_queue" in command.traits and any(concerned(lookup(queued), queued) for queued in session.queued):
+            session.end_transaction(self._ctx.ks)
+            raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
+
+    def must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
+        """Whether CLIENT PAUSE or a FAILOVER holds the call back."""
+        gates = self._gates
+        if "unpausable" in command.traits or session.replica is not None:
+            return False
+        if gates.pause_until > self._ctx.now and not gates.pause_writes_only:
+            return True
+        if "runs_queue" in command.traits:
+            return any(lookup(queued).changes(queued) for queued in session.queued)
+        return "reaches_replicas" in command.traits or command.changes(argv)
+
+
+def _changes(command: Command, argv: list[bytes]) -> bool:
+    return command.changes(argv)
+
+
+def _grows(command: Command, argv: list[bytes]) -> bool:
+    return command.grows(argv)
+
+
+def _lacks_stale(command: Command, _: list[bytes]) -> bool:
+    return "stale" not in command.flags
+
+
+def _lacks_loading(command: Command, _: list[bytes]) -> bool:
+    return "loading" not in command.flags

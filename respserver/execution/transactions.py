@@ -1,0 +1,127 @@
+"""MULTI and EXEC: the commands of a transaction are kept, and run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter_ns
+
+from commands.acl.check import denied
+from commands.context import Await, Block, Chunks, Context, Reply, Slices
+from commands.declare import lookup
+from resp import reply
+from resp.errors import CommandError
+from respserver.clients.connection import Connection, connection_of
+from respserver.clients.flow import OUTPUT_AT_ONCE
+from respserver.clients.monitor import Monitors, redacted
+from respserver.clients.notices import Notices
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.execution.faults import fault_reply, starved_reply
+from respserver.execution.slices import all_of
+from respserver.exhaustion import Exhaustion
+from respserver.observe.logs import Logger
+from respserver.observe.slowlog import Timings
+from respserver.observe.stats import Counters
+
+
+class Transactions:
+    """Runs what clients queued; one for the server."""
+
+    def __init__(
+        self, config: Config, clock: Clock, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger,
+        exhaustion: Exhaustion, notices: Notices,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._clock = clock
+        self._monitors = monitors
+        self._counters = counters
+        self._timings = timings
+        self._logger = logger
+        self._exhaustion = exhaustion
+        self._notices = notices
+
+    def queue(self, conn: Connection, argv: list[bytes]) -> None:
+        """Keep a command of a transaction for EXEC."""
+        session = conn.session
+        conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
+        if conn.multi_bytes > self._config.client_query_buffer_limit:
+            self._counters.query_buffer_cuts += 1
+            conn.cut("query buffer limit exceeded by what waits for EXEC")
+        session.queued.append(argv)
+
+    def run_queued(self, ctx: Context) -> Reply:
+        """Run the queued commands in order; the reply is an array. An error of a command is its reply.
+
+        If it exceeds the client's output limit, the client is closed, as in Redis: all commands have run, unanswered.
+        """
+        queued, ctx.session.queued = ctx.session.queued, []
+        conn, parts, size = connection_of(ctx.session), list[bytes | Chunks](), 0
+        ctx.in_exec = True
+        try:
+            for argv in queued:
+                part = self._run_one_queued(ctx, argv)
+                parts.append(part)
+                size += len(part) if isinstance(part, bytes) else part.held
+                if size > OUTPUT_AT_ONCE and (conn is None or conn.overfull(size)):
+                    _close_all(parts)
+        finally:
+            ctx.in_exec = False
+        head = reply.array_header(len(parts))
+        whole = [part for part in parts if isinstance(part, bytes)]
+        return b"".join([head, *whole]) if len(whole) == len(parts) else _joined(head, parts)
+
+    def _run_one_queued(self, ctx: Context, argv: list[bytes]) -> bytes | Chunks:
+        command = lookup(argv)
+        started = perf_counter_ns()
+        answer: Reply
+        try:
+            denial = denied(ctx.session.user, command, argv, ctx.ks)  # the rules may have changed since it was queued
+            if denial is not None:
+                ctx.server.users.note(ctx.session, denial.reason, denial.what)
+                raise denial.error_in_exec()
+            answer = command.handler(ctx, argv)
+            if isinstance(answer, Slices):
+                answer = all_of(answer, ctx)
+            if isinstance(answer, (Block, Await)):
+                raise TypeError("a handler blocks inside EXEC")
+        except CommandError as error:
+            answer = reply.error(error.text)
+            command.failed += 1
+            self._counters.note_error(error.text)
+        except MemoryError:
+            answer = starved_reply(argv, self._exhaustion)
+            command.failed += 1
+        except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
+            answer = fault_reply(argv[0], error, self._counters, self._logger)
+            command.failed += 1
+        took = perf_counter_ns() - started
+        command.calls += 1
+        command.usec += took
+        if took > self._timings.slow_ns:
+            self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
+        self._monitors.show(ctx.session, command, argv)
+        if ctx.session.caching is not None:
+            self._notices.ran(ctx.session, command, argv, False)
+        return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
+
+
+def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
+    """A streamed reply of several parts, some of which are streamed."""
+
+    def pieces() -> Iterator[bytes]:
+        yield head
+        for part in parts:
+            if isinstance(part, bytes):
+                yield part
+            else:
+                yield from part.pieces
+
+    return Chunks(pieces(), lambda: _close_all(parts))
+
+
+def _close_all(parts: list[bytes | Chunks]) -> None:
+    """These parts of a reply are not sent, or not any more."""
+    for part in parts:
+        if isinstance(part, Chunks):
+            part.close()
+    parts.clear()
