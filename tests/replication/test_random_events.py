@@ -53,7 +53,8 @@ class Storm:
         time.sleep(self.random.random() * 0.3)  # when something happens is random, too
 
     def follow(self, node: Node, parent: Node) -> None:
-        node.follow(self.before[parent].port)
+        # while it loads a copy it refuses, and without this a restart would make it a leader
+        wait_until(lambda: node.follow(self.before[parent].port) is None, f"{node} is told to follow")
         self.parents[node] = parent
 
     def family(self, node: Node) -> set[Node]:
@@ -124,7 +125,7 @@ class Storm:
         new, old = self.replica(), self.leader
         if self.random.random() < 0.5:
             old.kill()
-        new.lead()
+        wait_until(lambda: new.lead() is None, f"{new} is told to lead")  # it may be loading a copy
         self.crown(new)
         old.start()
         self.follow(old, new)

@@ -222,6 +222,51 @@ def x_second_part(c: Process) -> None:
     c("XGROUP", "SETID", "lone", "nobody", "0-0")
 
 
+def coded_first_part(c: Process) -> None:
+    """Streams whose nodes are coded, where the server does that: what the first checkpoint stores."""
+    c("CONFIG", "SET", "stream-node-max-entries", 32)
+    for number in range(100):
+        entry_id = f"{1_700_000_000_000 + 250 * number + number % 3}-{number % 2}"
+        c("XADD", "readings", entry_id, "sensor", f"{number * 7 % 10:02}", "t", f"{number * 37 % 400 / 10 - 9:.1f}")
+    for number in range(80):
+        words = ("level", ("info", "warn", "error")[number % 7 % 3], "host", f"h{number % 4}", "code", 200 + number % 5)
+        c("XADD", "returning texts", f"{number // 4 + 1}-{number % 4}", *words)
+    for number in range(1, 101):
+        c("XADD", "thinned", f"{number}-1", "sensor", f"{number % 5}", "n", number)
+
+
+def coded_second_part(c: Process) -> None:
+    """What changes it: more than half of two nodes goes; batches that wait in files of their own."""
+    c("XDEL", "thinned", *[f"{number}-1" for number in range(1, 65) if number % 3])
+    c("XDEL", "readings", "1700000000251-1")
+    c("TAPPEV", "returning texts", "COUNT", 60)
+    c("SAVE")
+    c("CONFIG", "SET", "appendfsync", "everysec")
+    for number in range(1, 61):  # so much at once that the journal lends annexes
+        c("XADD", "in files", f"{number}-1", "n", number, "payload", f"{number}" * 9000)
+    until(lambda: info(c)["log_tail_waiting_bytes"] == "0")
+    for number in range(61, 65):
+        c("XADD", "in files", f"{number}-1", "n", number, "payload", f"{number}" * 4500)
+    c("XTRIM", "in files", "MAXLEN", 2)
+    for number in range(30):
+        c("XADD", "readings", f"{1_700_000_060_000 + number}-0", "sensor", f"{number % 10:02}", "t", f"{number}.5")
+
+
+CODED_LAST: tuple[Words, ...] = (
+    ("XADD", "in files", "90-1", "n", 90, "payload", "9" * 9000), ("XADD", "readings", "1700000070000-0", "t", "1.5"),
+    ("XDEL", "thinned", "90-1"),
+)  # fmt: skip
+CODED_THEN: tuple[Words, ...] = (
+    ("XRANGE", "readings", "1700000010000", "1700000020000"),
+    ("XREVRANGE", "readings", "+", "-", "COUNT", 70),
+    ("XREAD", "COUNT", 5, "STREAMS", "thinned", "50-0"),
+    ("TRANGE", "thinned", "-", "+", "COUNT", 20),
+    ("XDEL", "readings", "1700000015000-0"),
+    ("XADD", "returning texts", "900-0", "level", "info", "host", "h1", "code", 200),
+    ("XLEN", "returning texts"),
+)  # fmt: skip
+
+
 X_LAST: tuple[Words, ...] = (
     ("XDEL", "x", "50-1", "70-1"), ("XREADGROUP", "GROUP", "g", "ann", "COUNT", 3, "STREAMS", "x", ">"),
     ("XADD", "x", "71-0", "n", "in the WAL"), ("XACK", "x", "g", "5-1"),
@@ -293,6 +338,10 @@ THEN: tuple[Words, ...] = (
 )
 
 
+def codes_nodes(c: Process) -> bool:
+    return b"tidelog_coded_nodes:1" in c("INFO", "server")
+
+
 def knows_xadd(c: Process) -> bool:
     return bool(c("COMMAND", "INFO", "XADD")[0])
 
@@ -346,6 +395,9 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
         x = knows_xadd(c)
         if x:
             x_first_part(c)
+        coded = codes_nodes(c)
+        if coded:
+            coded_first_part(c)
         c("SAVE")
         if not kill:  # a replication history: a replica of nobody, then a leader again, twice
             for _ in range(2):
@@ -355,12 +407,16 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
         second_part(c)
         if x:
             x_second_part(c)
+        if coded:
+            coded_second_part(c)
         until(lambda: info(c)["log_tail_waiting_bytes"] == "0")
         commands = list(reads(c))
         if kill:
-            c.raw.pipeline(*LAST, *(X_LAST if x else ()))
+            c.raw.pipeline(*LAST, *(X_LAST if x else ()), *(CODED_LAST if coded else ()))
             commands = list(reads(c))
         said = [[words, c(*words)] for words in commands]
+        if kill:
+            c("SET", "in the WAL", "v")  # once more: the journal may have taken all of LAST meanwhile
         facts = info(c)
         seconds, micros = map(int, c("TIME"))  # all that falls due soon has fallen due
         c.end(signal.SIGKILL if kill else signal.SIGTERM)
@@ -372,7 +428,8 @@ def make(checkout: Path, module: str, name: str, kill: bool) -> None:
         c = Process(checkout, module, directory)
         for words, reply in said:
             assert comparable(words, c(*words)) == comparable(words, reply), words
-        then = [[words, answer(c.raw, words)] for words in (*THEN, *(X_THEN if x else ()))]
+        commands = [*THEN, *(X_THEN if x else ()), *(CODED_THEN if coded else ())]
+        then = [[words, answer(c.raw, words)] for words in commands]
         c.end(signal.SIGTERM)
     kept = {
         "now": seconds * 1000 + micros // 1000,

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import NoReturn
 
 import lmdb
@@ -45,8 +45,9 @@ def write(path: Path, cache: int, told: int) -> NoReturn:
                 os.write(told, b"%d\n" % (epoch - 1))
 
 
-def killed(path: Path, cache: int, after: float) -> list[int]:
-    """What a process told that wrote for so many seconds after its first epoch."""
+def killed(path: Path, cache: int, steps: int, part: float) -> list[int]:
+    """What a process told that did so many steps, at least two, and a part of one more: of the time that the last one
+    took, which depends on the machine."""
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -58,7 +59,12 @@ def killed(path: Path, cache: int, after: float) -> list[int]:
     os.close(writer)
     with open(reader, "rb") as file:
         lines = [file.readline()]
-        sleep(after)
+        took = 0.0
+        while len(lines) < steps:
+            began = perf_counter()
+            lines.append(file.readline())
+            took = perf_counter() - began
+        sleep(part * took)
         os.kill(pid, signal.SIGKILL)
         lines += file.readlines()
     _, status = os.waitpid(pid, 0)
@@ -78,7 +84,7 @@ def test_killed_at_any_moment(tmp_path: Path, cache: int) -> None:
     chance = random.Random()
     cut, last = 0, 0
     for _ in range(KILLS):
-        told = killed(path, cache, chance.uniform(0, 0.03))  # the moment of the kill is the point
+        told = killed(path, cache, chance.randint(2, 4), chance.uniform(0, 2))  # the moment is the point
         cut += torn(path)
         with Store.open(path) as store:
             epoch = store.version.epoch
@@ -99,7 +105,7 @@ def test_killed_at_any_moment(tmp_path: Path, cache: int) -> None:
 def test_killed_and_then_cut_short(tmp_path: Path, part: float) -> None:
     """Whoever was killed has told how long the file was: else to read it would end each process with SIGBUS."""
     path = tmp_path / "0"
-    killed(path, 64 << 20, 0.02)
+    killed(path, 64 << 20, 3, 0.5)
     data = path / "data.mdb"
     os.truncate(data, int(data.stat().st_size * part))
     pid = os.fork()

@@ -15,6 +15,7 @@ import pytest
 
 from tests.tidelog.moving.movekit import Peer, eventually, fill, running_redis, start, state
 from tidelog.moving.errors import MovingError
+from tidelog.moving.following import Follower
 from tidelog.moving.move import Plan, move
 from tidelog.moving.outcome import Outcome
 from tidelog.moving.streams import Moved
@@ -212,10 +213,16 @@ def test_no_stream_yet(source: Peer, target: Peer, monkeypatch: pytest.MonkeyPat
         assert move.end().verdict == "same"
 
 
-def test_writers_that_do_not_stop_are_told(source: Peer, target: Peer) -> None:
+def test_writers_that_do_not_stop_are_told(source: Peer, target: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something is written between each round and the look at what it has left."""
     source.client.xadd("s", {"a": "1"})
-    stop = threading.Event()
-    with programs(stop, writer(source, "s", stop, [])), following(source, target) as move:
+
+    def round_and_write(self: Follower, exact: bool = False, its: Callable[..., None] = Follower.round) -> None:
+        its(self, exact)
+        source.client.xadd("s", {"a": "1"})
+
+    monkeypatch.setattr(Follower, "round", round_and_write)
+    with following(source, target) as move:
         outcome = move.end()
     assert outcome.verdict == "went on"
     assert all(not each.found.differences for each in outcome.streams if each.found is not None)
