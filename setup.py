@@ -1,10 +1,10 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark, another one writes and reads coded nodes. ``pip install .`` compiles if it finds a C compiler,
-and says whether it did. TIDELOG_COMPILE=1 makes a missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An
-editable install runs the files that are edited; it compiles the hot modules only with TIDELOG_COMPILE=1, beside the
-sources.
+Arrow buffers for Spark, another one writes and reads coded nodes; small ones turn numbers into bytes. ``pip install .``
+compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a missing compiler an error;
+TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it compiles the hot modules only
+with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ CODED = Extension(
     depends=[f"storage/nodes/_coded{name}.h" for name in ("read", "write")],
     optional=True,
 )  # fmt: skip
+
+SMALL = [  # what a client that is alone waits for at each command: numbers as bytes
+    Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
+    for name in ("persistence/_frame", "storage/_ids", "storage/_records")
+]
 
 wish = os.environ.get("TIDELOG_COMPILE", "")
 if wish not in ("", "0", "1"):
@@ -118,6 +123,6 @@ class Build(build_ext):
 setup(
     packages=[*packages_of(HOME, "pyspark_tidelog", "tidelog"), *(f"{HOME}.{name}" for name in packages_of(*PARTS))],
     package_dir={f"{HOME}.{part}": part for part in PARTS},
-    ext_modules=[] if wish == "0" else [CODED, ROWS],
+    ext_modules=[] if wish == "0" else [CODED, ROWS, *SMALL],
     cmdclass={"build_ext": Build},
 )

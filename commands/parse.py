@@ -6,7 +6,7 @@ from typing import Final
 
 from resp import errors
 from resp.errors import CommandError
-from storage.ids import MASK64, parse_id
+from storage.ids import MASK64, PARSED, parse_id
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
@@ -108,11 +108,15 @@ class _LastStem:
 _stem: Final = _LastStem()
 
 
-def raw_ids(texts: list[bytes]) -> list[bytes]:
-    """IDs, as of parse_id(), each as 16 bytes, big-endian. Raises CommandError."""
+def raw_ids(texts: list[bytes], start: int = 0) -> list[bytes]:
+    """IDs, as of parse_id(), from ``start`` on, each as 16 bytes, big-endian. Raises CommandError."""
+    if PARSED is not None:
+        parsed = PARSED(texts, start)
+        if parsed is not None:
+            return parsed
     raws: list[bytes] = []
     last = _stem
-    for text in texts:
+    for text in texts[start:]:
         if last.text and text.startswith(last.text):
             low = _SEQS.get(text[len(last.text) :])
             if low is not None:

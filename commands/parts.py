@@ -91,7 +91,7 @@ def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
     """The reply to a command for a group's messages: the IDs in argv from ``start`` on; argv[1] and argv[2] name it."""
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
-        return reply.integer(handle(ctx, raw_ids(argv[start:])))
+        return reply.integer(handle(ctx, raw_ids(argv, start)))
     return Slices(IdParts(argv[start:], handle).step, True)
 
 

@@ -17,5 +17,6 @@
     recovered   what a start found in the data directory
     segments    files beside the journal's LMDB with the records of large batches
     store       all history as of the last checkpoint: nodes, streams and what they have, strings, stages, fences
-    wal         the ring file in front of everything (``tail`` in the data directory): one write and one sync a tick
+    wal         the ring file in front of everything (``tail`` in the data directory): one write and one sync a tick;
+                small frames are written by ``_frame``, which is C
 """

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -81,11 +81,19 @@ AT_ONCE: Final = 1000  # parts of a write: the system takes 1024
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 SMALL: Final = 2048  # bytes of records, see _write_small()
 
-# Found once: a small frame comes from a single client that waits for it.
+# Found once: a small frame comes from a single client that waits for it. In C where that was compiled.
 _crc32: Final = crc32
 _pwrite: Final = os.pwrite
 _pack_head: Final = HEAD.pack
 _pack_signed: Final = SIGNED.pack
+_found: Callable[[int, int, int, int, int, bytes], int] | None = None
+try:
+    from persistence import _frame
+
+    _found = _frame.write
+except ImportError:  # installed without a C compiler, or a checkout
+    pass
+_write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _found
 
 Records = bytes | list[bytes]  # of a batch: joined or in parts
 # Log offset, records, position after the frame or, below zero, its place in an annex: place_of(); checksum: checked().
@@ -281,6 +289,8 @@ class Wal:
 
     def _write_small(self, at: int, offset: int, synced: int, batch: bytes) -> int:
         """write() of at most SMALL bytes: as one buffer, which takes less time than several."""
+        if _write_frame is not None:
+            return _write_frame(self.fd, BLOCK + at, self._salt, offset, synced, batch)
         crc = _crc32(batch)
         rest = _pack_signed(offset, synced, len(batch), crc)
         frame = _pack_head(FRAME_MAGIC, _crc32(rest, self._salt), rest) + batch

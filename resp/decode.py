@@ -10,6 +10,9 @@ pass makes no arguments where ``heads`` says how many words these are: it finds 
 after those words. In the list of commands an empty one stands for each. Who needs its arguments asks for them by
 complete().
 
+A chunk of one short command that is, byte for byte, what the last chunk of its length was, is not decoded again:
+readers of groups, and whoever asks how things are, send the same all the time.
+
 Rule 1: it is used between two commands only, for chunks in which no complete command can exceed a limit.
 Rule 2: it reserves no memory for what a header promises.
 """
@@ -32,6 +35,10 @@ MOST_ALIKE: Final = 1000  # calls that begin with the same words, at once
 AT_ONCE: Final = 16  # calls that are compared as a whole
 OTHERS: Final = 4  # calls that are decoded before one is looked at again, after one that can't be the first of a row
 NOT_MADE: Final[list[bytes]] = []  # stands for a call whose arguments were not made; never changed
+SHORT: Final = 256  # bytes of a chunk that is remembered
+# By its length, the last chunk of one command, from whomever; and this command, if the chunk has come twice
+_chunks: Final = [b""] * SHORT
+_decoded: Final = [NOT_MADE] * SHORT
 
 # How many words at the beginning of a call those after it must have in common with it, two or more; 0: its arguments
 # are needed.
@@ -64,6 +71,13 @@ class RequestDecoder(ExactDecoder):
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
+        size = len(data)
+        known = size < SHORT and data == _chunks[size]
+        if known and _decoded[size] and not self._midway and self.authenticated and self.error is None and (
+            size <= self._at_once
+        ):  # fmt: skip
+            self.forget()
+            return [_decoded[size].copy()]
         commands: list[list[bytes]] = []
         self.forget()
         at = 0
@@ -78,6 +92,11 @@ class RequestDecoder(ExactDecoder):
         done = _canonical(data, at, commands, ends, None if at else self.heads, self.bodies)
         if done > 1 and not at:  # the bytes begin with the first of the commands
             self.raw, self.ends = data, ends
+        elif done == 1 and not at and size < SHORT and ends[0] == size:
+            if known:
+                _decoded[size] = commands[0].copy()
+            else:
+                _chunks[size], _decoded[size] = data, NOT_MADE
         end = ends[-1] if ends else at
         if end < len(data):
             self._parse(data, end, commands, once=False)

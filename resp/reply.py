@@ -20,6 +20,7 @@ EMPTY_ARRAY: Final = b"*0\r\n"
 
 BULK_HEADERS: Final = [b"$%d\r\n" % n for n in range(4096)]
 ARRAY_HEADERS: Final = [b"*%d\r\n" % n for n in range(1024)]
+INTEGERS: Final = [b":%d\r\n" % n for n in range(1024)]
 
 
 def bulk_header(n: int) -> bytes:
@@ -45,6 +46,8 @@ def decimal(n: int) -> bytes:
 
 
 def integer(n: int) -> bytes:
+    if 0 <= n < 1024:
+        return INTEGERS[n]
     return b":%b\r\n" % decimal(n)
 
 

@@ -32,5 +32,5 @@ A module imports only modules that come before it in this list (folders have lis
     replay      records back into effects
 
 Three modules in folders come after ``keyspace``: ``groups.effects`` and ``stages.publish``, which have the rest of the
-mutators, and ``groups.overdue``.
+mutators, and ``groups.overdue``. ``_ids`` and ``_records`` are C: many IDs, and the records of groups, as bytes.
 """

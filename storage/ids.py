@@ -5,12 +5,26 @@ T commands print ``ms.seq`` and take ``ms.seq`` or ``ms-seq`` (semantics [1], [2
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from typing import Final
 
 from resp.errors import INVALID_ID, CommandError
 
 MASK64: Final = (1 << 64) - 1
 MAX_ID: Final = (1 << 128) - 1
+
+# Many IDs at once, as 16 bytes each: see _ids.c. None without it: then who needs them makes them in Python.
+_raws: Callable[[int, array[int], array[int], int, int], list[bytes]] | None = None
+_parsed: Callable[[list[bytes], int], list[bytes] | None] | None = None
+try:
+    from storage import _ids
+
+    _raws, _parsed = _ids.raws, _ids.parsed
+except ImportError:  # installed without a C compiler, or a checkout
+    pass
+RAWS: Final[Callable[[int, array[int], array[int], int, int], list[bytes]] | None] = _raws
+PARSED: Final[Callable[[list[bytes], int], list[bytes] | None] | None] = _parsed
 
 
 def raw_id(id: int) -> bytes:  # noqa: A002

@@ -3,7 +3,8 @@
 Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state
 anywhere.
 Rule 2: records hold effects, not commands: a command that changes nothing logs nothing.
-Rule 3: numbers are big-endian; no other file packs or unpacks them.
+Rule 3: numbers are big-endian; no other file packs or unpacks them, but _records.c, which packs DELIVER, ACK and OWN
+where it was compiled.
 
 A record is
 
@@ -53,7 +54,7 @@ from seq.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import add
 from struct import Struct
@@ -104,8 +105,6 @@ IDMP_HEAD: Final = Struct(">BIIQI")
 RENAME_HEAD: Final = Struct(">BII")
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
-LENGTHS: Final = Struct(">BIIII")  # what DELIVER_HEAD begins with
-DELIVER_TERMS: Final = Struct(">QQQIBIII")  # what follows the offset in it
 IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
 DUE_HEAD: Final = Struct(">BIIIQ")
 DROP_HEAD: Final = Struct(">BIIII16sBQQ")
@@ -139,7 +138,6 @@ _KEY_TIME_BODY: Final = KEY_TIME_HEAD.size - 5
 _pack_key_time: Final = KEY_TIME_HEAD.pack
 SHORT: Final = 64  # bytes; heads of SET records are kept for shorter keys and values
 _short_heads: Final = [b""] * (SHORT * SHORT)
-_DELIVER_BODY: Final = DELIVER_HEAD.size - 5
 _OWN_BODY: Final = OWN_HEAD.size - 5
 _pack_own: Final = OWN_HEAD.pack
 _IDS_BODY: Final = IDS_HEAD.size - 5
@@ -149,6 +147,19 @@ _pack_run: Final = RUN_HEAD.pack
 _size_columns: Final[list[Struct | None]] = [None] * 129  # by the number of sizes, made when first used
 _EVICT_BODY: Final = EVICT_HEAD.size - 5
 _pack_evict: Final = EVICT_HEAD.pack
+
+
+# By C where it was compiled: readers of groups wait for these.
+_made: tuple[Callable[..., bytes], Callable[..., bytes], Callable[..., bytes]] | None = None
+try:
+    from storage import _records
+
+    _made = _records.deliver, _records.ack, _records.own
+except ImportError:  # installed without a C compiler, or a checkout
+    pass
+DELIVER_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[0]
+ACK_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[1]
+OWN_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[2]
 
 
 def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
@@ -325,8 +336,8 @@ def deliver(
     key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes,
     flags: int, new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> bytes:  # fmt: skip
-    if not deadletter and not again and not gone:
-        return _deliver_new(key, name, offset, now, retry, expire_at, max_deliveries, flags, new)
+    if DELIVER_RECORD is not None and not (deadletter or again or gone):
+        return DELIVER_RECORD(key, name, offset, now, retry, expire_at, max_deliveries, flags, new)
     body = b"".join((key, name, deadletter, *new, *again, *gone))
     head = DELIVER_HEAD.pack(
         DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter),
@@ -335,42 +346,9 @@ def deliver(
     return head + body
 
 
-class _LastDeliver:
-    """The parts around the offset of the last DELIVER record of new entries, and what they were made of."""
-
-    __slots__ = ("count", "expire_at", "flags", "glen", "head", "klen", "most", "now", "retry", "size", "terms")
-
-    def __init__(self) -> None:
-        self.size = self.klen = self.glen = -1
-        self.head = b""
-        self.now = self.retry = self.expire_at = self.most = self.flags = self.count = -1
-        self.terms = b""
-
-
-_delivered: Final = _LastDeliver()
-
-
-def _deliver_new(
-    key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, most: int, flags: int, new: list[bytes]
-) -> bytes:  # fmt: skip
-    """DELIVER of new entries only. To pack what mostly is as in the record before takes as long as all the rest."""
-    last, klen, glen, count = _delivered, len(key), len(name), len(new)
-    size = _DELIVER_BODY + klen + glen + 16 * count
-    if size != last.size or klen != last.klen or glen != last.glen:
-        last.head = LENGTHS.pack(DELIVER, size, klen, glen, 0)
-        last.size, last.klen, last.glen = size, klen, glen
-    if (
-        now != last.now or retry != last.retry or expire_at != last.expire_at
-        or most != last.most or flags != last.flags or count != last.count
-    ):  # fmt: skip
-        last.terms = DELIVER_TERMS.pack(now, retry, expire_at, most, flags, count, 0, 0)
-        last.now, last.retry, last.expire_at = now, retry, expire_at
-        last.most, last.flags, last.count = most, flags, count
-    ids = new[0] if count == 1 else b"".join(new)
-    return b"".join((last.head, offset.to_bytes(16, "big"), last.terms, key, name, ids))
-
-
 def ack(key: bytes, name: bytes, ids: list[bytes]) -> bytes:
+    if ACK_RECORD is not None:
+        return ACK_RECORD(key, name, ids)
     raw = ids[0] if len(ids) == 1 else b"".join(ids)
     return b"".join((_pack_ids(ACK, _IDS_BODY + len(key) + len(name) + len(raw), len(key), len(name)), key, name, raw))
 
@@ -415,6 +393,8 @@ def own(
     new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> bytes:  # fmt: skip
     """``entries_read``: -1 if not known."""
+    if OWN_RECORD is not None:
+        return OWN_RECORD(key, group, number, flags, offset, entries_read, last, now, count, new, again, gone)
     ids = new
     if again or gone:
         ids = [*new, *again, *gone]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+C_MODULES = ("/_coded", "/_frame", "/_ids", "/_records", "/_rows")
 
 
 @pytest.fixture
@@ -24,6 +25,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "storage", tmp_path / "storage", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (tmp_path / "persistence").mkdir()
+    shutil.copy(ROOT / "persistence" / "_frame.c", tmp_path / "persistence")
     (tmp_path / "tidelog" / "spark").mkdir(parents=True)
     shutil.copy(ROOT / "tidelog" / "spark" / "_rows.c", tmp_path / "tidelog" / "spark")
     return tmp_path
@@ -105,7 +108,7 @@ def mypyc(tmp_path_factory: pytest.TempPathFactory) -> str:
 def built(folder: Path) -> list[str]:
     """Compiled files in it, without the build's own and without the C modules."""
     found = [str(path.relative_to(folder)).removesuffix(SUFFIX) for path in folder.rglob(f"*{SUFFIX}")]
-    return sorted(name for name in found if not name.startswith("build/") and not name.endswith(("/_coded", "/_rows")))
+    return sorted(name for name in found if not name.startswith("build/") and not name.endswith(C_MODULES))
 
 
 def test_an_ordinary_build_puts_everything_into_the_private_package(checkout: Path, mypyc: str) -> None:

@@ -46,8 +46,13 @@ def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
 def xack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
-    if stream is None or argv[2] not in stream.groups:
+    group = None if stream is None else stream.groups.get(argv[2])
+    if stream is None or group is None:
         return encode.integer(0)  # whatever the IDs are
+    if len(argv) <= AT_ONCE:
+        raws = raw_ids(argv, 3)
+        group.touch(ctx.now)
+        return encode.integer(effects.ack(ctx.ks, argv[1], stream, group, raws))
     return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
 
 

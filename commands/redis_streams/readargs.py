@@ -22,8 +22,8 @@ class GroupReadArgs:
 
     __slots__ = ("argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "noack")
 
-    def __init__(self, argv: list[bytes]) -> None:
-        """Raises CommandError."""
+    def __init__(self, argv: list[bytes], same: GroupReadArgs | None = None) -> None:
+        """``same``: of a call with the same words. Raises CommandError."""
         self.argv = argv
         self.group = self.consumer = b""
         self.count = 0  # 0: no limit
@@ -33,7 +33,11 @@ class GroupReadArgs:
         self.first = 0  # position of the first ID in argv
         self.keys: list[bytes] = []
         self.ids: list[int] = []  # NEW, or the ID after which the consumer's history begins
-        self._read(argv)
+        if same is None:
+            self._read(argv)
+        else:
+            self.group, self.consumer, self.count, self.block = same.group, same.consumer, same.count, same.block
+            self.claim, self.noack, self.first, self.keys = same.claim, same.noack, same.first, same.keys
 
     def _read(self, argv: list[bytes]) -> None:
         at, end, grouped = 1, len(argv), False
@@ -85,3 +89,27 @@ class GroupReadArgs:
 
     def deadline(self, now: int) -> int:
         return now + self.block if self.block else NEVER
+
+
+class _Recent:
+    """What was parsed last: readers repeat their words in each call."""
+
+    __slots__ = ("read",)
+
+    def __init__(self) -> None:
+        self.read = GroupReadArgs([b"XREADGROUP", b"GROUP", b"", b"", b"STREAMS", b"", b">"])
+
+
+REMEMBERED: Final = 1024  # bytes of words that _recent may keep in memory
+_recent: Final = _Recent()
+
+
+def read_args(argv: list[bytes]) -> GroupReadArgs:
+    """The arguments of this call, which are the caller's to change. Raises CommandError."""
+    recent = _recent
+    if argv == recent.read.argv:
+        return GroupReadArgs(argv, recent.read)
+    read = GroupReadArgs(argv)
+    if len(argv) <= 16 and sum([len(word) for word in argv]) <= REMEMBERED:
+        recent.read = GroupReadArgs(argv.copy(), read)
+    return read

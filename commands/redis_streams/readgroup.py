@@ -15,7 +15,7 @@ from commands.redis_streams.lag import count_after
 from commands.redis_streams.longread import LongRead, is_long
 from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.read import streams_at
-from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs
+from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs, read_args
 from commands.redis_streams.replies import KeyPart, keys_reply
 from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
@@ -39,7 +39,7 @@ from storage.stream import Stream
 )  # fmt: skip
 def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
     """Read new entries for a consumer of a group, or those that it has pending; can wait, and claim idle ones."""
-    read = GroupReadArgs(argv)
+    read = read_args(argv)
     ks, now = ctx.ks, ctx.now
     for number, name in enumerate(read.keys):
         stream = ks.read_stream(name, now)
@@ -127,11 +127,10 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     if read.claim != NO_CLAIM:
         _claim(read, stream, group, now, claimed, again, gone)
     offset, entries_read = group.offset, group.entries_read
-    lo = hi = 0
+    lo, hi = effects.cursor(stream, group), 0
     new: list[bytes] = []
     place: Place | None = None
-    if stream.newest_id() > offset and not 0 < read.count <= len(claimed):
-        lo = effects.cursor(stream, group)
+    if lo < stream.next_ord and not 0 < read.count <= len(claimed):
         hi = stream.after(lo, read.count - len(claimed)) if read.count else stream.next_ord
         place = stream.place(lo)
         new = stream.raw_ids(place, hi)

@@ -66,7 +66,8 @@ class KeyPart:
     def head(self, proto: int) -> bytes:
         """What comes before the elements."""
         pair = b"" if proto == 3 else b"*2\r\n"
-        return b"".join((pair, encode.bulk(self.key), array_header(self.count)))
+        key = self.key
+        return b"".join((pair, encode.bulk_header(len(key)), key, b"\r\n", array_header(self.count)))
 
     def close(self) -> None:
         """It is not sent."""

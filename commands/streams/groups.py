@@ -8,7 +8,7 @@ from functools import partial
 from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
-from commands.parse import integer, span
+from commands.parse import integer, raw_ids, span
 from commands.parts import AT_ONCE, by_id
 from resp import errors
 from resp import reply as encode
@@ -45,6 +45,8 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
+    if len(argv) <= AT_ONCE:
+        return encode.integer(_ack(argv, ctx, raw_ids(argv, 3)))
     return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
 
 

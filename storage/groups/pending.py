@@ -24,7 +24,7 @@ from storage.groups.runs import (
     unpack_run,
     unpack_time,
 )
-from storage.groups.runtable import RunTable, ascending, indexed
+from storage.groups.runtable import NONE, NOT_OWNED, RunTable, ascending, indexed
 from storage.groups.sortedrows import PackedRows
 from storage.timers import NEVER
 
@@ -65,9 +65,14 @@ class PendingTable(RunTable):
         A batch costs little more than one message if its IDs ascend and are neighbours.
         """
         if raws:
+            raws = raws if len(raws) == 1 else ascending(raws)
+            if not deadletter and not max_deliveries and self._is_first(raws):
+                self._fresh, self._fresh_owner = raws, NOT_OWNED
+                self._fresh_first, self._fresh_due, self._fresh_expire, self._fresh_rest = first, due, expire, retry
+                return
             slot = self._take_slot(deadletter) if deadletter else 0
             terms = delivered_terms(first, due, expire, retry, max_deliveries, slot)
-            self._add(raws if len(raws) == 1 else ascending(raws), terms)
+            self._add(raws, terms)
             if slot:
                 self._free_slot(slot)
 
@@ -103,13 +108,24 @@ class PendingTable(RunTable):
 
     def remove(self, raws: list[bytes]) -> int:
         """Messages (IDs of 16 bytes each) were acknowledged or given up; returns how many of them were pending."""
+        if self._fresh and raws == self._fresh:  # nearly always
+            self._fresh = NONE
+            return len(raws)
         return self._remove(raws if len(raws) == 1 else ascending(raws))
 
     # -- consumers -------------------------------------------------------------------------------------------
     def own_new(self, raws: list[bytes], owner: int, last: int, deliveries: int) -> None:
         """Messages (IDs of 16 bytes each) become pending as an owner's; those that are pending are replaced."""
         if raws:
-            raws, owned = ascending(raws), self._has_owners()
+            raws = ascending(raws)
+            if self._is_first(raws):
+                self._fresh, self._fresh_owner = raws, owner
+                self._fresh_first = self._fresh_due = last
+                self._fresh_rest = deliveries
+                return
+            if self._fresh:
+                self._enter()
+            owned = self._has_owners()
             self._add(raws, owned_terms(last, last, deliveries, owner))
             owned.count(owner, len(raws))  # after what _add() has removed, which may be theirs
 
@@ -223,6 +239,10 @@ class PendingTable(RunTable):
     # -- by time ---------------------------------------------------------------------------------------------
     def next_due(self) -> int | None:
         """The earliest moment at which a message falls due that may be delivered again; None if there is none."""
+        if self._fresh:
+            if self._fresh_owner != NOT_OWNED:
+                return None
+            return self._fresh_due if not self._fresh_expire or self._fresh_due < self._fresh_expire else None
         entry = self._due.first()
         return unpack_time(entry)[0] if entry else None
 
@@ -266,6 +286,8 @@ class PendingTable(RunTable):
 
     def next_drop(self) -> int | None:
         """The earliest moment at which a message must leave; None if there is none."""
+        if self._fresh:
+            return self._fresh_expire if self._fresh_owner == NOT_OWNED and self._fresh_expire else None
         entry = self._drop.first()
         return unpack_time(entry)[0] if entry else None
 
@@ -312,8 +334,8 @@ class PendingTable(RunTable):
         """A copy for rows() and rows_of(), which costs next to nothing."""
         other = PendingTable()
         if self._owned is not None:
-            other._owned = self._owned.freeze()
-        other._rows, other._runs, other._keys = self._rows.freeze(), self._runs.freeze(), self._keys.copy()
+            other._by_owner = self._owned.freeze()
+        other._all, other._by_low, other._keys = self._rows.freeze(), self._runs.freeze(), self._keys.copy()
         return other
 
     def lowest(self) -> int | None:

@@ -33,6 +33,10 @@ say in its place when the messages were last delivered, how often, and to whom::
 
 They are in neither _due nor _drop, but in the sets of ``owned``, by owner and by last delivery. Owner 0 is nobody: the
 message was given back.
+
+Rule 3: what is delivered while nothing else is pending is *fresh*: it is in none of these sets, but kept as it came.
+Most readers acknowledge all that they have read before they read on, and then it never was in them. Whoever looks at a
+set makes the fresh ones enter first: the sets are properties.
 """
 
 from __future__ import annotations
@@ -42,27 +46,49 @@ from typing import Final
 
 from storage.groups.owned import Owned, owner_of
 from storage.groups.pendingdump import ID_SIZE, OWNED, RUN_SIZE
-from storage.groups.runs import Fixed, NewTerms, changed, emptied, pack_time, touched, unpack_run
+from storage.groups.runs import (
+    Fixed,
+    NewTerms,
+    changed,
+    delivered_terms,
+    emptied,
+    owned_terms,
+    pack_time,
+    touched,
+    unpack_run,
+)
 from storage.groups.sortedrows import SortedRows
 from storage.timers import NEVER
 
 FEW: Final = 64  # messages for which an empty table is filled at once
+FRESH: Final = 16  # messages that need not enter the sets: as objects, more would take more memory than there
 ENTRY: Final = 24  # width of _due and _drop
 UNLIMITED: Final = bytes(9)  # max-deliveries, key and swept of most runs
 FOREVER: Final = bytes(8)  # when messages expire that do not
+NOT_OWNED: Final = -1
+NONE: Final[list[bytes]] = []  # never changed
 
 
 class RunTable:
     """Pending messages by ID, by due time and by the time at which they must leave: the changes below all others."""
 
-    __slots__ = ("_drop", "_due", "_free", "_highest", "_keys", "_owned", "_rows", "_runs", "_slots", "_users")
+    __slots__ = (
+        "_all", "_by_due", "_by_drop", "_by_low", "_by_owner", "_fresh", "_fresh_due", "_fresh_expire", "_fresh_first",
+        "_fresh_owner", "_fresh_rest", "_free", "_highest", "_keys", "_slots", "_users",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self._rows = SortedRows(ID_SIZE, ID_SIZE)
-        self._runs = SortedRows(RUN_SIZE, ID_SIZE)
-        self._due = SortedRows(ENTRY, ENTRY)
-        self._drop = SortedRows(ENTRY, ENTRY)
-        self._owned: Owned | None = None  # None: no message was ever a consumer's
+        self._all = SortedRows(ID_SIZE, ID_SIZE)
+        self._by_low = SortedRows(RUN_SIZE, ID_SIZE)
+        self._by_due = SortedRows(ENTRY, ENTRY)
+        self._by_drop = SortedRows(ENTRY, ENTRY)
+        self._by_owner: Owned | None = None
+        self._fresh = NONE  # messages (ascending), which are all that are pending; empty: see the sets
+        # the terms of these: of what TREAD has delivered, or of what an owner got
+        self._fresh_first = self._fresh_due = 0  # or ``last``
+        self._fresh_expire = 0
+        self._fresh_rest = 0  # ``retry``, or deliveries to the owner
+        self._fresh_owner = NOT_OWNED
         self._highest = b""  # no ID above it was ever added
         # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] runs
         self._keys: list[bytes] = []
@@ -71,7 +97,60 @@ class RunTable:
         self._free: list[int] = []  # slots without users; their keys are empty
 
     def __len__(self) -> int:
-        return self._rows.count
+        return len(self._fresh) or self._all.count
+
+    # -- the sets ---------------------------------------------------------------------------------------------
+    @property
+    def _rows(self) -> SortedRows:
+        if self._fresh:
+            self._enter()
+        return self._all
+
+    @property
+    def _runs(self) -> SortedRows:
+        if self._fresh:
+            self._enter()
+        return self._by_low
+
+    @property
+    def _due(self) -> SortedRows:
+        if self._fresh:
+            self._enter()
+        return self._by_due
+
+    @property
+    def _drop(self) -> SortedRows:
+        if self._fresh:
+            self._enter()
+        return self._by_drop
+
+    @property
+    def _owned(self) -> Owned | None:
+        """None: no message was ever a consumer's."""
+        if self._fresh:
+            self._enter()
+        return self._by_owner
+
+    def _enter(self) -> None:
+        """Let the fresh messages enter the sets, which are empty."""
+        raws, owner = self._fresh, self._fresh_owner
+        self._fresh = NONE
+        if owner == NOT_OWNED:
+            terms = delivered_terms(self._fresh_first, self._fresh_due, self._fresh_expire, self._fresh_rest, 0, 0)
+        else:
+            terms = owned_terms(self._fresh_first, self._fresh_due, self._fresh_rest, owner)
+            self._has_owners().count(owner, len(raws))
+        self._begin(raws, raws[0] + terms)
+
+    def _is_first(self, raws: list[bytes]) -> bool:
+        """Whether these messages (ascending) are few, newer than all that ever were pending, and nothing else is.
+
+        Then they can be fresh, and the caller makes them so.
+        """
+        if self._all.count or self._fresh or len(raws) > FRESH or raws[0] <= self._highest:
+            return False
+        self._highest = raws[-1]
+        return True
 
     # -- messages ---------------------------------------------------------------------------------------------
     def _add(self, raws: list[bytes], terms: bytes) -> None:
@@ -154,9 +233,9 @@ class RunTable:
             self._owned.clear()
 
     def _has_owners(self) -> Owned:
-        if self._owned is None:
-            self._owned = Owned()
-        return self._owned
+        if self._by_owner is None:
+            self._by_owner = Owned()
+        return self._by_owner
 
     def _unowned(self, raws: list[bytes]) -> list[bytes]:
         """Those of these messages (ascending, all pending) that are not OWNED."""

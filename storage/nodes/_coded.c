@@ -122,6 +122,90 @@ static PyObject *coded_times(PyObject *self, PyObject *const *args, Py_ssize_t c
     return pair;
 }
 
+/* raws(blob, lo, hi): the IDs of entries lo to hi - 1, as 16 bytes each, big-endian. */
+static PyObject *coded_raws(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Rows rows;
+    Id id = {0, 0};
+    uint32_t lo, hi;
+    (void)self;
+    if (wanted(args, count, &rows, &lo, &hi) < 0)
+        return NULL;
+    PyObject *raws = PyList_New((Py_ssize_t)(hi - lo));
+    if (raws != NULL && lo < hi)
+        before(&rows, lo, &id);
+    for (uint32_t entry = lo; raws != NULL && entry < hi; entry++) {
+        PyObject *raw = next_id(&rows, entry, &id) ? NULL : PyBytes_FromStringAndSize(NULL, 16);
+        if (raw == NULL) {
+            Py_CLEAR(raws);
+            break;
+        }
+        uint8_t *out = (uint8_t *)PyBytes_AS_STRING(raw);
+        uint64_t ms = rows.ms + id.ms, seq = id.seq;
+        for (int i = 7; i >= 0; i--, ms >>= 8, seq >>= 8) {
+            out[i] = (uint8_t)ms;
+            out[8 + i] = (uint8_t)seq;
+        }
+        PyList_SET_ITEM(raws, (Py_ssize_t)(entry - lo), raw);
+    }
+    return raws;
+}
+
+/* As narrow an array of unsigned numbers as they allow: of u8 (if `bytes` is set), u32 or u64, as bytes. */
+static PyObject *narrow(const uint64_t *numbers, uint32_t count, int bytes)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < count; i++)
+        most |= numbers[i];
+    size_t width = bytes && most < 256 ? 1 : most >> 32 ? 8 : 4;
+    PyObject *array = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(width * count));
+    if (array == NULL)
+        return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(array);
+    for (uint32_t i = 0; i < count; i++, out += width) {
+        uint32_t shorter = (uint32_t)numbers[i];
+        if (width == 1)
+            *out = (uint8_t)shorter;
+        else
+            memcpy(out, width == 4 ? (const void *)&shorter : (const void *)(numbers + i), width);
+    }
+    return array;
+}
+
+/* columns(blob): the ms of all entries, less that of the first, as u32 or u64, and their sequence numbers as u8, u32 or
+u64; both as bytes. */
+static PyObject *coded_columns(PyObject *self, PyObject *blob)
+{
+    Rows rows;
+    Id id = {0, 0};
+    char *raw;
+    Py_ssize_t size;
+    (void)self;
+    if (PyBytes_AsStringAndSize(blob, &raw, &size) < 0 || opened(&rows, (const uint8_t *)raw, size) < 0)
+        return NULL;
+    uint64_t *ms = PyMem_Malloc(rows.count * 2 * sizeof(uint64_t));
+    if (ms == NULL)
+        return PyErr_NoMemory();
+    uint64_t *seq = ms + rows.count;
+    PyObject *times = NULL, *numbers = NULL, *pair = NULL;
+    uint32_t entry = 0;
+    before(&rows, 0, &id);
+    for (; entry < rows.count && !next_id(&rows, entry, &id); entry++) {
+        ms[entry] = id.ms;
+        seq[entry] = id.seq;
+    }
+    if (entry == rows.count) {
+        times = narrow(ms, rows.count, 0);
+        numbers = narrow(seq, rows.count, 1);
+        if (times != NULL && numbers != NULL)
+            pair = PyTuple_Pack(2, times, numbers);
+        Py_XDECREF(times);
+        Py_XDECREF(numbers);
+    }
+    PyMem_Free(ms);
+    return pair;
+}
+
 /* find(blob, ms, seq): index of the first entry whose ID is that, or more; as many as there are if there is none. */
 static PyObject *coded_find(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -184,9 +268,11 @@ static PyObject *coded_encode(PyObject *self, PyObject *args)
 /* -- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
+    {"columns", coded_columns, METH_O, NULL},
     {"encode", coded_encode, METH_VARARGS, NULL},
     {"find", (PyCFunction)(void (*)(void))coded_find, METH_FASTCALL, NULL},
     {"parts", (PyCFunction)(void (*)(void))coded_parts, METH_FASTCALL, NULL},
+    {"raws", (PyCFunction)(void (*)(void))coded_raws, METH_FASTCALL, NULL},
     {"read", (PyCFunction)(void (*)(void))coded_read, METH_FASTCALL, NULL},
     {"times", (PyCFunction)(void (*)(void))coded_times, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

@@ -28,13 +28,12 @@ the 28 bytes before it.
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
 from resp.errors import CorruptError
 from storage.ids import MASK64
 from storage.nodes import coder
-from storage.nodes.node import BODY, CRC, HEADER, Node, paired
+from storage.nodes.node import BODY, CRC, HEADER, Node
 
 OVERHEAD: Final = 400  # memory of a cached node's objects: node, blob, the cache's entry
 _VERSION: Final = bytes((coder.VERSION,))
@@ -71,12 +70,8 @@ class CodedNode:
     def unpack(self) -> Node:
         """The same with arrays."""
         wire, ends = coder.parts(self._blob, 0, self._count)
-        ms, seq = coder.times(self._blob, 0, self._count)
-        base = self.base
-        offsets = [one - base for one in ms]
-        highest = max(seq)
-        seqs = array("B" if highest < 1 << 8 else "I" if highest < 1 << 32 else "Q", seq)
-        node = Node(base, array("Q" if offsets[-1] >> 32 else "I", offsets), seqs, ends, wire)
+        ms, seq = coder.columns(self._blob, self._count, self.base)
+        node = Node(self.base, ms, seq, ends, wire)
         node.asked = self.asked
         return node
 
@@ -98,8 +93,7 @@ class CodedNode:
 
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
         """The same, each as 16 bytes, big-endian."""
-        ms, seq = coder.times(self._blob, lo, hi)
-        return paired(ms, seq)
+        return coder.raws(self._blob, lo, hi)
 
     def find_from(self, id: int) -> int:  # noqa: A002
         """Index of the first entry whose ID is >= ``id``; len(self) if there is none."""

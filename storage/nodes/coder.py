@@ -85,5 +85,39 @@ def times(blob: bytes, lo: int, hi: int) -> tuple[array[int], array[int]]:
     return ms, seq
 
 
+def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]:
+    """The ms of all entries, less ``base``, that of the first, and the sequence numbers, as a Node has them.
+
+    Raises CorruptError.
+    """
+    if not CODES:
+        times_, seqs = times(blob, 0, count)
+        offsets = [one - base for one in times_]
+        highest = max(seqs)
+        numbers = array("B" if highest < 1 << 8 else "I" if highest < 1 << 32 else "Q", seqs)
+        return array("Q" if offsets[-1] >> 32 else "I", offsets), numbers
+    try:
+        first, second = _coded.columns(blob)
+    except ValueError as error:
+        raise impossible(error) from error
+    widths = len(first) // count, len(second) // count
+    return array("I" if widths[0] == 4 else "Q", first), array(
+        "B" if widths[1] == 1 else "I" if widths[1] == 4 else "Q", second
+    )
+
+
+def raws(blob: bytes, lo: int, hi: int) -> list[bytes]:
+    """The same IDs as 16 bytes each, big-endian. Raises CorruptError."""
+    try:
+        if CODES:
+            found: list[bytes] = _coded.raws(blob, lo, hi)
+            return found
+        first, second = codedrows.times(blob, lo, hi)
+    except ValueError as error:
+        raise impossible(error) from error
+    ms, seq = array("Q", first), array("Q", second)
+    return [one.to_bytes(8, "big") + other.to_bytes(8, "big") for one, other in zip(ms, seq, strict=True)]
+
+
 def impossible(error: ValueError) -> CorruptError:
     return CorruptError(f"a coded node {error}")

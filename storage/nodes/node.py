@@ -39,7 +39,7 @@ from zlib import crc32
 
 import zstandard
 
-from storage.ids import MASK64
+from storage.ids import MASK64, RAWS
 from storage.nodes import coder
 
 MAGIC: Final = b"TN"
@@ -116,6 +116,8 @@ class Node:
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
         """The same, each as 16 bytes, big-endian."""
         base = self.base
+        if RAWS is not None:
+            return RAWS(base, self.ms, self.seq, lo, hi)
         if hi - lo <= FEW:
             numbers, seqs = self.ms, self.seq
             return [pack_id(base + numbers[at], seqs[at]) for at in range(lo, hi)]

@@ -47,6 +47,45 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(raw)
 
 
+# -- small frames, which C writes where it was compiled ---------------------------------------------------------------
+needs_c = pytest.mark.skipif(walfile._write_frame is None, reason="persistence._frame is not built here")
+
+
+@needs_c
+@pytest.mark.interpreted
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(min_size=1, max_size=walfile.SMALL), st.integers(0, 1 << 63), st.integers(0, 1 << 63))
+def test_c_writes_what_python_writes(path: Path, batch: bytes, offset: int, synced: int) -> None:
+    wal = Wal(path)
+    try:
+        crc = wal.write(0, offset, synced, batch)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(walfile, "_write_frame", None)
+            assert wal.write(BLOCK, offset, synced, batch) == crc == crc32(batch)
+        size = FRAME.size + len(batch)
+        assert os.pread(wal.fd, size, BLOCK) == os.pread(wal.fd, size, 2 * BLOCK)
+    finally:
+        wal.close()
+
+
+def test_a_small_frame_that_cannot_be_written_is_an_error(path: Path) -> None:
+    wal = Wal(path)
+    wal.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        wal.write(0, 0, 0, b"abc")
+
+
+@needs_c
+def test_c_refuses_what_is_not_small(path: Path) -> None:
+    wal = Wal(path)
+    try:
+        assert walfile._write_frame is not None
+        with pytest.raises(ValueError, match="not small"):
+            walfile._write_frame(wal.fd, BLOCK, 0, 0, 0, bytes(walfile.SMALL + 1))
+    finally:
+        wal.close()
+
+
 # -- the bytes -----------------------------------------------------------------------------------------------
 HEADER = bytes.fromhex("5449444554 41494c 01000000 ea8821c4 0080000000000000 04030201")
 FRAME_HEAD = bytes.fromhex("54460000 212e21c2 0700000000000000 0500000000000000 03000000 c2412435")

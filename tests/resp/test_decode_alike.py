@@ -145,3 +145,55 @@ def test_commands_come_back(rows: list[tuple[list[bytes], int]], shared: int, pl
         taken += found
         decoder.forget()
     assert taken == commands
+
+
+# -- chunks that come again ------------------------------------------------------------------------------------------
+def test_a_chunk_that_comes_again_is_the_same_command() -> None:
+    one, other = RequestDecoder(), RequestDecoder()
+    for _ in range(4):
+        assert one.feed(pack(A)) == [A]
+        assert other.feed(pack(A)) == [A]
+
+
+def test_who_changes_its_arguments_changes_them_for_nobody_else() -> None:
+    decoder = RequestDecoder()
+    for _ in range(4):
+        (argv,) = decoder.feed(pack(A))
+        assert argv == A
+        argv.append(b"more")
+
+
+def test_chunks_of_one_length_do_not_meet() -> None:
+    decoder, others = RequestDecoder(), [[b"ADD", b"k", b"field", bytes((n,)) * 5] for n in range(3)]
+    for _ in range(3):
+        for argv in [A, A, A, *others, A, *others]:
+            assert decoder.feed(pack(argv)) == [argv]
+
+
+def test_a_known_chunk_in_the_middle_of_a_command_is_a_part_of_it() -> None:
+    decoder, inner = RequestDecoder(), pack(A)
+    for _ in range(3):
+        assert decoder.feed(inner) == [A]
+    outer = pack([b"SET", b"k", inner])
+    at = outer.index(inner)
+    assert decoder.feed(outer[:at]) == []
+    assert decoder.feed(inner) == []
+    assert decoder.feed(outer[at + len(inner) :]) == [[b"SET", b"k", inner]]
+
+
+def test_a_known_chunk_is_refused_where_limits_are_tighter() -> None:
+    argv = [b"ADD", b"k", b"f", b"v" * 100]
+    decoder, tight = RequestDecoder(), RequestDecoder(max_bulk=50)
+    for _ in range(3):
+        assert decoder.feed(pack(argv)) == [argv]
+    assert tight.feed(pack(argv)) == []
+    assert tight.error is not None
+
+
+def test_a_known_chunk_after_an_error_is_not_read() -> None:
+    decoder = RequestDecoder()
+    for _ in range(3):
+        assert decoder.feed(pack(A)) == [A]
+    decoder.feed(b"*x\r\n")
+    assert decoder.error is not None
+    assert decoder.feed(pack(A)) == []

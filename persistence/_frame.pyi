@@ -1,0 +1,3 @@
+"""See _frame.c."""
+
+def write(fd: int, at: int, salt: int, offset: int, synced: int, batch: bytes, /) -> int: ...

@@ -1,0 +1,6 @@
+"""See _ids.c."""
+
+from array import array
+
+def parsed(texts: list[bytes], start: int, /) -> list[bytes] | None: ...
+def raws(base: int, ms: array[int], seq: array[int], lo: int, hi: int, /) -> list[bytes]: ...
