@@ -1,10 +1,10 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark, another one writes and reads coded nodes; small ones turn numbers into bytes. ``pip install .``
-compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a missing compiler an error;
-TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it compiles the hot modules only
-with TIDELOG_COMPILE=1, beside the sources.
+Arrow buffers for Spark, another one writes and reads coded nodes, a third one reads sockets; small ones turn numbers into
+bytes. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a missing
+compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it compiles
+the hot modules only with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ HOT = [
     "persistence/annex.py", "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
-    "respserver/clients/connection.py", "respserver/clients/flow.py", *modules("respserver/execution"),
+    "respserver/clients/connection.py", "respserver/clients/flow.py", "respserver/clients/sockets.py",
+    *modules("respserver/execution"),
     "respserver/observe/slowlog.py", "respserver/observe/traffic.py",
 ]  # fmt: skip
 ROWS = Extension(
@@ -57,6 +58,7 @@ CODED = Extension(
     depends=[f"storage/nodes/_coded{name}.h" for name in ("read", "write")],
     optional=True,
 )  # fmt: skip
+SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
 
 SMALL = [  # what a client that is alone waits for at each command: numbers as bytes
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
@@ -123,6 +125,6 @@ class Build(build_ext):
 setup(
     packages=[*packages_of(HOME, "pyspark_tidelog", "tidelog"), *(f"{HOME}.{name}" for name in packages_of(*PARTS))],
     package_dir={f"{HOME}.{part}": part for part in PARTS},
-    ext_modules=[] if wish == "0" else [CODED, ROWS, *SMALL],
+    ext_modules=[] if wish == "0" else [CODED, ROWS, SOCKETS, *SMALL],
     cmdclass={"build_ext": Build},
 )

@@ -26,6 +26,7 @@ from respserver.clients.monitor import Monitors
 from respserver.clients.notices import Notices
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
+from respserver.clients.sockets import sockets_of
 from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.clock import Clock
@@ -130,10 +131,11 @@ class Server:
             self.tracking,
         )  # fmt: skip
         self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
-        self._limits = OutputLimits(config)
+        self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)
         host = Host(
             self.clock, self.ticks, self.dispatcher, self._limits, self.counters, logger,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
+            sockets=self._sockets,
         )  # fmt: skip
         self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(host)))
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
@@ -364,6 +366,8 @@ class Server:
             conn.close()
         for _ in range(3):
             await asyncio.sleep(0)  # let transports send what they have
+        if self._sockets is not None:
+            self._sockets.close()
         self.data.close()
         self._unrename()
 

@@ -8,8 +8,8 @@ the server (``respserver.server``) does this:
 
 So the replies of a tick, which can show the writes of all clients in it, leave after the batch is on disk.
 
-Where one client is the only one for a while, nothing else comes in the turn: its ticks end with the chunk that it has
-sent, without a callback of the event loop. Who waits for each reply waits that much less.
+Where the server reads sockets itself (``clients.sockets``), a tick ends with what has arrived on all of them, without a
+callback of the event loop. Who waits for each reply waits that much less.
 
 Rule 1: a batch that can't be made durable is kept and retried, before all later ones. The replies of its tick wait.
 Rule 2: the changes of such a batch are in memory already. They are not rolled back.
@@ -27,7 +27,6 @@ from respserver.data import Data
 from respserver.gates import Gates
 from respserver.observe.logs import Logger
 
-ALONE: Final = 16  # ticks in a row with replies for the same client only, until it counts as the only one
 FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets
 
 
@@ -73,11 +72,7 @@ class Ticks:
         self._flush: list[Client] = []
         self._resume: dict[Client, None] = {}
         self._after: list[Callable[[], None]] = []
-        # The client that was the only one in the ticks before: each of its ticks ends with the chunk that it has sent
-        self.lone: Client | None = None
-        self._last: Client | None = None  # the only one in the last tick that had replies
-        self._times = 0  # for how many ticks
-        self._at_end = False  # the lone client's chunk is being handled: the tick comes after that
+        self._at_end = False  # sockets are being read: the tick comes after that
         self._stalled: list[bytes] = []  # batches that are not durable yet
         self._hold = False  # the batch of this tick is one of them: its replies must wait
         self._held: list[Client] = []  # clients whose replies wait
@@ -135,34 +130,18 @@ class Ticks:
             if not self._at_end:
                 self._loop.call_soon(self.run)
 
-    # -- a client alone ----------------------------------------------------------------------------------------
-    def begin_chunk(self) -> None:
-        """Called by the ``lone`` client before it handles a chunk: the tick needs no callback of the loop, which costs
-        as much as the rest of it."""
+    # -- a turn of the sockets ---------------------------------------------------------------------------------
+    def begin_turn(self) -> None:
+        """Called before a turn of ``clients.sockets``. A tick that is queued in it ends with it, without a callback of
+        the loop, which would cost a third of a command."""
         self._at_end = not self._pending
 
-    def end_chunk(self) -> None:
-        """Called by the same client after that."""
+    def end_turn(self) -> None:
+        """Called after the turn."""
         if self._at_end:
             self._at_end = False
             if self._pending:
                 self.run()
-
-    def forget(self, client: Client) -> None:
-        """The client is gone."""
-        if client is self._last:
-            self.lone = self._last = None
-
-    def _note_clients(self, flush: list[Client]) -> None:
-        """Note who had replies in this tick."""
-        if len(flush) == 1 and flush[0] is self._last:
-            self._times += 1
-            if self._times == ALONE:
-                self.lone = self._last
-        else:
-            self._last = flush[0] if len(flush) == 1 else None
-            self._times = 1
-            self.lone = None
 
     # -- the end of a tick, step by step ---------------------------------------------------------------------
     def begin(self) -> None:
@@ -202,8 +181,6 @@ class Ticks:
         """Flush replies, unless their batch is not durable. Then run calls of after() and backlogs."""
         flush = self._flush
         self._flush = []
-        if flush and (self.lone is None or len(flush) > 1 or flush[0] is not self.lone):
-            self._note_clients(flush)
         if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole:
             self._flush = flush[FLUSH_AT_ONCE:]  # they have their turn in the next tick, after what has arrived
             del flush[FLUSH_AT_ONCE:]

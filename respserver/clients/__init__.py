@@ -10,6 +10,7 @@
     notices     what clients are told of changes: keyspace events, and through tracking
     pauses      CLIENT PAUSE; holding writes back for FAILOVER
     pubsub      subscriptions and messages
+    sockets     plain sockets, read and written without the event loop's transports, by _sockets.c
     tls         TLS contexts
     tracking    CLIENT TRACKING: who caches which keys, and is told of changes
     users       logging in; changes of users, and what they mean for connected clients

@@ -34,12 +34,12 @@ from respserver.clients.flow import (
     STREAM_AT_ONCE,
     OutputLimits,
 )
+from respserver.clients.sockets import Reader, Sockets
 from respserver.clock import Clock
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
-from respserver.ticks import Client, Ticks
+from respserver.ticks import Ticks
 
-WHOLE: Final = 64 * 1024  # bytes: behind a longer chunk there is more, nearly always, for the same tick
 NO_ENDS: Final[list[int]] = []
 
 
@@ -82,7 +82,7 @@ class Host:
     def __init__(
         self, clock: Clock, ticks: Ticks, executor: Executor, limits: OutputLimits, counters: Counters, logger: Logger,
         accept: Callable[[Connection], None], left: Callable[[Session], None],
-        awaited: Callable[[Session, list[bytes]], None],
+        awaited: Callable[[Session, list[bytes]], None], sockets: Sockets | None,
     ) -> None:  # fmt: skip
         self.now_ms = clock.now  # ms since epoch
         self.mono_ms = clock.mono  # ms, monotonic
@@ -94,17 +94,20 @@ class Host:
         self.accept = accept  # called with a new connection: gives it its session and decoder, or refuses it
         self.left = left  # called when a connection is closed
         self.awaited = awaited  # called before the reply of a read that waited, of a client with CLIENT TRACKING
+        self.sockets = sockets  # None: the event loop reads them all
 
 
-class Connection(Client):
+class Connection(Reader):
     """The server's side of one socket. Implements ``commands.session.Transport``, and asyncio.Protocol without deriving
     from it: event loops need only the methods, and a compiled class can't derive from an interpreted one.
+
+    The first chunk comes through the transport; after that, without TLS, the socket is read as ``sockets`` says.
     """
 
     __slots__ = (
-        "_backlog_bytes", "_begun", "_chunk", "_chunks", "_closing", "_cut", "_host", "_streams", "_ticks",
-        "_traffic", "_undecoded", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes", "paused", "progress",
-        "pushes", "reading", "session", "soft_since", "throttled", "transport", "wait",
+        "_backlog_bytes", "_begun", "_behind", "_chunk", "_chunks", "_closing", "_cut", "_fd", "_host", "_sockets",
+        "_streams", "_ticks", "_traffic", "_undecoded", "backlog", "decoder", "eof", "multi_bytes", "out", "out_bytes",
+        "paused", "progress", "pushes", "reading", "session", "soft_since", "throttled", "transport", "wait",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -112,6 +115,9 @@ class Connection(Client):
         self._host = host
         self._ticks = host.ticks
         self._traffic = host.counters.traffic
+        self._sockets = host.sockets  # None: the transport reads and writes
+        self._fd = -1  # of the socket, when it is not the transport that reads
+        self._behind = False  # the transport has, or had, what the socket did not take
         self.transport: asyncio.Transport
         self.session: Session
         self.decoder: RequestDecoder
@@ -143,6 +149,11 @@ class Connection(Client):
         self._host.accept(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._sockets is not None:
+            self._leave_transport()
+        self.received(data)
+
+    def received(self, data: bytes) -> None:
         session = self.session
         if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error nothing is read
             return
@@ -150,15 +161,51 @@ class Connection(Client):
         traffic = self._traffic
         traffic.bytes_in += len(data)
         traffic.reads += 1
-        ticks = self._ticks
-        if ticks.lone is not self or len(data) > WHOLE:
-            self._decode(data)
+        self._decode(data)
+
+    def ended(self, error: int) -> None:
+        self._read_no_more()
+        if error:
+            self.transport.abort()
+        else:
+            self.eof_received()
+
+    def failed(self, error: Exception) -> None:
+        self.kill()
+        context = {"message": "Fatal error while reading from a client", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+    def _leave_transport(self) -> None:
+        """Read the socket with others from now on, if it is one that can be."""
+        sock = None if self.session.tls else self.transport.get_extra_info("socket")
+        if sock is None:
+            self._sockets = None
             return
-        ticks.begin_chunk()
-        try:
-            self._decode(data)
-        finally:
-            ticks.end_chunk()
+        self.transport.pause_reading()
+        self._fd = sock.fileno()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._sockets is not None and self._fd >= 0:
+            try:
+                self._sockets.start(self._fd, self)
+                return
+            except OSError:  # the system watches no more for this user
+                self._to_transport()
+        self.transport.resume_reading()
+
+    def _read_no_more(self) -> None:
+        if self._sockets is not None and self._fd >= 0:
+            self._sockets.stop(self._fd, self)
+        else:
+            self.transport.pause_reading()
+
+    def _to_transport(self) -> None:
+        """From now on the transport alone reads and writes, if anybody does."""
+        if self._fd >= 0:
+            self._read_no_more()
+            self._fd = -1
+        self._sockets = None
 
     def _decode(self, data: bytes) -> None:
         session, decoder = self.session, self.decoder
@@ -245,7 +292,6 @@ class Connection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
         self.hand_over()
-        self._ticks.forget(self)
         self._host.left(self.session)
         self.session.transport = None
 
@@ -320,12 +366,12 @@ class Connection(Client):
     def _stop_reading(self) -> None:
         if self.reading and not self.transport.is_closing():
             self.reading = False
-            self.transport.pause_reading()
+            self._read_no_more()
 
     def _go_on_reading(self) -> None:
         if not self.reading and not self.transport.is_closing() and not self.session.close_after_reply:
             self.reading = True
-            self.transport.resume_reading()
+            self._read_on()
 
     # -- replies ---------------------------------------------------------------------------------------------
     def answer(self, data: bytes | Chunks) -> None:
@@ -446,7 +492,14 @@ class Connection(Client):
         traffic = self._traffic
         traffic.bytes_out += len(data)
         traffic.writes += 1
-        self.transport.write(data)
+        sockets = self._sockets
+        if sockets is None or self._fd < 0 or (self._behind and self.transport.get_write_buffer_size()):
+            self.transport.write(data)
+            return
+        sent = sockets.send(self._fd, data)
+        self._behind = sent < len(data)
+        if self._behind:  # or there is an error, which the transport will meet, too
+            self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
 
     @property
     def streams(self) -> int:
@@ -508,6 +561,7 @@ class Connection(Client):
         self.session.close_after_reply = True
         self._stop_waiting()
         self.backlog.clear()
+        self._to_transport()
         self.transport.abort()
 
     def _say_goodbye(self) -> None:
@@ -522,12 +576,14 @@ class Connection(Client):
 
     def close(self) -> None:
         """Close when the socket has sent what it has."""
+        self._to_transport()
         if not self.transport.is_closing():
             self.transport.close()
 
     def hand_over(self) -> None:
         """Stop reading and writing: the socket is closed, or belongs to a replica's feed from now on."""
         self._cut = True
+        self._to_transport()
         self._stop_waiting()
         self._drop_output()
         self.backlog.clear()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import pytest
 
 from persistence.log import Log
 from resp.errors import CorruptError
-from respserver.ticks import ALONE
 from storage.keyspace import Keyspace
 from storage.replay import replay
 from tests.respserver.local import LocalServer, Peer
@@ -145,85 +146,77 @@ def test_an_error_while_sending_closes_that_client_alone(local: LocalServer, pee
     assert "its replies can't be sent" in local.log()
 
 
-# -- a client alone -----------------------------------------------------------------------------------------------
-def alone(local: LocalServer, peer: Peer) -> None:
-    """Let the client be the only one for long enough."""
-    for number in range(ALONE):
-        assert peer.ask("SET", "before", number) == b"+OK\r\n"
-    local.events.clear()
+# -- a turn of the sockets ----------------------------------------------------------------------------------------
+@contextmanager
+def turn(local: LocalServer) -> Iterator[None]:
+    """What happens in it arrived together on sockets that the server reads."""
+    ticks = local.server.ticks
+    ticks.begin_turn()
+    yield
+    ticks.end_turn()
 
 
-def test_ticks_of_the_only_client_end_with_its_chunk(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
-    one = peers[0]
-    alone(local, one)
-    one.send("SET", "k", "v")
-    assert kinds(local) == ["append", "write"]
-    assert one.taken() == b"+OK\r\n"
-    one.send("GET", "k")
+def test_a_tick_that_is_queued_in_a_turn_ends_with_it(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    with turn(local):
+        one.send("SET", "k", "v")
+        other.pipeline(("GET", "k"), ("INCR", "n"))
+        assert local.events == []
+    assert kinds(local) == ["append", "write", "write"]
+    assert (one.taken(), other.taken()) == (b"+OK\r\n", b"$1\r\nv\r\n:1\r\n")
+    with turn(local):
+        one.send("GET", "k")
+        assert one.taken() == b""
     assert one.taken() == b"$1\r\nv\r\n"
-    one.pipeline(("SET", "k", 1), ("INCR", "k"), ("PING",))
-    assert one.taken() == b"+OK\r\n:2\r\n+PONG\r\n"
     local.settle()
-    assert kinds(local) == ["append", "write", "write", "append", "write"]
+    assert kinds(local) == ["append", "write", "write", "write"]
 
 
-def test_a_long_chunk_is_not_all_that_the_client_has_sent(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
-    one = peers[0]
-    alone(local, one)
-    one.send("SET", "k", "x" * 70_000)
-    one.send("SET", "k", "v")
-    assert one.taken() == b""
-    local.turn()
-    assert kinds(local) == ["append", "write"]
-    assert one.taken() == b"+OK\r\n" * 2
+def test_a_turn_without_commands_has_no_tick(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+    one, ticks, ran = peers[0], local.server.ticks, list[int]()
+    ticks.run = lambda: ran.append(1)
+    with turn(local):
+        one.conn.data_received(b"*1\r\n$4\r\nPI")
+    local.settle()
+    assert not ran
+    with turn(local):
+        one.conn.data_received(b"NG\r\n")
+    assert ran
 
 
-def test_a_client_is_not_alone_before_that(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+def test_a_tick_that_was_queued_before_is_one_for_both(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
     one, other = peers
-    for _ in range(2):
-        for _ in range(ALONE - 1):
-            one.send("PING")
-            assert one.taken() == b""
-            local.settle()
-            assert one.taken() == b"+PONG\r\n"
-        other.ask("PING")
-
-
-def test_another_client_ends_that(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
-    one, other = peers
-    alone(local, one)
     other.send("SET", "k", "v")
-    assert other.taken() == b""
-    one.send("GET", "k")
-    assert one.taken() == b"", "a tick was pending already: it is one for both"
+    with turn(local):
+        one.send("GET", "k")
+    assert local.events == []
     local.turn()
     assert kinds(local) == ["append", "write", "write"]
     assert (one.taken(), other.taken()) == (b"$1\r\nv\r\n", b"+OK\r\n")
-    one.send("PING")
-    assert one.taken() == b""
-    local.settle()
+    with turn(local):
+        one.send("PING")
     assert one.taken() == b"+PONG\r\n"
 
 
-def test_a_reader_that_waits_is_served_in_the_tick_of_the_only_client(
-    local: LocalServer, peers: tuple[Peer, Peer]
-) -> None:
+def test_a_reader_that_waits_is_served_in_the_tick_of_the_turn(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     other.send("TREAD", "s", 0, 10, "BLOCK", 0)
     local.settle()
-    alone(local, one)
-    one.send("TAPPEND", "s", "a", "b")
+    local.events.clear()
+    with turn(local):
+        one.send("TAPPEND", "s", "a", "b")
     assert kinds(local) == ["append", "write", "write"]
     assert other.taken().endswith(b"$1\r\na\r\n$1\r\nb\r\n")
 
 
-def test_a_failed_append_holds_the_replies_of_the_only_client(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+def test_a_failed_append_holds_the_replies_of_the_turn(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
     one = peers[0]
-    alone(local, one)
     local.disk.breaks()
-    one.send("SET", "k", "v")
+    with turn(local):
+        one.send("SET", "k", "v")
     local.settle()
-    one.send("GET", "k")
+    with turn(local):
+        one.send("GET", "k")
     local.settle()
     assert local.events == []
     local.disk.heals()
@@ -232,23 +225,13 @@ def test_a_failed_append_holds_the_replies_of_the_only_client(local: LocalServer
     assert one.taken() == b"+OK\r\n$1\r\nv\r\n"
 
 
-def test_what_the_only_client_still_has_to_do_comes_in_later_ticks(
-    local: LocalServer, peers: tuple[Peer, Peer]
-) -> None:
+def test_what_is_left_after_a_turn_comes_in_later_ticks(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
     one = peers[0]
     one.ask("SET", "large", "x" * 100_000)
-    alone(local, one)
-    one.pipeline(*[("GET", "large")] * 40)
+    with turn(local):
+        one.pipeline(*[("GET", "large")] * 40)
     local.settle()
     assert one.taken() == (b"$100000\r\n" + b"x" * 100_000 + b"\r\n") * 40
-
-
-def test_a_client_that_has_left_is_forgotten(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
-    one = peers[0]
-    alone(local, one)
-    assert local.server.ticks.lone is one.conn
-    one.conn.connection_lost(None)
-    assert local.server.ticks.lone is None
 
 
 # -- log offsets -------------------------------------------------------------------------------------------------

@@ -1,0 +1,158 @@
+/* One turn of reading sockets, and a write (see sockets.py).
+
+Rule 1: sockets don't block, or are used as if they didn't (MSG_DONTWAIT), so the GIL is kept.
+Rule 2: a client may be taken out of the list, and its socket closed, by whatever is called here. So it is looked up
+        again after each call, and owned while it is used.
+*/
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define EVENTS 1024       /* of one turn */
+#define CHUNK (250 << 10) /* bytes: a shorter one is all that has arrived */
+#define CHUNKS 32         /* of one client in one turn */
+
+static char buffer[CHUNK]; /* what it holds is copied before anything is called */
+static PyObject *received, *ended, *failed; /* names of methods */
+
+/* What the callee has raised. A bug is the client's end; what is no Exception ends the turn. */
+static int raised(PyObject *client)
+{
+    PyObject *type, *value, *trace, *done;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(value, trace);
+    done = PyObject_CallMethodOneArg(client, failed, value);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int call(PyObject *client, PyObject *name, PyObject *what)
+{
+    PyObject *done;
+    if (what == NULL)
+        return raised(client);
+    done = PyObject_CallMethodOneArg(client, name, what);
+    Py_DECREF(what);
+    if (done == NULL)
+        return raised(client);
+    Py_DECREF(done);
+    return 0;
+}
+
+static int is_at(PyObject *clients, int fd, PyObject *client)
+{
+    return fd < PyList_GET_SIZE(clients) && PyList_GET_ITEM(clients, fd) == client;
+}
+
+/* Hand over what has arrived on a client's socket. Returns how many chunks that was; -1: the turn ends. */
+static int take(PyObject *clients, int fd, PyObject *client)
+{
+    int chunks = 0;
+    while (chunks < CHUNKS && is_at(clients, fd, client)) {
+        ssize_t got = recv(fd, buffer, CHUNK, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return chunks;
+        chunks++;
+        if (got <= 0)
+            return call(client, ended, PyLong_FromLong(got ? errno : 0)) < 0 ? -1 : chunks;
+        if (call(client, received, PyBytes_FromStringAndSize(buffer, got)) < 0)
+            return -1;
+        if (got < CHUNK)
+            return chunks;
+    }
+    return chunks;
+}
+
+static int take_at(PyObject *clients, int fd)
+{
+    PyObject *client = fd >= 0 && fd < PyList_GET_SIZE(clients) ? PyList_GET_ITEM(clients, fd) : Py_None;
+    int chunks;
+    if (client == Py_None)
+        return 0;
+    Py_INCREF(client);
+    chunks = take(clients, fd, client);
+    Py_DECREF(client);
+    return chunks;
+}
+
+/* receive(epoll, clients, first) -> int: clients[fd] is who has the socket fd, or None. Tries the socket ``first``, if it
+   is not negative; only if nothing has arrived on it, looks which sockets have something. Returns the one that had, or -1
+   if there were more, or none. */
+static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    struct epoll_event events[EVENTS];
+    int found, at, epoll, first;
+    PyObject *clients;
+    (void)self;
+    if (count != 3 || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "two descriptors and a list are needed");
+        return NULL;
+    }
+    epoll = (int)PyLong_AsLong(args[0]);
+    first = (int)PyLong_AsLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    clients = args[1];
+    found = take_at(clients, first);
+    if (found != 0)
+        return found < 0 ? NULL : PyLong_FromLong(first);
+    found = epoll_wait(epoll, events, EVENTS, 0);
+    if (found < 0 && errno != EINTR)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    for (at = 0; at < found; at++)
+        if (take_at(clients, events[at].data.fd) < 0)
+            return NULL;
+    return PyLong_FromLong(found == 1 ? events[0].data.fd : -1);
+}
+
+/* send(fd, data) -> int: how many bytes the socket has taken; -1 if none, whatever the reason. */
+static PyObject *sockets_send(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    ssize_t sent;
+    int fd;
+    (void)self;
+    if (count != 2 || !PyBytes_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "a descriptor and bytes are needed");
+        return NULL;
+    }
+    fd = (int)PyLong_AsLong(args[0]);
+    if (fd == -1 && PyErr_Occurred())
+        return NULL;
+    do
+        sent = send(fd, PyBytes_AS_STRING(args[1]), (size_t)PyBytes_GET_SIZE(args[1]), MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return PyLong_FromSsize_t(sent);
+}
+
+/* -- the module -------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"receive", (PyCFunction)(void (*)(void))sockets_receive, METH_FASTCALL, NULL},
+    {"send", (PyCFunction)(void (*)(void))sockets_send, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_sockets", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__sockets(void)
+{
+    received = PyUnicode_InternFromString("received");
+    ended = PyUnicode_InternFromString("ended");
+    failed = PyUnicode_InternFromString("failed");
+    if (received == NULL || ended == NULL || failed == NULL)
+        return NULL;
+    return PyModule_Create(&module);
+}

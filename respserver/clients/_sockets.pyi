@@ -1,0 +1,6 @@
+"""See _sockets.c."""
+
+from respserver.clients.sockets import Reader
+
+def receive(epoll: int, clients: list[Reader | None], first: int, /) -> int: ...
+def send(fd: int, data: bytes, /) -> int: ...

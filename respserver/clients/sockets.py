@@ -1,0 +1,105 @@
+"""Sockets of clients, read by the server itself, where _sockets.c was compiled.
+
+A transport of the event loop takes a third of the server's own time for a short command: locks for each read and each
+write, buffers, contexts. So a connection without TLS only begins with it. From its first chunk on its socket is in an
+epoll set of this module, whose descriptor the event loop watches. One turn reads whatever has arrived on all sockets in
+the set, and the tick ends with the turn.
+
+Rule 1: the transport keeps the socket. It closes and aborts, and what the socket does not take at once is left to it.
+Rule 2: who closes a transport, or hands it on, calls stop() before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Final
+
+from respserver.ticks import Client, Ticks
+
+try:
+    from respserver.clients import _sockets
+
+    AVAILABLE = True
+except ImportError:  # installed without a C compiler, or no Linux
+    AVAILABLE = False
+
+ALONE: Final = 16  # turns in a row with chunks for the same reader only, until it counts as the only one
+
+
+class Reader(Client):
+    """The part of a client's connection that takes what has arrived."""
+
+    __slots__ = ()
+
+    def received(self, data: bytes) -> None:
+        """A chunk has arrived."""
+        raise NotImplementedError
+
+    def ended(self, error: int) -> None:
+        """Nothing more arrives: the peer has shut down its side, or there was an error of the socket (its errno)."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        """One of the others has raised it."""
+        raise NotImplementedError
+
+
+class Sockets:
+    """The sockets that are read here."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ticks: Ticks) -> None:
+        """Raises OSError."""
+        # Takes a descriptor and bytes; returns how many of them the socket has taken, -1 for none, whatever the reason.
+        self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # found once
+        self._receive: Final[Callable[[int, list[Reader | None], int], int]] = _sockets.receive
+        self._loop = loop
+        self._ticks = ticks
+        self._epoll: Final = select.epoll()
+        self._fd: Final = self._epoll.fileno()
+        self._readers: Final[list[Reader | None]] = []  # by descriptor
+        self._only = -1  # descriptor: of the only one in the last turn
+        self._times = 0  # for how many turns
+        loop.add_reader(self._fd, self.turn)
+
+    def start(self, fd: int, reader: Reader) -> None:
+        """Read a socket. Raises OSError."""
+        readers = self._readers
+        if fd >= len(readers):
+            readers += [None] * (fd + 1 - len(readers))
+        if readers[fd] is not reader:
+            self._epoll.register(fd, select.EPOLLIN)
+            readers[fd] = reader
+
+    def stop(self, fd: int, reader: Reader) -> None:
+        """Don't read it any more, until start()."""
+        readers = self._readers
+        if fd < len(readers) and readers[fd] is reader:
+            readers[fd] = None
+            self._epoll.unregister(fd)
+
+    def turn(self) -> None:
+        """Read what has arrived.
+
+        A socket that was the only one for a while is read without asking which ones there are; but then they are asked
+        for again, so that a client which always has sent something does not keep others waiting.
+        """
+        ticks = self._ticks
+        ticks.begin_turn()
+        try:
+            only = self._receive(self._fd, self._readers, self._only if self._times > ALONE else -1)
+        finally:
+            ticks.end_turn()
+        if only != self._only or self._times == 2 * ALONE:
+            self._only, self._times = only, 0
+        self._times += 1
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._epoll.close()
+
+
+def sockets_of(loop: asyncio.AbstractEventLoop, ticks: Ticks) -> Sockets | None:
+    """None where they are not read here. Raises OSError."""
+    return Sockets(loop, ticks) if AVAILABLE else None
