@@ -97,21 +97,17 @@ class Annexes:
         ready = len(self._ready)
         return READY - ready if ready <= READY // 2 else 0
 
-    def done(self, end: int, idle: bool) -> list[int]:
-        """Those that can be taken back when the journal has everything before log offset ``end``. ``idle``: also
-        those that could still be written. Call with the log's lock held."""
+    def done(self, end: int, idle: bool) -> dict[int, int]:
+        """Those that can be taken back when the journal has everything before log offset ``end``, and the log offset
+        after what each one holds; 0: nothing. ``idle``: also those that could still be written. Call with the log's
+        lock held."""
         current = self._current
         if current is not None and current.end <= end and (idle or current.failed):
             self._current = None
         if idle:
             self._begun += self._ready
             self._ready = []
-        return [annex.number for annex in self._begun if annex is not self._current and annex.end <= end]
-
-    def unused(self, numbers: Iterable[int]) -> list[int]:
-        """Those of them that nothing was written to."""
-        empty = {annex.number for annex in self._begun if not annex.at}
-        return [number for number in numbers if number in empty]
+        return {annex.number: annex.end for annex in self._begun if annex is not self._current and annex.end <= end}
 
     def lend(self, annex: Annex) -> None:
         self._ready.append(annex)

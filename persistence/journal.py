@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from zlib import crc32
@@ -163,7 +163,9 @@ class Journal:
                 self._write([batch])
 
     def _write(self, batches: Sequence[Frame]) -> None:
-        named = _in_annexes(batches, self.annexes)
+        ends = [offset for offset, _, _, _ in batches[1:]]  # each one begins where the one before ends
+        ends.append(batches[-1][0] + size_of(batches[-1][1]))
+        named = _in_annexes(batches, ends, self.annexes)
         whole = [(offset, joined(records), crc) for offset, records, _, crc in batches if offset not in named]
         large = self._large(whole)
         with reported(self.path), self._env.begin(write=True) as txn:
@@ -174,9 +176,9 @@ class Journal:
             self._doubtful = 0
             places = self._to_segment(large)
             if places:
-                self._doubtful = batches[-1][0] + size_of(batches[-1][1])
+                self._doubtful = ends[-1]
             put, pack, db = txn.put, KEY.pack, self._batches
-            for offset, records, _, crc in batches:
+            for (offset, records, _, crc), its_end in zip(batches, ends, strict=True):
                 if offset < end:
                     continue
                 if offset != end:
@@ -188,7 +190,7 @@ class Journal:
                     batch = joined(records)
                     value = CRC.pack(crc32(batch) if crc < 0 else crc) + batch
                 put(pack(offset), value, True, True, True, db)  # append=True, db=db: by name takes half as long again
-                end = offset + size_of(records)
+                end = its_end
             self._put_end(txn, end)
             if places:
                 number = PLACE.unpack(next(iter(places.values())))[1]
@@ -226,10 +228,11 @@ class Journal:
         key, raw = NUMBER.pack(number), END.pack(end)
         txn.put(key, raw + CRC.pack(crc32(raw, crc32(key))), db=self._ends)
 
-    def exchange(self, done: Sequence[int], unused: Sequence[int], wanted: int) -> list[int]:
+    def exchange(self, done: Mapping[int, int], wanted: int) -> list[int]:
         """Take lent segments back, all of whose frames are here, and lend ``wanted`` others: returns their numbers.
 
-        ``unused``: those of them that have none. Synced when this returns. Raises OSError, CorruptError.
+        ``done``: by number, the log offset after the last batch in it; 0: there is none. Synced when this returns.
+        Raises OSError, CorruptError.
         """
         self._ready()
         self._know_segments()
@@ -239,22 +242,34 @@ class Journal:
             while len(lent) < wanted:
                 lent.append(segments.lend())
             with reported(self.path), self._env.begin(write=True) as txn:
-                for number in done:
-                    if number in unused:
-                        txn.delete(NUMBER.pack(number), db=self._ends)
+                for number, end in done.items():
+                    if end:
+                        self._put_segment(txn, number, end)
                     else:
-                        self._put_segment(txn, number, self.end)
+                        txn.delete(NUMBER.pack(number), db=self._ends)
                 for number in lent:
                     self._put_segment(txn, number, LENT)
         except BaseException:
             segments.take_back_unused(lent)
             raise
         ends = segments.ends
-        ends.update(dict.fromkeys(done, self.end))  # only now: a cut must not let go of what is still lent
+        ends.update(done)  # only now: a cut must not let go of what is still lent
         ends.update(dict.fromkeys(lent, LENT))
-        segments.measure(done)
-        segments.take_back_unused(unused)
+        segments.measure(list(done))
+        segments.take_back_unused([number for number, end in done.items() if not end])
         return lent
+
+    def ends_in(self, numbers: Iterable[int]) -> dict[int, int]:
+        """By number, the log offset after the last batch that is named in each of these segments; 0: there is none.
+        Raises OSError."""
+        ends = dict.fromkeys(numbers, 0)
+        if ends:
+            with reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
+                for key, value in txn.cursor():
+                    place = _place(value)
+                    if place is not None and place[1] in ends:
+                        ends[place[1]] = KEY.unpack(key)[0] + place[3]
+        return ends
 
     def lent(self) -> dict[int, Path]:
         """The segments that are lent, by number."""
@@ -386,9 +401,18 @@ class Journal:
         return self._segments.spare
 
     def let_go(self) -> None:
-        """Remove the files that are kept only to be written again."""
+        """Remove the files that are kept only to be written again, and those that were given back with nothing in them
+        that is still here."""
+        gone: list[int] = []
+        try:
+            first = self.first()
+            if any(end <= first for end in self._segments.ends.values()):
+                with reported(self.path), self._env.begin(write=True) as txn:
+                    gone = self._forget_segments(txn, first)
+        except (OSError, CorruptError):
+            gone = []  # a later call, or a cut, does it
         with self._swap:
-            self._segments.let_go((), keep=False)
+            self._segments.let_go(gone, keep=False)
 
     def shrink(self, small: bool = False) -> bool:
         """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
@@ -423,18 +447,18 @@ class Journal:
         return self.path.stat().st_blocks * 512 + self._segments.bytes_used()
 
 
-def _in_annexes(batches: Sequence[Frame], annexes: Annexes | None) -> dict[int, bytes]:
-    """By log offset, the places of batches that lie in annexes and are on disk there."""
+def _in_annexes(batches: Sequence[Frame], ends: Sequence[int], annexes: Annexes | None) -> dict[int, bytes]:
+    """By log offset, the places of batches that lie in annexes and are on disk there. ``ends``: of all batches."""
     numbers = {place_of(place)[0] for _, _, place, _ in batches if place < 0}
     if annexes is None or not numbers:
         return {}
     synced = annexes.synced(numbers)
     named: dict[int, bytes] = {}
-    for offset, records, place, crc in batches:
+    for (offset, _, place, crc), end in zip(batches, ends, strict=True):
         if place < 0:
             number, at = place_of(place)
             if number in synced:
-                named[offset] = PLACE.pack(0, number, at + FRAME.size, size_of(records), ~crc)
+                named[offset] = PLACE.pack(0, number, at + FRAME.size, end - offset, ~crc)
     return named
 
 

@@ -38,7 +38,7 @@ from persistence.lmdbfile import is_exhausted
 from persistence.private import FILE, FOLDER, tighten
 from persistence.recovered import Recovered, behind
 from persistence.store import Store
-from persistence.wal import ANNEX_VERSION, LARGE_VERSION, Frame, Wal, blocks, create, joined, size_of
+from persistence.wal import ANNEX_VERSION, LARGE_VERSION, Frame, Wal, blocks, create, joined
 from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture
 from storage.keyspace import Keyspace
@@ -46,7 +46,7 @@ from storage.keyspace import Keyspace
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
-REST_SECONDS: Final = 60  # without a write: then the journal gives back what it keeps to be written again
+REST_SECONDS: Final = 2  # without much to write: then the journal gives back what it keeps to be written again
 PART: Final = 1024  # bytes: smaller parts, on the average, are written faster if they are joined first
 CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
 STREAM_WEIGHT: Final = 2048  # bytes of journal that a changed stream is worth, see wants_checkpoint()
@@ -97,6 +97,7 @@ class Log(Backlog):
         self._apart = False  # since ``always`` was left, batches went to annexes
         self._found: dict[int, Path] = journal.lent()  # annexes of before, to be given back when the journal
         self._found_end = NOTHING  # reaches this log offset
+        self._much = time.monotonic()  # when the journal was last given MUCH at once
         self._hurry = False  # the ring is full: the journal's thread must not wait for its interval
         self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0: none
         self._problem: str | None = None  # why the journal can't be written
@@ -414,6 +415,7 @@ class Log(Backlog):
             taken, size = self._waiting, self._waiting_bytes
             self._flushing = taken
             self._waiting, self._waiting_bytes, self._hurry = [], 0, False
+            end = more[0][0] if more else self.offset
         if not taken and not more:
             return
         try:
@@ -435,26 +437,33 @@ class Log(Backlog):
             self._problem = None
             self._measure()
             self._lock.notify_all()
-        sizes = [size_of(records) for _, records, _, _ in taken] if size >= MUCH else []
-        much = sum([one for one in sizes if one >= LEAST]) >= MUCH
+        large = 0
+        if size >= MUCH:
+            self._much = time.monotonic()
+            for frame in reversed(taken):
+                one, end = end - frame[0], frame[0]
+                large += one if one >= LEAST else 0
         running = self._flusher is not None and not self._closing
-        self._exchange(much and running and not self._always)
+        self._exchange(large >= MUCH and running and not self._always)
 
-    def _exchange(self, much: bool, idle: bool = False) -> None:
+    def _exchange(self, much: bool, idle: bool = False) -> bool:
         """Give annexes back, all of whose frames the journal has; ``idle``: also those that could still be written. If
-        ``much`` is written, take others. Call with ``_writing`` held."""
+        ``much`` is written, take others. True if some were given back. Call with ``_writing`` held."""
         with self._lock:
             found = self._found if self.journal.end >= self._found_end else {}
-            done = [*found, *self._annexes.done(self.journal.end, idle)]
             wanted = self._annexes.wanted() if much else 0
-        if not done and not wanted:
-            return
+            if not found and not wanted and not idle:
+                return False  # some together: each exchange is a transaction
+            done = self._annexes.done(self.journal.end, idle)
+        if not found and not done and not wanted:
+            return False
         try:
             if wanted:
                 self.wal.announce(ANNEX_VERSION)  # without the lock: nothing else writes there
-            lent = self.journal.exchange(done, self._annexes.unused(done), wanted)
+            done.update(self.journal.ends_in(found))
+            lent = self.journal.exchange(done, wanted)
         except (OSError, CorruptError):
-            return  # they stay what they are: next time
+            return False  # they stay what they are: next time
         self._annexes.close(done)
         if found:
             self._found = {}
@@ -467,6 +476,15 @@ class Log(Backlog):
                 continue
             with self._lock:
                 self._annexes.lend(Annex(number, fd))
+        return bool(done)
+
+    def _rest(self) -> None:
+        """Give back what is only kept to be written again, if nothing large has come for a while."""
+        if time.monotonic() - self._much <= REST_SECONDS:
+            return
+        with self._writing:
+            if self._exchange(much=False, idle=True) or self.journal.spare:
+                self.journal.let_go()
 
     def _measure(self) -> None:
         """Set ``_full``: a checkpoint must find room for all that the ring can hold. Call with ``_lock`` held.
@@ -486,7 +504,6 @@ class Log(Backlog):
         def urgent() -> bool:
             return self._closing or self._hurry or self._waiting_bytes >= options.journal_flush_bytes
 
-        wrote = time.monotonic()
         while True:
             with self._lock:
                 self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
@@ -496,16 +513,12 @@ class Log(Backlog):
             if idle:
                 if ending:
                     return
-                if time.monotonic() - wrote > REST_SECONDS:
-                    with self._writing:
-                        self._exchange(much=False, idle=True)
-                        if self.journal.spare:
-                            self.journal.let_go()
+                self._rest()
                 continue
-            wrote = time.monotonic()
             try:
                 with self._writing:
                     self._flush([])
+                self._rest()
             except Exception as error:  # noqa: BLE001 - if the thread died, writers would wait for ever
                 with self._lock:
                     self._problem = f"the journal can't be written ({error})"
@@ -593,8 +606,8 @@ class Log(Backlog):
                         self._cutting = self.store.offset if full else min(self.store.offset, self.retain)
                     try:
                         self.remember_last(self._cutting)
-                        busy = self.journal.end > self.store.offset and not full
-                        more = self.journal.cut(self._cutting, busy)
+                        keep = time.monotonic() - self._much <= REST_SECONDS and not full
+                        more = self.journal.cut(self._cutting, keep)
                     finally:
                         self._cutting = 0
                     with self._lock:

@@ -23,7 +23,7 @@ from persistence.private import FILE
 
 NAME = "segment."
 FULL = 8 << 20  # bytes; then the next batches go to another one
-SPARE = 128 << 20  # bytes of segments that are kept to be written again
+SPARE = 64 << 20  # bytes of segments that are kept to be written again
 LENT = (1 << 64) - 1  # in place of the log offset where a segment ends
 AT_ONCE = 1000  # parts of a write: the system takes 1024
 

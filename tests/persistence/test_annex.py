@@ -13,7 +13,7 @@ import lmdb
 import pytest
 
 from persistence.annex import LEAST, READY
-from persistence.log import PART, Log
+from persistence.log import PART, REST_SECONDS, Log
 from persistence.segments import FULL
 from persistence.wal import BLOCK, FRAME
 from resp.errors import CorruptError
@@ -41,6 +41,12 @@ def lent(path: Path, fsync: str = "everysec") -> Iterator[tuple[Log, Keyspace]]:
 def flush(log: Log) -> None:
     with log._writing:
         log._flush([])
+
+
+def rest(log: Log) -> None:
+    """As if nothing large had come for a while."""
+    log._much -= REST_SECONDS + 1
+    log._rest()
 
 
 def write(log: Log, ks: Keyspace, *sizes: int) -> None:
@@ -282,9 +288,51 @@ def test_unused_segments_go_when_a_checkpoint_fails(path: Path, monkeypatch: pyt
         assert named(path) == ["segment.1"]
         write(log, ks, LARGE)
         checkpoint(log, ks)
+        rest(log)
         assert named(path) == []
         with opened(crashed(path)) as (_, again, _):
             assert again.digest() == ks.digest()
+
+
+def test_what_was_lent_is_given_back_soon_although_small_batches_keep_coming(path: Path) -> None:
+    with opened(path, appendfsync="everysec", ring_bytes=8 << 20, journal_flush_ms=10) as (log, ks, _):
+        write(log, ks, 300_000)
+        until(log.journal.lent)
+        write(log, ks, LARGE, LARGE)
+        until(lambda: log.journal.end == log.offset)
+        checkpoint(log, ks)
+        assert named(path)
+        log._much -= REST_SECONDS  # as if it had been that long ago
+
+        def all_gone() -> bool:
+            write(log, ks, 10)
+            return not named(path)
+
+        until(all_gone)
+        write(log, ks, 300_000, 10)
+        until(log.journal.lent)
+        digest = ks.digest()
+        with opened(crashed(path)) as (_, again, _):
+            assert again.digest() == digest
+
+
+def test_after_a_crash_only_segments_with_batches_stay(path: Path) -> None:
+    with lent(path) as (log, ks):
+        write(log, ks, LARGE)
+        flush(log)
+        write(log, ks, LARGE)
+        digest, copy = ks.digest(), crashed(path)
+    assert len(named(copy)) == READY
+    with opened(copy, appendfsync="everysec", journal_flush_ms=100_000) as (log, ks, _):
+        rest(log)
+        assert len(named(copy)) == READY, "the journal lacks a frame"
+        flush(log)
+        rest(log)
+        assert named(copy) == ["segment.1"], "a batch that the journal had named lies there"
+        checkpoint(log, ks)
+        rest(log)
+        assert named(copy) == []
+        assert ks.digest() == digest
 
 
 def test_no_descriptor_is_left(path: Path) -> None:
