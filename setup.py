@@ -41,7 +41,7 @@ HOT = [
     "commands/session.py",
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
-    "persistence/annex.py", "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
+    "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", *modules("respserver/execution"),

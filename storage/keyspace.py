@@ -36,7 +36,6 @@ from storage.values import String, Value
 KEY_BYTES: Final = 200  # memory of a key: its slots in the key table and the index, its objects without their content
 DEADLINE_BYTES: Final = 300  # of a key's expiry and its timer
 FENCE_BYTES: Final = 150
-LARGE: Final = 4096  # bytes of entries
 
 
 class Watcher(Protocol):
@@ -56,7 +55,6 @@ class Keyspace:
         self.stages = Stages()
         self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
         self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
-        self.heavy = False  # among them are large ones: to join them may take longer than to write them one by one
         self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
@@ -159,16 +157,7 @@ class Keyspace:
         self._log_all_evictions()
         batch = b"".join(self.log)
         self.log.clear()
-        self.heavy = False
         return batch
-
-    def take_parts(self) -> list[bytes]:
-        """take_batch(), not joined."""
-        self._log_all_evictions()
-        parts = self.log.copy()
-        self.log.clear()
-        self.heavy = False
-        return parts
 
     def _logged(self, key: bytes, record: bytes) -> None:
         self.log.append(record)
@@ -229,7 +218,6 @@ class Keyspace:
             self.changes.before(key)
         stream.append(ms, seq, wire)
         log_append(self.log, key, ms, seq, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += 1
         self.appended(key, stream)
 
@@ -242,7 +230,6 @@ class Keyspace:
         stream.append_parts(ms, seq, sizes, parts, counts)
         self.log += records.run_head(key, ms, seq, sizes, sum(sizes))
         self.log += parts
-        self.heavy = True
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
@@ -255,7 +242,6 @@ class Keyspace:
             self.changes.before(key)
         stream.append_packed(ms, seq, sizes, wire)
         self.log += records.run(key, ms, seq, sizes, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
@@ -265,7 +251,6 @@ class Keyspace:
             self.changes.before(key)
         stream.append_run(ms, seq, sizes, wire)
         self.log += records.run_of(key, ms, seq, sizes, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
