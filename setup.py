@@ -1,10 +1,10 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark, another one writes and reads coded nodes, a third one reads sockets; small ones turn numbers into
-bytes. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a missing
-compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it compiles
-the hot modules only with TIDELOG_COMPILE=1, beside the sources.
+Arrow buffers for Spark, another one writes and reads coded nodes, a third one reads sockets; small ones turn numbers
+into bytes. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a
+missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it
+compiles the hot modules only with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HOT = [
     "commands/session.py",
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
-    "persistence/annex.py", "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
+    "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", "respserver/clients/sockets.py",

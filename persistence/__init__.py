@@ -1,6 +1,5 @@
 """Durability: the write-ahead log (a ring file), the journal, the store, recovery.
 
-    annex       where large batches are written instead of the ring, so that the journal need not copy them
     backlog     the log for readers that start at an offset: replicas that catch up
     checkpoint  what a checkpoint changes in the store, as one transaction
     content     how many entries the store says that it has, and their sums

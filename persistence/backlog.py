@@ -17,7 +17,7 @@ from typing import Final
 from zlib import crc32
 
 from persistence.journal import Journal
-from persistence.wal import Frame, joined, size_of
+from persistence.wal import Frame
 from resp.errors import CorruptError
 from storage.records import HEAD
 
@@ -116,14 +116,14 @@ class Backlog:
             at = 0
             if not found:
                 at = bisect_right(frames, offset, key=_offset) - 1
-                if at < 0 or frames[at][0] + size_of(frames[at][1]) <= offset:
+                if at < 0 or frames[at][0] + len(frames[at][1]) <= offset:
                     continue
             while at < len(frames):
-                start, records, _, _ = frames[at]
-                limit -= size_of(records)
+                start, batch, _, _ = frames[at]
+                limit -= len(batch)
                 if limit < 0 and found:
                     return found
-                found.append((start, joined(records)))
+                found.append((start, batch))
                 at += 1
         return found
 

@@ -5,12 +5,10 @@
                                                | XXH3 of the records u64: they are in a file of their own
     db "meta"   b"end"                     ->  log offset after the last batch u64 | crc32 of these 8 bytes u32
     db "segments"   number u32             ->  log offset after the last batch in it u64 | crc32 of key and these u32
-                                               the offset is 2**64 - 1 while the segment is lent: see ``annex``
 
 Values are little-endian. Keys are contiguous: each is the one before plus the length of that batch; a gap is damage.
 Every commit is synced. No record begins with 0. If much is written at once, large batches go to ``segments``; the
-database of that name is made with the first of them, so servers that don't know it refuse the file. Batches that lie in
-a segment that was lent are named where they are.
+database of that name is made with the first of them, so servers that don't know it refuse the file.
 
 Rule 1: one thread writes at a time (write, start, cut, shrink); the caller makes sure of that.
 Rule 2: any thread may read meanwhile (first, last, read_some). ``_swap`` is held for one small read, and by shrink()
@@ -29,12 +27,11 @@ from zlib import crc32
 import lmdb
 from xxhash import xxh3_64_intdigest
 
-from persistence.annex import Annexes
 from persistence.directory import sync as sync_directory
 from persistence.lmdbfile import open_env, reported
 from persistence.private import FOLDER, opener
-from persistence.segments import LENT, Segments
-from persistence.wal import FRAME, Frame, joined, place_of, size_of
+from persistence.segments import Segments
+from persistence.wal import Frame
 from resp.errors import REMEDY, CorruptError
 
 SEGMENTS = b"segments"
@@ -66,7 +63,6 @@ class Journal:
         self._shrunk.unlink(missing_ok=True)
         shutil.rmtree(directory / "shrunk", ignore_errors=True)  # where servers of before made it
         self._swap = threading.Lock()
-        self.annexes: Annexes | None = None  # in which batches may lie before they are written here
         self._shut = False  # shrink() could not open the file again
         # Log offset after the batches of a failed write that are in a segment: is it named? 0: there is none.
         self._doubtful = 0
@@ -163,9 +159,7 @@ class Journal:
                 self._write([batch])
 
     def _write(self, batches: Sequence[Frame]) -> None:
-        named = _in_annexes(batches, self.annexes)
-        whole = [(offset, joined(records), crc) for offset, records, _, crc in batches if offset not in named]
-        large = self._large(whole)
+        large = self._large(batches)
         with reported(self.path), self._env.begin(write=True) as txn:
             # Not self.end: a commit that was reported as failed may have happened nevertheless.
             end = self._end(txn)
@@ -174,43 +168,36 @@ class Journal:
             self._doubtful = 0
             places = self._to_segment(large)
             if places:
-                self._doubtful = batches[-1][0] + size_of(batches[-1][1])
+                self._doubtful = batches[-1][0] + len(batches[-1][1])
             put, pack, db = txn.put, KEY.pack, self._batches
-            for offset, records, _, crc in batches:
+            for offset, batch, _, crc in batches:
                 if offset < end:
                     continue
                 if offset != end:
                     raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
-                place = named.get(offset) or places.get(offset)
+                place = places.get(offset)
                 if place is not None:
                     value = CRC.pack(crc32(place)) + place
                 else:
-                    batch = joined(records)
                     value = CRC.pack(crc32(batch) if crc < 0 else crc) + batch
                 put(pack(offset), value, True, True, True, db)  # append=True, db=db: by name takes half as long again
-                end = offset + size_of(records)
+                end = offset + len(batch)
             self._put_end(txn, end)
             if places:
-                number = PLACE.unpack(next(iter(places.values())))[1]
-                self._put_segment(txn, number, end)
-                self._segments.ends[number] = end
+                self._put_segment(txn, PLACE.unpack(next(iter(places.values())))[1], end)
             used = self._used(txn)
         self._doubtful = 0
         self.end, self.used = end, used
 
-    def _large(self, batches: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes, int]]:
+    def _large(self, batches: Sequence[Frame]) -> list[tuple[int, bytes, int]]:
         """Log offset, records and checksum of those that go to a segment, for which there is a database then."""
-        if sum([len(batch) for _, batch, _ in batches]) < MUCH:
+        if sum([len(batch) for _, batch, _, _ in batches]) < MUCH:
             return []
-        chosen = [(offset, batch, crc) for offset, batch, crc in batches if len(batch) >= LARGE]
-        if chosen:
-            self._know_segments()
-        return chosen
-
-    def _know_segments(self) -> None:
-        if self._ends is None:
+        chosen = [(offset, batch, crc) for offset, batch, _, crc in batches if len(batch) >= LARGE]
+        if chosen and self._ends is None:
             with reported(self.path):
                 self._ends = self._env.open_db(SEGMENTS)
+        return chosen
 
     def _to_segment(self, chosen: list[tuple[int, bytes, int]]) -> dict[int, bytes]:
         """Write these batches to a segment, synced. Returns their places by log offset."""
@@ -225,45 +212,7 @@ class Journal:
     def _put_segment(self, txn: lmdb.Transaction, number: int, end: int) -> None:
         key, raw = NUMBER.pack(number), END.pack(end)
         txn.put(key, raw + CRC.pack(crc32(raw, crc32(key))), db=self._ends)
-
-    def exchange(self, done: Sequence[int], unused: Sequence[int], wanted: int) -> list[int]:
-        """Take lent segments back, all of whose frames are here, and lend ``wanted`` others: returns their numbers.
-
-        ``unused``: those of them that have none. Synced when this returns. Raises OSError, CorruptError.
-        """
-        self._ready()
-        self._know_segments()
-        segments = self._segments
-        lent: list[int] = []
-        try:
-            while len(lent) < wanted:
-                lent.append(segments.lend())
-            with reported(self.path), self._env.begin(write=True) as txn:
-                for number in done:
-                    if number in unused:
-                        txn.delete(NUMBER.pack(number), db=self._ends)
-                    else:
-                        self._put_segment(txn, number, self.end)
-                for number in lent:
-                    self._put_segment(txn, number, LENT)
-        except BaseException:
-            segments.take_back_unused(lent)
-            raise
-        ends = segments.ends
-        ends.update(dict.fromkeys(done, self.end))  # only now: a cut must not let go of what is still lent
-        ends.update(dict.fromkeys(lent, LENT))
-        segments.measure(done)
-        segments.take_back_unused(unused)
-        return lent
-
-    def lent(self) -> dict[int, Path]:
-        """The segments that are lent, by number."""
-        segments = self._segments
-        found = {number: segments.path(number) for number, end in segments.ends.items() if end == LENT}
-        return {number: path for number, path in found.items() if path.exists()}
-
-    def segment(self, number: int) -> Path:
-        return self._segments.path(number)
+        self._segments.ends[number] = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """The batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
@@ -419,21 +368,6 @@ class Journal:
     def bytes_used(self) -> int:
         """Bytes on disk. Raises OSError."""
         return self.path.stat().st_blocks * 512 + self._segments.bytes_used()
-
-
-def _in_annexes(batches: Sequence[Frame], annexes: Annexes | None) -> dict[int, bytes]:
-    """By log offset, the places of batches that lie in annexes and are on disk there."""
-    numbers = {place_of(place)[0] for _, _, place, _ in batches if place < 0}
-    if annexes is None or not numbers:
-        return {}
-    synced = annexes.synced(numbers)
-    named: dict[int, bytes] = {}
-    for offset, records, place, crc in batches:
-        if place < 0:
-            number, at = place_of(place)
-            if number in synced:
-                named[offset] = PLACE.pack(0, number, at + FRAME.size, size_of(records), ~crc)
-    return named
 
 
 def _place(value: bytes | memoryview) -> tuple[int, ...] | None:

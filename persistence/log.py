@@ -2,8 +2,6 @@
 
     append() -> WAL (one write, one sync) -> journal (a thread, every few MB or 100 ms) -> store (checkpoint)
 
-Under everysec and no, large batches go to annexes of the WAL, which the journal only has to name (``annex``).
-
 Rule 1: once append() has returned, its batch survives a SIGKILL, and under ``always`` also a power cut.
 Rule 2: a frame leaves the ring only when the journal has its batch; a batch leaves the journal only when the store
 has its effects. So store offset <= journal end <= log offset at any time. The WAL notes the first two after they have
@@ -29,8 +27,7 @@ from typing import Final
 from zlib import crc32
 
 from persistence import directory as datadir
-from persistence.annex import LEAST, MUCH, Annex, Annexes
-from persistence.backlog import NOTHING, Backlog, GoneError
+from persistence.backlog import Backlog, GoneError
 from persistence.history import History, boot_id
 from persistence.incoming import install
 from persistence.journal import Journal
@@ -38,7 +35,7 @@ from persistence.lmdbfile import is_exhausted
 from persistence.private import FILE, FOLDER, tighten
 from persistence.recovered import Recovered, behind
 from persistence.store import Store
-from persistence.wal import ANNEX_VERSION, LARGE_VERSION, Frame, Wal, blocks, create, joined, size_of
+from persistence.wal import Frame, Wal, blocks, create
 from resp.errors import REMEDY, CorruptError
 from storage.capture import Capture
 from storage.keyspace import Keyspace
@@ -46,8 +43,8 @@ from storage.keyspace import Keyspace
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
-REST_SECONDS: Final = 60  # without a write: then the journal gives back what it keeps to be written again
-PART: Final = 1024  # bytes: smaller parts, on the average, are written faster if they are joined first
+MUCH: Final = 256 << 10  # bytes for the journal at once
+REST_SECONDS: Final = 2  # without as much: then the journal gives back what it keeps to be written again
 CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and the journal's thread must get its turn
 STREAM_WEIGHT: Final = 2048  # bytes of journal that a changed stream is worth, see wants_checkpoint()
 LONGEST: Final = 4  # times checkpoint_bytes that the journal grows at most
@@ -93,10 +90,7 @@ class Log(Backlog):
         self._flush_bytes = options.journal_flush_bytes
         self._writing = threading.Lock()
         self._waiting_bytes = 0
-        self._annexes = journal.annexes = Annexes()
-        self._apart = False  # since ``always`` was left, batches went to annexes
-        self._found: dict[int, Path] = journal.lent()  # annexes of before, to be given back when the journal
-        self._found_end = NOTHING  # reaches this log offset
+        self._much = time.monotonic()  # when the journal was last given MUCH at once
         self._hurry = False  # the ring is full: the journal's thread must not wait for its interval
         self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0: none
         self._problem: str | None = None  # why the journal can't be written
@@ -191,16 +185,14 @@ class Log(Backlog):
         for _, batch in self.journal.read(store_offset):
             found.replay(ks, batch, self.journal.path)
             found.journal_batches += 1
-        self._waiting, found.torn_bytes = self.wal.read(self.journal.end, self._found)
-        for offset, records, _, _ in self._waiting:
-            batch = joined(records)
+        self._waiting, found.torn_bytes = self.wal.read(self.journal.end)
+        for offset, batch, _, _ in self._waiting:
             found.replay(ks, batch, self.wal.path)
             found.wal_batches += 1
             self._waiting_bytes += len(batch)
             self.offset = offset + len(batch)
         if noted is not None and self.offset < noted[0]:
             raise behind(self.journal.path, self.offset, noted[0], self.wal.path)
-        self._found_end = self.offset
         self._last = (self._waiting[-1][0], self._waiting[-1][3]) if self._waiting else self.journal.last()
         found.replay_seconds = time.perf_counter() - began
         if blocks(self.options.ring_bytes) != self.wal.size:
@@ -262,10 +254,6 @@ class Log(Backlog):
     def _append(self, batch: bytes, size: int) -> None:
         """See append(). Call with ``_lock`` held."""
         wal = self.wal
-        if size >= LEAST and not self._always:
-            annex = self._annexes.room(size)
-            if annex is not None and self._append_apart(annex, [batch], size):
-                return
         at = wal.find_room(size)
         if at is None:
             if size > wal.size // 2:
@@ -294,45 +282,11 @@ class Log(Backlog):
         if self._sync_problem is not None:
             raise OSError(errno.EIO, self._sync_problem)
         try:
-            if self._apart:
-                self._annexes.sync(self.journal.end)
-                self._apart = False
             self.wal.sync()
         except OSError as error:
             self._sync_failed(error)
             raise
         self.syncs += 1
-
-    def append_parts(self, parts: list[bytes]) -> bool:
-        """append() of a batch in parts, which are not changed any more. False if it can't be written like that, or
-        should be joined: then nothing has happened."""
-        if self._always:
-            return False
-        size = sum([len(part) for part in parts])
-        if size < LEAST or size < PART * len(parts):
-            return False
-        with self._lock:
-            annex = self._annexes.room(size)
-            return annex is not None and self._append_apart(annex, parts, size)
-
-    def _append_apart(self, annex: Annex, parts: list[bytes], size: int) -> bool:
-        """append() to an annex; False if that fails. Call with ``_lock`` held, not under ``always``."""
-        offset = self.offset
-        try:
-            crc = self.wal.write_apart(annex.fd, annex.at, offset, self._synced, parts, size)
-        except OSError:
-            self._annexes.leave(annex)
-            return False
-        self._apart = True
-        self.offset = offset + size
-        self._waiting.append((offset, parts, self._annexes.wrote(annex, size, self.offset), crc))
-        self._waiting_bytes += size
-        self._last = offset, crc
-        if self._everysec:
-            self.pending_sync = True
-        if self._waiting_bytes >= self._flush_bytes:
-            self._lock.notify_all()
-        return True
 
     def _keep_half_free(self) -> None:
         """Wait for the journal until the ring could take a batch of half its size. Call with ``_lock`` held.
@@ -426,47 +380,23 @@ class Log(Backlog):
         with self._lock:
             if taken:
                 self._flushing = []
-                in_ring = [position for _, _, position, _ in taken if position >= 0]
-                if in_ring:
-                    self.wal.free(len(in_ring), in_ring[-1])
+                self.wal.free(len(taken), taken[-1][2])
             self._synced = max(self._synced, self.journal.end)
             if self.journal.end >= self._suspect:
                 self._suspect, self._sync_problem = 0, None
             self._problem = None
             self._measure()
             self._lock.notify_all()
-        sizes = [size_of(records) for _, records, _, _ in taken] if size >= MUCH else []
-        much = sum([one for one in sizes if one >= LEAST]) >= MUCH
-        running = self._flusher is not None and not self._closing
-        self._exchange(much and running and not self._always)
+        if size >= MUCH:
+            self._much = time.monotonic()
 
-    def _exchange(self, much: bool, idle: bool = False) -> None:
-        """Give annexes back, all of whose frames the journal has; ``idle``: also those that could still be written. If
-        ``much`` is written, take others. Call with ``_writing`` held."""
-        with self._lock:
-            found = self._found if self.journal.end >= self._found_end else {}
-            done = [*found, *self._annexes.done(self.journal.end, idle)]
-            wanted = self._annexes.wanted() if much else 0
-        if not done and not wanted:
+    def _rest(self) -> None:
+        """Give back what is only kept to be written again, if nothing large has come for a while."""
+        if time.monotonic() - self._much <= REST_SECONDS:
             return
-        try:
-            if wanted:
-                self.wal.announce(ANNEX_VERSION)  # without the lock: nothing else writes there
-            lent = self.journal.exchange(done, self._annexes.unused(done), wanted)
-        except (OSError, CorruptError):
-            return  # they stay what they are: next time
-        self._annexes.close(done)
-        if found:
-            self._found = {}
-        for number in lent:
-            path = self.journal.segment(number)
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                self._found[number] = path
-                continue
-            with self._lock:
-                self._annexes.lend(Annex(number, fd))
+        with self._writing:
+            if self.journal.spare:
+                self.journal.let_go()
 
     def _measure(self) -> None:
         """Set ``_full``: a checkpoint must find room for all that the ring can hold. Call with ``_lock`` held.
@@ -486,7 +416,6 @@ class Log(Backlog):
         def urgent() -> bool:
             return self._closing or self._hurry or self._waiting_bytes >= options.journal_flush_bytes
 
-        wrote = time.monotonic()
         while True:
             with self._lock:
                 self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
@@ -496,16 +425,12 @@ class Log(Backlog):
             if idle:
                 if ending:
                     return
-                if time.monotonic() - wrote > REST_SECONDS:
-                    with self._writing:
-                        self._exchange(much=False, idle=True)
-                        if self.journal.spare:
-                            self.journal.let_go()
+                self._rest()
                 continue
-            wrote = time.monotonic()
             try:
                 with self._writing:
                     self._flush([])
+                self._rest()
             except Exception as error:  # noqa: BLE001 - if the thread died, writers would wait for ever
                 with self._lock:
                     self._problem = f"the journal can't be written ({error})"
@@ -525,7 +450,6 @@ class Log(Backlog):
             self.pending_sync = False
         began = time.perf_counter_ns()
         try:
-            self._annexes.sync(self.journal.end)
             self.wal.sync()
         except OSError as error:
             with self._lock:
@@ -568,9 +492,8 @@ class Log(Backlog):
                         self._flush([])
                 self.store.write(capture, offset)
         except (OSError, CorruptError) as error:
-            with self._writing:  # the disk may be full
-                self._exchange(much=False, idle=True)
-                self.journal.let_go()
+            with self._writing:
+                self.journal.let_go()  # the disk may be full
             self._checkpoint_problem = f"the last checkpoint failed ({error})"
             raise
         self._checkpoint_problem = None
@@ -593,8 +516,8 @@ class Log(Backlog):
                         self._cutting = self.store.offset if full else min(self.store.offset, self.retain)
                     try:
                         self.remember_last(self._cutting)
-                        busy = self.journal.end > self.store.offset and not full
-                        more = self.journal.cut(self._cutting, busy)
+                        keep = time.monotonic() - self._much <= REST_SECONDS and not full
+                        more = self.journal.cut(self._cutting, keep)
                     finally:
                         self._cutting = 0
                     with self._lock:
@@ -637,26 +560,13 @@ class Log(Backlog):
             self._lock.notify_all()
         if self._flusher is not None:
             self._flusher.join()
-            self._end_annexes()
             self._note()  # not if nothing was recovered: then the note of before must stay
         try:
             self.wal.sync()
         except OSError:
             pass  # the journal has it all, or ``_problem`` says why not
         self.wal.close()
-        self._annexes.close_all()
         with self._writing:  # a cut may be under way
             self.journal.close()
         self.store.close()
         os.close(self._lock_fd)
-
-    def _end_annexes(self) -> None:
-        """If the journal has everything, earlier versions can read what is here: they don't know annexes."""
-        with self._writing:
-            if self.journal.end == self.offset:
-                self._exchange(much=False, idle=True)
-                if not self.journal.lent():
-                    try:
-                        self.wal.announce(min(self.wal.version, LARGE_VERSION))
-                    except OSError:
-                        pass  # they refuse it

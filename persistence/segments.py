@@ -8,9 +8,8 @@ into pages that the system has already, if the file had been used before: that t
 Rule 1: a batch is synced here before LMDB names it. What LMDB does not name has no meaning.
 Rule 2: one thread writes at a time, the journal's writer. Any thread may read, one at a time, and not while a caller
 lets go of segments.
-Rule 3: a segment that is lent is the WAL's (see ``annex``) and is not touched here, until it is taken back.
-Rule 4: at most two files are open, however many there are: the one that is written and the one that was read last. The
-others' descriptors are clients'. (Of those that are lent, a few more are.)"""
+Rule 3: at most two files are open, however many there are: the one that is written and the one that was read last. The
+others' descriptors are clients'."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from persistence.private import FILE
 
 NAME = "segment."
 FULL = 8 << 20  # bytes; then the next batches go to another one
-SPARE = 128 << 20  # bytes of segments that are kept to be written again
-LENT = (1 << 64) - 1  # in place of the log offset where a segment ends
+SPARE = 64 << 20  # bytes of segments that are kept to be written again
 AT_ONCE = 1000  # parts of a write: the system takes 1024
 
 
@@ -50,11 +48,11 @@ class Segments:
             else:
                 path.unlink()
 
-    def path(self, number: int) -> Path:
+    def _path(self, number: int) -> Path:
         return self._directory / f"{NAME}{number}"
 
     def _open(self, number: int, flags: int) -> int:
-        return os.open(self.path(number), flags | os.O_CLOEXEC, FILE)
+        return os.open(self._path(number), flags | os.O_CLOEXEC, FILE)
 
     def _writer(self, number: int) -> int:
         """The file descriptor to write a segment. Raises OSError."""
@@ -120,10 +118,6 @@ class Segments:
     def _begin(self) -> int:
         """The number of a segment to be written from its start. Raises OSError."""
         self._at = 0
-        return self.lend()
-
-    def lend(self) -> int:
-        """The number of a segment that holds nothing. Raises OSError."""
         if self._spare:
             return self._spare.pop()
         number = self._next
@@ -132,20 +126,6 @@ class Segments:
         self._next += 1
         self._sizes[number] = 0
         return number
-
-    def take_back_unused(self, numbers: Sequence[int]) -> None:
-        """What lend() gave is not to be used, after all."""
-        for number in numbers:
-            self.ends.pop(number, None)
-            self._spare.append(number)
-
-    def measure(self, numbers: Sequence[int]) -> None:
-        """Others have written to these."""
-        for number in numbers:
-            try:
-                self._sizes[number] = self.path(number).stat().st_size
-            except OSError:
-                pass
 
     def read(self, number: int, at: int, length: int) -> bytes:
         """What is there; shorter if the file is. b"" if it is gone. Raises OSError."""
@@ -188,7 +168,7 @@ class Segments:
             self._close_read()
         self._sizes.pop(number, None)
         try:
-            self.path(number).unlink(missing_ok=True)
+            self._path(number).unlink(missing_ok=True)
         except OSError:
             pass  # the next start removes it
 

@@ -19,8 +19,8 @@ Its file in the data directory is called ``tail``.
 
 The frame of a batch of 4096 bytes or more begins with "TX" and has, in place of the crc32 of its records, the lower
 half of their XXH3 (64 bits), which takes a tenth of the time. The version is 1 until the first such frame, then 2:
-servers that don't know them refuse the file. It is 3 while there may be frames in annexes (see ``annex``), which are of
-the same form.
+servers that don't know them refuse the file. It was 3 for a while in which frames could be in other files, too; a clean
+stop ended that.
 
 All numbers are little-endian. The first crc starts from the salt, a random number, so no client can forge a frame by
 what it stores. A frame lies in one piece: one that does not fit before the end of the ring begins at its start. Frames
@@ -47,20 +47,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
 from persistence.private import opener
 from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
 LARGE_VERSION: Final = 2  # a file that may have frames with XXH3
-ANNEX_VERSION: Final = 3  # ... and in annexes
+APART_VERSION: Final = 3  # ... and in other files
 HEADER: Final = Struct("<8sIIQI")
 REST: Final = Struct("<QI")
 BLOCK: Final = 4096
@@ -77,7 +77,6 @@ NOTE: Final = Struct("<QQ")
 NOTES: Final = (512, 1024)  # where they are: each in a sector of its own
 SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
 
-AT_ONCE: Final = 1000  # parts of a write: the system takes 1024
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 SMALL: Final = 2048  # bytes of records, see _write_small()
 
@@ -95,30 +94,13 @@ except ImportError:  # installed without a C compiler, or a checkout
     pass
 _write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _found
 
-Records = bytes | list[bytes]  # of a batch: joined or in parts
-# Log offset, records, position after the frame or, below zero, its place in an annex: place_of(); checksum: checked().
-Frame = tuple[int, Records, int, int]
+Frame = tuple[int, bytes, int, int]  # log offset, records, position after the frame, checksum of the records: checked()
 Head = tuple[int, int, int, int, bool]  # log offset, synced up to, length, checksum of the records, whether it is XXH3
 
 
 def checked(records: bytes) -> int:
     """The checksum of a batch: its crc32, or, below zero, the complement of its XXH3 (64 bits) if it is large."""
     return crc32(records) if len(records) < LARGE else ~xxh3_64_intdigest(records)
-
-
-def place_of(position: int) -> tuple[int, int]:
-    """The number of the annex, and where in it a frame begins whose position is below zero."""
-    return ~position >> 32, ~position & LOWER
-
-
-def joined(records: Records) -> bytes:
-    """The records of a frame in one piece."""
-    return records if isinstance(records, bytes) else b"".join(records)
-
-
-def size_of(records: Records) -> int:
-    """Bytes of a frame's records."""
-    return len(records) if isinstance(records, bytes) else sum([len(part) for part in records])
 
 
 def blocks(size: int) -> int:
@@ -151,21 +133,6 @@ def _note(noted: tuple[int, int], salt: int) -> bytes:
     return CRC.pack(crc32(raw, salt)) + raw
 
 
-def _put(fd: int, parts: list[bytes], size: int, at: int) -> None:
-    """Write parts, together ``size`` bytes, one behind the other. Raises OSError."""
-    while len(parts) > AT_ONCE:
-        some, parts = parts[:AT_ONCE], parts[AT_ONCE:]
-        length = size_of(some)
-        _put(fd, some, length, at)
-        at += length
-        size -= length
-    done = os.pwritev(fd, parts, at)
-    if done != size:
-        rest = memoryview(b"".join(parts))
-        while done < size:
-            done += os.pwrite(fd, rest[done:], at + done)
-
-
 class Wal:
     """Positions are bytes from the start of the ring. Not thread-safe: ``Log`` holds its lock, except for sync()."""
 
@@ -174,7 +141,7 @@ class Wal:
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self.size, self._salt, self.version = self._header()
+            self.size, self._salt, self._version = self._header()
             self.noted, self._next_note = self._notes()
         except BaseException:
             os.close(self.fd)
@@ -182,7 +149,6 @@ class Wal:
         self.head = 0  # position of the first frame that the journal lacks, or of an earlier one
         self.end = 0  # position after the last frame
         self.used = 0  # frames from head to end
-        self._annexes: Mapping[int, Path] = {}  # that read() looks at
 
     def _header(self) -> tuple[int, int, int]:
         """Read the size of the ring, the salt and the version. Raises CorruptError."""
@@ -190,7 +156,11 @@ class Wal:
         if len(head) < HEADER.size or head[:8] != MAGIC:
             raise CorruptError(f"{self.path}: not a WAL file of tidelog, or its beginning is damaged: {REMEDY}")
         _, version, crc, size, salt = HEADER.unpack(head)
-        if version not in (VERSION, LARGE_VERSION, ANNEX_VERSION):
+        if version == APART_VERSION:
+            raise CorruptError(
+                f"{self.path}: of version 3, by an unreleased tidelog: let that one start here and stop cleanly first"
+            )
+        if version not in (VERSION, LARGE_VERSION):
             raise CorruptError(f"{self.path}: of version {version}, unknown to this tidelog: start the newer one")
         if crc != crc32(REST.pack(size, salt)) or size % BLOCK:
             raise CorruptError(f"{self.path}: the header is damaged: {REMEDY}")
@@ -205,7 +175,7 @@ class Wal:
         places: list[int] = []
         torn = 0
         for place in NOTES:
-            raw = self._read(self.fd, place, CRC.size + NOTE.size)
+            raw = self._read(place, CRC.size + NOTE.size)
             journal, store = NOTE.unpack_from(raw, CRC.size)
             if raw == _note((journal, store), self._salt):
                 found.append((int(journal), int(store)))
@@ -253,32 +223,24 @@ class Wal:
         size = len(batch)
         checksum = checked(batch)
         if checksum < 0:
-            if self.version < LARGE_VERSION:
-                self.announce(LARGE_VERSION)
+            if self._version != LARGE_VERSION:
+                self._announce()
             magic, rest = LARGE_MAGIC, SIGNED.pack(offset, synced, size, ~checksum & LOWER)
         else:
             magic, rest = FRAME_MAGIC, SIGNED.pack(offset, synced, size, checksum)
-        _put(self.fd, [magic + CRC.pack(crc32(rest, self._salt)) + rest, batch], FRAME.size + size, BLOCK + at)
+        head = magic + CRC.pack(crc32(rest, self._salt)) + rest
+        done = os.pwritev(self.fd, (head, batch), BLOCK + at)
+        if done != FRAME.size + size:
+            frame = memoryview(head + batch)
+            while done < len(frame):
+                done += os.pwrite(self.fd, frame[done:], BLOCK + at + done)
         return checksum
 
-    def write_apart(self, fd: int, at: int, offset: int, synced: int, parts: list[bytes], size: int) -> int:
-        """write() of at least LARGE bytes, in parts, to an annex, which is not part of the ring."""
-        sums = xxh3_64()
-        update = sums.update
-        for part in parts:
-            update(part)
-        checksum = ~sums.intdigest()
-        rest = SIGNED.pack(offset, synced, size, ~checksum & LOWER)
-        head = LARGE_MAGIC + CRC.pack(crc32(rest, self._salt)) + rest
-        _put(fd, [head, *parts], FRAME.size + size, at)
-        return checksum
-
-    def announce(self, version: int) -> None:
-        """Write the version of the file, before the first frame of which only such servers know. Raises OSError."""
-        if self.version != version:
-            os.pwrite(self.fd, CRC.pack(version), len(MAGIC))
-            self.sync()
-            self.version = version
+    def _announce(self) -> None:
+        """Write the version of a file with large frames, before the first one. Raises OSError."""
+        os.pwrite(self.fd, CRC.pack(LARGE_VERSION), len(MAGIC))
+        self.sync()
+        self._version = LARGE_VERSION
 
     def add(self, at: int, length: int) -> None:
         """Make the frame that was written at ``at``, with ``length`` bytes of records, the ring's last one."""
@@ -308,13 +270,12 @@ class Wal:
         os.fdatasync(self.fd)
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def read(self, offset: int, annexes: Mapping[int, Path] | None = None) -> tuple[list[Frame], int]:
+    def read(self, offset: int) -> tuple[list[Frame], int]:
         """Read the frames that follow each other from log offset ``offset`` on. The ring then ends after the last.
 
         Returns the frames and the number of bytes that had to be dropped, 0 if the ring ends cleanly. Raises OSError,
-        and CorruptError if a frame is damaged that had been on disk. ``annexes``: by number, those there may be.
+        and CorruptError if a frame is damaged that had been on disk.
         """
-        self._annexes = annexes or {}
         heads = self._heads(offset)
         frames: list[Frame] = []
         dropped = 0
@@ -330,53 +291,29 @@ class Wal:
                 break
             batch, checksum = body
             dropped = 0  # it was of a failed first attempt to write this frame
-            if at >= 0:
-                self.add(at, len(batch))
-            end = self.end if at >= 0 else at
-            frames.append((offset, batch, end, checksum))
+            self.add(at, len(batch))
+            frames.append((offset, batch, self.end, checksum))
             offset += len(batch)
         for its_offset, found in heads.items():
             for at, head in found:
                 dropped += FRAME.size + head[2]
                 if head[1] > offset and self._body(at, head) is not None:
-                    number, place = place_of(at) if at < 0 else (0, BLOCK + at)
-                    its_path = self._annexes[number] if at < 0 else self.path
                     raise CorruptError(
                         f"{self.path}: the frame at log offset {offset} is missing or damaged, but a later one"
-                        f" ({its_path.name}, byte {place}, log offset {its_offset}) says that it was on disk: {REMEDY}"
+                        f" (byte {BLOCK + at}, log offset {its_offset}) says that it was on disk: {REMEDY}"
                     )
         dropped += self._remains(self.end, offset) + (self._remains(0, offset) if self.end else 0)
         if dropped:
             self._wipe()
-            self._wipe_annexes({at for _, _, at, _ in frames})
         return frames, dropped
 
     def _heads(self, offset: int) -> dict[int, list[tuple[int, Head]]]:
-        """Frames at or after a log offset whose heads are whole: log offset -> positions (places) and heads."""
+        """Frames at or after a log offset whose heads are whole: log offset -> positions and heads."""
         heads: dict[int, list[tuple[int, Head]]] = {}
-        for at, head in self._scan(self.fd, BLOCK, self.size, offset):
-            heads.setdefault(head[0], []).append((at, head))
-        for place, head in self._heads_in_annexes(offset):
-            heads.setdefault(head[0], []).append((place, head))
-        return heads
-
-    def _heads_in_annexes(self, offset: int) -> list[tuple[int, Head]]:
-        """Places and heads of the same frames in annexes."""
-        found: list[tuple[int, Head]] = []
-        for number, path in self._annexes.items():
-            with open(path, "rb") as file:
-                fd = file.fileno()
-                for at, head in self._scan(fd, 0, os.fstat(fd).st_size, offset):
-                    found.append((~(number << 32 | at), head))
-        return found
-
-    def _scan(self, fd: int, base: int, size: int, offset: int) -> list[tuple[int, Head]]:
-        """Positions and heads of such frames in the ``size`` bytes of a file from ``base`` on."""
-        found: list[tuple[int, Head]] = []
-        salt = self._salt
+        salt, size = self._salt, self.size
         for start in range(0, size, CHUNK):
-            raw = self._read(fd, base + start, min(CHUNK, size - start))
-            for block in range(0, len(raw) - FRAME.size, BLOCK):
+            raw = self._read(BLOCK + start, min(CHUNK, size - start))
+            for block in range(0, len(raw), BLOCK):
                 magic = raw[block : block + 4]
                 if magic != FRAME_MAGIC and magic != LARGE_MAGIC:
                     continue
@@ -385,36 +322,32 @@ class Wal:
                 if its_offset < offset or crc != crc32(raw[block + 8 : block + FRAME.size], salt):
                     continue
                 if length and at + FRAME.size + length <= size:
-                    found.append((at, (its_offset, synced, length, body, magic == LARGE_MAGIC)))
-        return found
+                    heads.setdefault(its_offset, []).append(
+                        (at, (its_offset, synced, length, body, magic == LARGE_MAGIC))
+                    )
+        return heads
 
     def _remains(self, at: int, offset: int) -> int:
         """Bytes of a damaged head at ``at``, where the next frame would begin; 0 if nothing there looks like one."""
         if at >= self.size:
             return 0
-        raw = self._read(self.fd, BLOCK + at, FRAME.size)
+        raw = self._read(BLOCK + at, FRAME.size)
         magic, crc, its_offset, _, _, _ = FRAME.unpack(raw)
         like = magic in MAGICS or (its_offset == offset and any(raw))
         whole = magic in MAGICS and crc == crc32(raw[8:], self._salt)
         return FRAME.size if like and not whole else 0
 
     def _body(self, at: int, head: Head) -> tuple[bytes, int] | None:
-        """The records of the frame at ``at``, a position or a place, and their checksum (see ``checked``); None if
-        they are damaged."""
-        if at >= 0:
-            batch = self._read(self.fd, BLOCK + at + FRAME.size, head[2])
-        else:
-            number, start = place_of(at)
-            with open(self._annexes[number], "rb") as file:
-                batch = self._read(file.fileno(), start + FRAME.size, head[2])
+        """The records of the frame at ``at``, and their checksum (see ``checked``); None if they are damaged."""
+        batch = self._read(BLOCK + at + FRAME.size, head[2])
         checksum = ~xxh3_64_intdigest(batch) if head[4] else crc32(batch)
         said = ~checksum & LOWER if head[4] else checksum
         return (batch, checksum) if said == head[3] else None
 
-    def _read(self, fd: int, at: int, length: int) -> bytes:
-        raw = os.pread(fd, length, at)
+    def _read(self, at: int, length: int) -> bytes:
+        raw = os.pread(self.fd, length, at)
         while len(raw) < length:  # one call reads at most 2 GiB
-            more = os.pread(fd, length - len(raw), at + len(raw))
+            more = os.pread(self.fd, length - len(raw), at + len(raw))
             if not more:
                 raise OSError(errno.EIO, f"{self.path} became shorter")
             raw += more
@@ -431,12 +364,3 @@ class Wal:
                 at += os.pwrite(self.fd, bytes(min(start - at, CHUNK)), BLOCK + at)
             at = max(at, stop)
         self.sync()
-
-    def _wipe_annexes(self, live: set[int]) -> None:
-        """Overwrite the heads of all other frames in annexes with zeros."""
-        for place, _ in self._heads_in_annexes(0):
-            if place not in live:
-                number, at = place_of(place)
-                with open(self._annexes[number], "rb+") as file:
-                    os.pwrite(file.fileno(), bytes(FRAME.size), at)
-                    os.fdatasync(file.fileno())

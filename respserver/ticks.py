@@ -153,14 +153,8 @@ class Ticks:
 
         Then the batch is kept and retried, and the replies of this tick wait.
         """
-        ks, disk = self._data.ks, self._data.disk
-        if ks.heavy and not self._stalled and self.on_batch is None:
-            parts = ks.take_parts()
-            if disk.append_parts(parts):
-                return True
-            batch = b"".join(parts)
-        else:
-            batch = ks.take_batch()
+        disk = self._data.disk
+        batch = self._data.ks.take_batch()
         if not self._stalled:
             offset = disk.offset
             try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from resp import errors
 from resp.errors import CommandError
@@ -33,8 +33,6 @@ from storage.stream import Stream
 from storage.timers import NEVER, Timers
 from storage.values import String, Value
 
-LARGE: Final = 4096  # bytes of entries
-
 
 class Watcher(Protocol):
     """A client that WATCHes keys; this flag tells it that one changed."""
@@ -51,7 +49,6 @@ class Keyspace(KeyTable):
         self.stages = Stages()
         self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
         self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
-        self.heavy = False  # among them are large ones: to join them may take longer than to write them one by one
         self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
@@ -73,16 +70,7 @@ class Keyspace(KeyTable):
         self._log_all_evictions()
         batch = b"".join(self.log)
         self.log.clear()
-        self.heavy = False
         return batch
-
-    def take_parts(self) -> list[bytes]:
-        """take_batch(), not joined."""
-        self._log_all_evictions()
-        parts = self.log.copy()
-        self.log.clear()
-        self.heavy = False
-        return parts
 
     def _logged(self, key: bytes, record: bytes) -> None:
         self.log.append(record)
@@ -138,7 +126,6 @@ class Keyspace(KeyTable):
             self.changes.before(key)
         stream.append(ms, seq, wire)
         log_append(self.log, key, ms, seq, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += 1
         self.appended(key, stream)
 
@@ -151,7 +138,6 @@ class Keyspace(KeyTable):
         stream.append_parts(ms, seq, sizes, parts, counts)
         self.log += records.run_head(key, ms, seq, sizes, sum(sizes))
         self.log += parts
-        self.heavy = True
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
@@ -164,7 +150,6 @@ class Keyspace(KeyTable):
             self.changes.before(key)
         stream.append_packed(ms, seq, sizes, wire)
         self.log += records.run(key, ms, seq, sizes, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
@@ -174,7 +159,6 @@ class Keyspace(KeyTable):
             self.changes.before(key)
         stream.append_run(ms, seq, sizes, wire)
         self.log += records.run_of(key, ms, seq, sizes, wire)
-        self.heavy = self.heavy or len(wire) >= LARGE
         self.changes.count += len(sizes)
         self.appended(key, stream)
 

@@ -14,8 +14,8 @@ from storage.marks import Marks
 from storage.nodes.draft import Draft, WrittenDraft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
 from storage.nodes.loose import ENTRY_BYTES as LOOSE_BYTES
-from storage.nodes.loose import LARGE as LOOSE_AT_MOST
-from storage.nodes.loose import LIST_BYTES, MOST, STEP, add, begun, join
+from storage.nodes.loose import LARGE as LARGE_LOOSE
+from storage.nodes.loose import LIST_BYTES, MOST, STEP, add, begun, first_id, join, sealed_blob
 from storage.nodes.node import OVERHEAD, TailNode, sealed
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
@@ -25,6 +25,10 @@ from storage.producers import Producers
 NO_INDEX: Final = NodeIndex()
 NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
+NO_SIZES: Final[list[int]] = []  # never changed, nor the next
+NO_PARTS: Final[list[bytes]] = []
+
+NOT_CODED: Final = 1024  # bytes: nodes whose entries are larger, on the average, are not coded (see ``coder``)
 LARGE: Final = 4096  # bytes of entries that are not copied once more on their way
 MOST_ADDED: Final = (1 << 63) - 1  # what clients take for an integer
 STREAM_BYTES: Final = 440  # memory of an empty stream
@@ -118,11 +122,11 @@ class StreamNodes:
         loose = self._loose
         size = len(wire)
         if loose is None:
-            if self._together or size >= LOOSE_AT_MOST:
+            if self._together:
                 self._append_joined(ms, seq, wire)
                 return
             self._begin_loose(ms, seq, wire)
-        elif len(loose) >= MOST or size >= LOOSE_AT_MOST:
+        elif len(loose) >= MOST and size < LARGE_LOOSE:
             self._join(loose)
             self.append(ms, seq, wire)
             return
@@ -136,9 +140,17 @@ class StreamNodes:
         self.last_seq = seq
         self.next_ord += 1
         if size >= pool.max_bytes or self.next_ord - self._tail_ord >= pool.max_entries:
+            loose = self._loose
+            if loose is not None and self._are_large(size, self.next_ord - self._tail_ord):
+                self._seal_loose(loose, 0, 0, NO_SIZES, NO_PARTS)
+                return
             tail = self._whole_tail()
             if tail is not None:
                 self._seal(tail)
+
+    def _are_large(self, size: int, count: int) -> bool:
+        """Whether the tail with its ``count`` entries of ``size`` bytes is sealed without joining it first."""
+        return self._tail is None and size > NOT_CODED * count
 
     def _begin_loose(self, ms: int, seq: int, wire: bytes) -> None:
         tail = self._tail
@@ -266,7 +278,9 @@ class StreamNodes:
         at = here = 0
         total = len(sizes)
         pool = self.pool
-        if self._loose is not None:
+        if self._tail is None and not (self._reopen or self._together):
+            at, here = self._seal_parts(ms, seq, sizes, parts, counts)
+        if at < total and self._loose is not None:
             self._join(self._loose)
         while at < total:
             tail = self._tail
@@ -286,6 +300,37 @@ class StreamNodes:
             tail.wire = bytearray().join([tail.wire, *parts[here:there]])  # first what may fail; copied only once
             here = there
             self._extended(tail, ms, seq + first, ends, end - held)
+
+    def _seal_parts(
+        self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]
+    ) -> tuple[int, int]:  # fmt: skip
+        """append_parts() while the tail is loose, or empty: nodes are sealed from the parts. Returns how many entries
+        and parts were added; the others are not as large."""
+        at = here = 0
+        total = len(sizes)
+        pool = self.pool
+        while at < total:
+            loose = self._loose
+            end = 0 if loose is None else self._tail_bytes
+            count = 0 if loose is None else self.next_ord - self._tail_ord
+            first, there = at, here
+            while at < total and end < pool.max_bytes and count < pool.max_entries:
+                end += sizes[at]
+                there += counts[at]
+                count += 1
+                at += 1
+            if not self._are_large(end, count):
+                return first, here
+            if end >= pool.max_bytes or count >= pool.max_entries:
+                self._seal_loose(loose or [], ms, seq + first, sizes[first:at].tolist(), parts[here:there])
+                here = there
+            else:
+                while first < at:
+                    there = here + counts[first]
+                    self.append(ms, seq + first, b"".join(parts[here:there]))
+                    here = there
+                    first += 1
+        return at, here
 
     def _open_tail(self) -> TailNode:
         if self._reopen:
@@ -345,15 +390,36 @@ class StreamNodes:
 
     def _seal(self, tail: TailNode) -> None:
         """The tail is full. It isn't put into the cache, which is for nodes that are read."""
-        if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
-            blob, largest = sealed(tail)
-            self._push(self._tail_ord, tail.id_at(0), blob, len(blob))
-            self._sealed_entries += len(tail)
-            self._sealed_bytes += len(blob)
-            self._largest_entry = max(self._largest_entry, largest)
-            self._largest_node = max(self._largest_node, len(tail.wire))
+        first = tail.id_at(0)
+        if not self._is_dead(self._tail_ord, self.next_ord, first):
+            self._keep(first, len(tail), len(tail.wire), sealed(tail))
         self._drop_tail()
         self._tail_ord = self.next_ord
+
+    def _seal_loose(self, loose: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> None:
+        """_seal() of a tail that is loose, together with entries in parts that come behind it, with the IDs ms.seq,
+        ms.seq + 1 ... and of so many bytes each. They are large ones."""
+        if not loose:
+            self._tail_ord = self.next_ord
+        first = first_id(loose) if loose else ms << 64 | seq
+        count, end = len(loose) // STEP + len(sizes), self.next_ord + len(sizes)
+        size = (self._tail_bytes if loose else 0) + sum(sizes)
+        if not self._is_dead(self._tail_ord, end, first):
+            self._keep(first, count, size, sealed_blob(loose, ms, seq, sizes, parts))  # first what may fail
+        if sizes:
+            self.last_ms, self.last_seq = ms, seq + len(sizes) - 1
+        self.next_ord = end
+        self._drop_tail()
+        self._tail_ord = end
+
+    def _keep(self, first: int, count: int, size: int, made: tuple[bytes, int]) -> None:
+        """Add a sealed node of ``count`` entries: its blob, and bytes of its largest entry."""
+        blob, largest = made
+        self._push(self._tail_ord, first, blob, len(blob))
+        self._sealed_entries += count
+        self._sealed_bytes += len(blob)
+        self._largest_entry = max(self._largest_entry, largest)
+        self._largest_node = max(self._largest_node, size)
 
     def _drop_tail(self) -> None:
         self.pool.bytes -= self._tail_size()

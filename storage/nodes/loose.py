@@ -12,11 +12,22 @@ from sys import byteorder
 from typing import Any, Final
 from zlib import crc32
 
-from storage.nodes.node import CRC, HEADER, MAGIC, UNSIGNED, VERSION, TailNode, sealed
+from storage.nodes.node import (
+    CRC,
+    HEADER,
+    MAGIC,
+    SEQ_DELTAS,
+    UNSIGNED,
+    VERSION,
+    ZSTD,
+    TailNode,
+    keyspace_compressor,
+    packed_seqs,
+)
 
 STEP: Final = 3  # elements of an entry
 MOST: Final = 32 * STEP  # elements; then they are joined
-LARGE: Final = 512  # bytes of an entry that is better joined at once
+LARGE: Final = 512  # bytes: entries of so many are not joined because they are many
 LIST_BYTES: Final = 90  # memory of the list
 ENTRY_BYTES: Final = 70  # memory that an entry takes besides its wire
 
@@ -99,23 +110,44 @@ def _join(loose: list[Any], tail: TailNode) -> None:
 def raw_blob(loose: list[Any]) -> tuple[bytes, int]:
     """What sealed() makes of the joined entries, uncompressed: in half of the time, and without joining them."""
     wires: list[bytes] = loose[::STEP]
+    return _blob(loose[1::STEP], loose[2::STEP], [len(wire) for wire in wires], wires, compress=False)
+
+
+def sealed_blob(loose: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> tuple[bytes, int]:
+    """What sealed() makes of the loose entries and those behind them, which are too large to be coded: their bytes are
+    copied once. ``sizes``, ``parts``: of those behind, with the IDs ms.seq, ms.seq + 1 ..."""
+    wires: list[bytes] = loose[::STEP]
     numbers: list[int] = loose[1::STEP]
     seqs: list[int] = loose[2::STEP]
-    if max(seqs) > 255 or byteorder == "big":
-        tail = TailNode()
-        join(loose, tail)
-        return sealed(tail, compress=False)
+    count = len(sizes)
+    if count:
+        numbers += [ms] * count
+        seqs += range(seq, seq + count)
+    return _blob(numbers, seqs, [len(wire) for wire in wires] + sizes, wires + parts, compress=True)
+
+
+def _blob(
+    numbers: list[int], seqs: list[int], sizes: list[int], parts: list[bytes], compress: bool
+) -> tuple[bytes, int]:  # fmt: skip
+    """The blob of entries in parts, and the bytes of the largest one."""
     first = before = numbers[0]
     gaps: list[int] = []
     for ms in numbers:
         gaps.append(ms - before)
         before = ms
-    sizes = [len(wire) for wire in wires]
     largest = max(sizes)
     gap_power, size_power = _power(max(gaps)), _power(largest)
-    wire = b"".join(wires)
-    body = b"".join((_column(gaps, gap_power), bytes(seqs), _column(sizes, size_power), wire))
-    head = HEADER.pack(MAGIC, VERSION, gap_power << 1 | size_power << 5, len(wires), len(wire), first, seqs[0])
+    how = gap_power << 1 | size_power << 5
+    if max(seqs) > 255:
+        differences, seq_power, seq_bytes = packed_seqs(array("Q", numbers), array("Q", seqs))
+        how |= (SEQ_DELTAS if differences else 0) | seq_power << 3
+    else:
+        seq_bytes = bytes(seqs)
+    body = b"".join((_column(gaps, gap_power), seq_bytes, _column(sizes, size_power), *parts))
+    if compress:
+        how |= ZSTD
+        body = keyspace_compressor.compress(body)
+    head = HEADER.pack(MAGIC, VERSION, how, len(sizes), sum(sizes), first, seqs[0])
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), largest
 
 
@@ -125,4 +157,9 @@ def _power(most: int) -> int:
 
 
 def _column(numbers: list[int], power: int) -> bytes:
-    return array(UNSIGNED[power], numbers).tobytes() if power else bytes(numbers)
+    if not power:
+        return bytes(numbers)
+    column = array(UNSIGNED[power], numbers)
+    if byteorder == "big":
+        column.byteswap()
+    return column.tobytes()

@@ -66,7 +66,8 @@ def new_compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
-_compressor: Final = new_compressor()  # of the keyspace's thread; reused, as making one costs more than using it
+# Of the keyspace's thread. Reused, as making one costs more than using it.
+keyspace_compressor: Final = new_compressor()
 
 
 _NO_ENDS: Final = array("I")
@@ -287,18 +288,18 @@ def sealed(
         return coded, _largest(size_width, size_column)
     ms_width, ms_column = _gaps(ms, ms[0])
     how = (ZSTD if compress else 0) | ms_width << 1 | size_width << 5
-    differences, seq_width, seq_column = _seqs(ms, seq)
+    differences, seq_width, seq_column = packed_seqs(ms, seq)
     how |= (SEQ_DELTAS if differences else 0) | seq_width << 3
     body = b"".join((ms_column, seq_column, size_column, wire))
     if compress:
-        body = (compressor or _compressor).compress(body)
+        body = (compressor or keyspace_compressor).compress(body)
     if coded is not None and len(coded) <= BODY + len(body):
         return coded, _largest(size_width, size_column)
     head = HEADER.pack(MAGIC, VERSION, how, len(ends), len(wire), node.base + ms[0], seq[0])
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), _largest(size_width, size_column)
 
 
-def _seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
+def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
     """The seq column: whether it holds differences, its width, and its bytes."""
     steps = _steps(ms, seq)
     if steps:

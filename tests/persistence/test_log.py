@@ -14,7 +14,7 @@ import pytest
 
 from persistence import log as logfile
 from persistence.journal import Journal
-from persistence.log import Log
+from persistence.log import REST_SECONDS, Log
 from persistence.store import Store
 from persistence.wal import BLOCK, Frame
 from resp.errors import CorruptError
@@ -29,6 +29,7 @@ from tests.persistence.datakit import (
     group,
     opened,
     options,
+    until,
 )  # fmt: skip
 from tests.storage.captures import all_stored, whole_capture
 
@@ -371,6 +372,31 @@ def test_appends_checkpoints_syncs_and_reads_at_once(path: Path) -> None:
         digest = ks.digest()
     with opened(path) as (_, again, _):
         assert again.digest() == digest
+
+
+def test_spare_segments_are_kept_under_load_and_go_soon_after_it_although_small_batches_keep_coming(path: Path) -> None:
+    def segments() -> int:
+        return sum(file.name.startswith("segment.") for file in (path / "journal").iterdir())
+
+    with opened(path, appendfsync="everysec", ring_bytes=8 << 20, journal_flush_ms=10) as (log, ks, _):
+        append(ks, b"a", 1, pad=300_000)
+        checkpoint(log, ks)
+        assert segments() == 1, "it will be written again"
+        log._much -= REST_SECONDS  # as if it had been that long ago
+
+        def all_gone() -> bool:
+            append(ks, b"a", 1)
+            commit(log, ks)
+            return not segments()
+
+        until(all_gone)
+        append(ks, b"a", 1, pad=300_000)
+        commit(log, ks)
+        until(lambda: log.journal.end == log.offset)
+        assert segments() == 1
+        digest = ks.digest()
+        with opened(crashed(path)) as (_, again, _):
+            assert again.digest() == digest
 
 
 def test_no_descriptor_or_thread_is_left(path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from persistence import wal as walfile
-from persistence.wal import BLOCK, FRAME, Wal, create, joined
+from persistence.wal import BLOCK, FRAME, Wal, create
 from resp.errors import CorruptError
 
 RING = 8 * BLOCK
@@ -36,7 +36,7 @@ def reread(path: Path, offset: int) -> tuple[list[bytes], int]:
     wal = Wal(path)
     try:
         frames, dropped = wal.read(offset)
-        return [joined(records) for _, records, _, _ in frames], dropped
+        return [batch for _, batch, _, _ in frames], dropped
     finally:
         wal.close()
 
@@ -370,6 +370,14 @@ def test_every_flip_of_the_header_is_refused(path: Path) -> None:
 def test_a_file_of_another_length_is_refused(path: Path, size: int) -> None:
     os.truncate(path, size)
     with pytest.raises(CorruptError, match=str(path)):
+        Wal(path)
+
+
+def test_a_version_that_kept_frames_elsewhere_says_what_to_do(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write((3).to_bytes(4, "little"))
+    with pytest.raises(CorruptError, match=r"version 3.*stop cleanly first"):
         Wal(path)
 
 

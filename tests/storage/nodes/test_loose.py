@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.ids import MASK64
 from storage.nodes.cache import NodeCache
-from storage.nodes.loose import LARGE, MOST, STEP, add, begun, first_id, join, raw_blob
+from storage.nodes.loose import LARGE, MOST, STEP, add, begun, first_id, join, raw_blob, sealed_blob
 from storage.nodes.node import TailNode, sealed
 from storage.nodes.pool import NodePool
 from storage.stream import Stream
@@ -41,6 +43,64 @@ def test_a_blob_of_loose_entries(entries: list[tuple[int, int, int]], seq: int) 
     assert (list(tail.ms), list(tail.seq)) == (loose[1::STEP], loose[2::STEP])
     assert first_id(loose) == tail.id_at(0)
     assert raw_blob(loose) == sealed(tail, compress=False)
+
+
+BIG = st.sampled_from([1025, 4096, 10_000, 70_000])
+
+
+@given(st.lists(st.tuples(GAPS, st.integers(1, 300), BIG), max_size=8), st.lists(BIG, max_size=8), st.data())
+@settings(deadline=None)
+def test_a_sealed_blob_of_large_entries_in_parts(
+    entries: list[tuple[int, int, int]], more: list[int], data: st.DataObject
+) -> None:
+    seq = data.draw(st.sampled_from([0, 250, MASK64 - 10_000]))
+    ms, loose, tail = NOW, list[object](), TailNode()
+    for gap, ahead, size in entries:
+        ms, seq = ms + gap, 0 if gap else seq + ahead
+        wire = str(seq).encode() * size
+        if loose:
+            add(loose, ms, seq, wire)
+        else:
+            loose = begun(ms, seq, wire)
+    if loose:
+        join(loose, tail)
+    wires, parts = [b"%d" % size * size for size in more], list[bytes]()
+    for number, wire in enumerate(wires):
+        parts += [wire[:100], wire[100:]]
+        tail.wire += wire
+        tail.add(ms, seq + 1 + number, len(tail.wire))
+    if entries or more:
+        assert sealed_blob(loose, ms, seq + 1, list(map(len, wires)), parts) == sealed(tail)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_large_entries_in_parts_are_like_joined_ones(data: st.DataObject) -> None:
+    joined, apart = made(), made()
+    for number in range(1, data.draw(st.integers(1, 15))):
+        sizes = data.draw(st.lists(st.sampled_from([20, 4096, 10_000, 30_000, 70_000]), min_size=1, max_size=12))
+        wires = [bytes([number]) * size for size in sizes]
+        ms, seq, column = NOW + number // 3, number * 100, array("I", sizes)
+        if data.draw(st.booleans()):
+            joined.append_packed(ms, seq, column, b"".join(wires))
+            parts = [half for wire in wires for half in (wire[:9], wire[9:])]
+            apart.append_parts(ms, seq, column, parts, [2] * len(sizes))
+        else:
+            for at, wire in enumerate(wires):
+                joined.append(ms, seq + at, wire)
+                apart.append(ms, seq + at, wire)
+        if data.draw(st.integers(0, 3)) == 0:
+            lo = data.draw(st.integers(joined.first_ord, joined.next_ord))
+            assert joined.read(lo, joined.next_ord) == apart.read(lo, joined.next_ord)
+        if data.draw(st.integers(0, 5)) == 0:
+            border = data.draw(st.integers(joined.first_ord, joined.next_ord))
+            assert joined.evict_before(border) == apart.evict_before(border)
+        assert apart.pool.bytes == apart.memory_bytes()
+        assert (apart.node_count, apart.length, apart.last_id) == (joined.node_count, joined.length, joined.last_id)
+        assert apart.meta() == joined.meta()
+    lo, hi = joined.first_ord, joined.next_ord
+    assert joined.capture().parts == apart.capture().parts
+    assert (joined.ids(lo, hi), joined.each(lo, hi)) == (apart.ids(lo, hi), apart.each(lo, hi))
 
 
 @pytest.mark.parametrize(
