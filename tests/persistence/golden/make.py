@@ -242,7 +242,7 @@ def coded_second_part(c: Process) -> None:
     c("TAPPEV", "returning texts", "COUNT", 60)
     c("SAVE")
     c("CONFIG", "SET", "appendfsync", "everysec")
-    for number in range(1, 61):  # so much at once that the journal lends annexes
+    for number in range(1, 61):  # batches that the journal keeps in segments
         c("XADD", "in files", f"{number}-1", "n", number, "payload", f"{number}" * 9000)
     until(lambda: info(c)["log_tail_waiting_bytes"] == "0")
     for number in range(61, 65):
