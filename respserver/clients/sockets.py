@@ -12,6 +12,7 @@ Rule 2: who closes a transport, or hands it on, calls stop() before.
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 from collections.abc import Callable
 from typing import Final
@@ -66,6 +67,8 @@ class Sockets:
     def start(self, fd: int, reader: Reader) -> None:
         """Read a socket. Raises OSError."""
         readers = self._readers
+        if self._epoll.closed:
+            raise OSError(errno.EBADF, "the server has ended")
         if fd >= len(readers):
             readers += [None] * (fd + 1 - len(readers))
         if readers[fd] is not reader:
@@ -96,7 +99,9 @@ class Sockets:
         self._times += 1
 
     def close(self) -> None:
+        """Read no more. What connections are still open then is for their transports."""
         self._loop.remove_reader(self._fd)
+        self._readers.clear()
         self._epoll.close()
 
 

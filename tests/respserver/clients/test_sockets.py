@@ -211,6 +211,18 @@ def test_what_ends_the_program_ends_the_turn(turns: Turns, sockets: Sockets, ear
     assert turns.noted == ["begin", b"x", "end"]
 
 
+def test_after_the_end_nothing_is_read_and_stopping_is_harmless(turns: Turns, ear: Make) -> None:
+    loop = asyncio.new_event_loop()
+    made = Sockets(loop, cast(Ticks, turns))
+    one = ear()
+    made.start(one.fd, one)
+    made.close()
+    made.stop(one.fd, one)
+    with pytest.raises(OSError, match="has ended"):
+        made.start(one.fd, one)
+    loop.close()
+
+
 def test_a_send_says_how_much_the_socket_has_taken(turns: Turns, sockets: Sockets, ear: Make) -> None:
     one = ear()
     assert sockets.send(one.fd, b"abc") == 3
