@@ -1,10 +1,10 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark, another one writes and reads coded nodes. ``pip install .`` compiles if it finds a C compiler,
-and says whether it did. TIDELOG_COMPILE=1 makes a missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An
-editable install runs the files that are edited; it compiles the hot modules only with TIDELOG_COMPILE=1, beside the
-sources.
+Arrow buffers for Spark, another one writes and reads coded nodes, a third one fetches what many keys need. ``pip
+install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a missing compiler an
+error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it compiles the hot
+modules only with TIDELOG_COMPILE=1, beside the sources.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ HOT = [
     "commands/session.py",
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
-    "persistence/annex.py", "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
+    "persistence/annex.py", "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py",
+    "persistence/wal.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", *modules("respserver/execution"),
@@ -57,6 +58,8 @@ CODED = Extension(
     depends=[f"storage/nodes/_coded{name}.h" for name in ("read", "write")],
     optional=True,
 )  # fmt: skip
+
+MANY = Extension(f"{HOME}.storage._many", ["storage/_many.c"], optional=True)
 
 wish = os.environ.get("TIDELOG_COMPILE", "")
 if wish not in ("", "0", "1"):
@@ -118,6 +121,6 @@ class Build(build_ext):
 setup(
     packages=[*packages_of(HOME, "pyspark_tidelog", "tidelog"), *(f"{HOME}.{name}" for name in packages_of(*PARTS))],
     package_dir={f"{HOME}.{part}": part for part in PARTS},
-    ext_modules=[] if wish == "0" else [CODED, ROWS],
+    ext_modules=[] if wish == "0" else [CODED, MANY, ROWS],
     cmdclass={"build_ext": Build},
 )
