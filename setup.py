@@ -1,7 +1,7 @@
 """What is compiled at installation, and where the packages of a checkout go in an installation.
 
 mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark, another one writes and reads coded nodes, a third one reads sockets; small ones turn numbers
+Arrow buffers for Spark; others write and read coded nodes, read sockets, fetch what many keys need, and turn numbers
 into bytes. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a
 missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it
 compiles the hot modules only with TIDELOG_COMPILE=1, beside the sources.
@@ -41,7 +41,7 @@ HOT = [
     "commands/session.py",
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
-    "persistence/backlog.py", "persistence/log.py", "persistence/wal.py",
+    "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", "respserver/clients/sockets.py",
@@ -59,10 +59,9 @@ CODED = Extension(
     optional=True,
 )  # fmt: skip
 SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
-
-SMALL = [  # what a client that is alone waits for at each command: numbers as bytes
+SMALL = [  # numbers as bytes, which a client that is alone waits for at each command; many keys, fetched together
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
-    for name in ("persistence/_frame", "storage/_ids", "storage/_records")
+    for name in ("persistence/_frame", "storage/_ids", "storage/_many", "storage/_records")
 ]
 
 wish = os.environ.get("TIDELOG_COMPILE", "")

@@ -19,6 +19,7 @@ A module imports only modules that come before it in this list (folders have lis
     streamreads  a stream's entries, found and read
     stream      a stream: what removes entries, and what a checkpoint must write
     values      what a key can hold: a stream or a string
+    ahead       what appends to many streams will touch, fetched beforehand
     wires       batches that another server sent: whether they can be what a server logs
     stages/     entries that are kept aside and published together, once
     changes     what changed since the last checkpoint, and how a capture takes it part by part

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from resp.errors import CorruptError
 from storage import records
+from storage.ahead import appends
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.ids import MASK64
-from storage.keyspace import Keyspace
+from storage.keyspace import LARGE, Keyspace
 from storage.producers import LONGEST_MS, MOST_IDS
 from storage.records import split_ids
 from storage.stages import publish
@@ -36,6 +37,13 @@ def replay(ks: Keyspace, batch: bytes) -> int:
     head_size = records.APPEND_HEAD.size
     try:
         while at < end:
+            if batch[at] == records.APPEND:
+                found, stop = appends(ks.keys, batch, at)
+                if found:
+                    _append_all(ks, batch, at, found)
+                    at = stop
+                    count += len(found) // 4
+                    continue
             op, size = records.HEAD.unpack_from(batch, at)
             stop = at + 5 + size
             if stop > end:
@@ -62,6 +70,32 @@ def replay(ks: Keyspace, batch: bytes) -> int:
     except DAMAGE as error:
         raise CorruptError(f"a record that makes no sense ({error!r})") from error
     return count
+
+
+def _append_all(ks: Keyspace, batch: bytes, at: int, found: list[Any]) -> None:
+    """Apply APPEND records that appends() has found at ``at``."""
+    keys, body, stop = ks.keys, records.APPEND_HEAD.size, at
+    try:
+        for i in range(0, len(found), 4):
+            key: bytes = found[i]
+            ms: int = found[i + 1]
+            seq: int = found[i + 2]
+            wire: bytes = found[i + 3]
+            stream = keys.get(key)
+            if stream is None:
+                stream = ks.create_stream(key)
+            elif not isinstance(stream, Stream):
+                raise CorruptError("an APPEND record for a key that holds a string")
+            last = stream.last_ms
+            if ms < last or (ms == last and seq <= stream.last_seq):
+                raise _not_above(ms, seq)
+            ks.append_unlogged(key, stream, ms, seq, wire)
+            ks.changes.count += 1
+            stop += body + len(key) + len(wire)
+    finally:
+        if stop > at:
+            ks.log.append(batch[at:stop])
+            ks.heavy = ks.heavy or stop - at >= LARGE
 
 
 def _apply_run(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:

@@ -5,9 +5,9 @@ Rule 2: sealed nodes are immutable. Until a checkpoint has stored a node, its bl
 in ``_blobs``; after that it is read back through ``pool.store``, and opened nodes stay in ``pool.cache`` while there is
 room.
 Rule 3: the tail is the only mutable node. A stream has none just after it was restored or given drafts: the next append
-makes the last node the tail again. Where nodes end depends on the limits at the time and on restarts; nothing may rely
-on it. As long as nobody reads them, the tail's last entries may be loose (see ``loose``): _whole_tail() is for whoever
-reads.
+makes the last node the tail again, or, if entries are loose, the next checkpoint does. Where nodes end depends on the
+limits at the time and on restarts; nothing may rely on it. As long as nobody reads them, the tail's last entries may be
+loose (see ``loose``): _whole_tail() is for whoever reads.
 Rule 4: nothing reads a whole stream at once: long ranges come in pieces, from a snapshot.
 Rule 5: whatever changes memory_bytes() changes ``pool.bytes`` by as much.
 Rule 6: an entry that is deleted one by one keeps its ordinal, which is marked (see ``marks``): it is *dead*. The entry
@@ -31,10 +31,10 @@ from storage import streammeta
 from storage.capture import StreamCapture
 from storage.ids import MASK64
 from storage.marks import Marks
+from storage.nodes import loose as listed
 from storage.nodes.draft import Draft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
-from storage.nodes.loose import first_id, raw_blob
-from storage.nodes.node import sealed
+from storage.nodes.node import tail_blob
 from storage.nodes.pool import NodePool
 from storage.producers import Producers
 from storage.streammeta import LONE, RAISED, StreamMeta
@@ -211,6 +211,8 @@ class Stream(StreamReads):
     # -- checkpoints and start-up ----------------------------------------------------------------------------
     def capture(self) -> StreamCapture:
         """What the store lacks, as of now; O(nodes sealed since the last completed checkpoint)."""
+        if self._reopen:
+            self.rejoin()
         index = self._index
         nodes: Sequence[tuple[int, int, bytes | Draft]] = ()
         if self._blobs:
@@ -220,11 +222,11 @@ class Stream(StreamReads):
         if loose is not None and node is not None:
             node = self._join(loose)
         if node is not None:
-            blob, largest = sealed(node, compress=False)
+            blob, largest = tail_blob(node)
             tail = (self._tail_ord, node.id_at(0), blob)
         elif loose is not None:
-            blob, largest = raw_blob(loose)
-            tail = (self._tail_ord, first_id(loose), blob)
+            blob, largest = listed.tail_blob(loose, self._tail_bytes)
+            tail = (self._tail_ord, listed.first_id(loose), blob)
         capture = StreamCapture(self.sid, self._meta(largest), self.first_ord, self.next_ord, nodes, tail)
         marks = self._marked
         if marks is not None:

@@ -9,6 +9,7 @@ from array import array
 from itertools import accumulate
 from typing import Any, Final
 
+from resp.errors import CorruptError
 from storage.groups.group import Group
 from storage.marks import Marks
 from storage.nodes.draft import Draft, WrittenDraft
@@ -59,7 +60,7 @@ class StreamNodes:
         self.next_ord = 0  # entries ever added
         self.dirty = False  # changed since the last capture; kept by the keyspace
         self._together = False  # the tail is read: what comes is joined at once
-        self._reopen = False  # the last node in the index may become the tail again
+        self._reopen = False  # the last node in the index may become the tail, or its beginning
         self.lone = False  # it lives without entries and groups, even if it never had an entry
         self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
         self.sid = sid
@@ -153,10 +154,9 @@ class StreamNodes:
         return self._tail is None and size > NOT_CODED * count
 
     def _begin_loose(self, ms: int, seq: int, wire: bytes) -> None:
+        if self._reopen and self._tail is None and self._blobs:
+            self._reopen_last()
         tail = self._tail
-        if tail is None and self._reopen:
-            self._reopen = False
-            tail = self._tail = self._reopen_last()
         self._loose = begun(ms, seq, wire)
         if tail is None:
             self._tail_ord = self.next_ord
@@ -334,8 +334,7 @@ class StreamNodes:
 
     def _open_tail(self) -> TailNode:
         if self._reopen:
-            self._reopen = False
-            self._tail = self._reopen_last()
+            self._reopen_last()
         if self._tail is None:
             self._tail_ord = self.next_ord
             return TailNode()
@@ -372,24 +371,72 @@ class StreamNodes:
         self.pool.bytes += NODE_BYTES + BLOB_BYTES + size
         self.pool.unstored += size
 
-    def _reopen_last(self) -> TailNode | None:
-        """The last node of the index as the tail, if it has room."""
+    def _last_node(self, more: int) -> TailNode | None:
+        """A copy of the last node of the index, if it has room for all entries after it, which take ``more`` bytes."""
         index, pool = self._index, self.pool
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
             return None
         node = self._node(last).unpack()
-        if len(node.wire) >= pool.max_bytes or len(node) != self.next_ord - index.ords[last]:
+        if len(node.wire) + more >= pool.max_bytes or len(node) != self._tail_ord - index.ords[last]:
             return None
-        pool.cache.drop(self.sid, index.ords[last])
-        self._drop_blob(index.ords[last])
-        self._tail_ord = index.pop()
-        tail = TailNode.of(node)
-        pool.bytes += tail.size - NODE_BYTES
-        return tail
+        return TailNode.of(node)
+
+    def _reopen_last(self) -> None:
+        """Make the last node of the index the tail, if it has room. There is no tail."""
+        tail = self._last_node(0)
+        self._reopen = False
+        if tail is not None:
+            self._take_last()
+            self._tail = tail
+            self.pool.bytes += tail.size
+
+    def _take_last(self) -> None:
+        """The last node of the index is a part of the tail from now on."""
+        index, pool = self._index, self.pool
+        first = index.pop()
+        pool.bytes -= NODE_BYTES
+        pool.cache.drop(self.sid, first)
+        self._drop_blob(first)
+        self._tail_ord = first
+
+    def rejoin(self) -> None:
+        """Make one tail of the last node of the index, which was the tail before, and of what came after it, if it has
+        room.
+
+        A start that opened each of 100,000 tails again, only because entries follow, would take a second longer. So
+        where a node is in the store that is left to the next checkpoint. A damaged one stays: who reads it is told.
+        """
+        loose, tail = self._loose, self._tail
+        if loose is not None:
+            more = self._tail_bytes
+        elif tail is not None:
+            more = len(tail.wire)
+        else:
+            return
+        try:
+            whole = self._last_node(more)
+        except CorruptError:
+            whole = None
+        self._reopen = False
+        if whole is None:
+            return
+        if tail is not None:
+            end = len(whole.wire)
+            whole.ends.extend([end + one for one in tail.ends])
+            whole.ms.extend(tail.ms)
+            whole.seq.extend(tail.seq)
+            whole.wire += tail.wire
+        size = self._tail_size()
+        self._take_last()
+        self._tail = whole
+        if loose is not None:
+            self._tail_bytes = len(whole.wire) + sum([len(wire) for wire in loose[::STEP]])
+        self.pool.bytes += self._tail_size() - size
 
     def _seal(self, tail: TailNode) -> None:
         """The tail is full. It isn't put into the cache, which is for nodes that are read."""
+        self._reopen = False
         first = tail.id_at(0)
         if not self._is_dead(self._tail_ord, self.next_ord, first):
             self._keep(first, len(tail), len(tail.wire), sealed(tail))
@@ -399,6 +446,7 @@ class StreamNodes:
     def _seal_loose(self, loose: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> None:
         """_seal() of a tail that is loose, together with entries in parts that come behind it, with the IDs ms.seq,
         ms.seq + 1 ... and of so many bytes each. They are large ones."""
+        self._reopen = False
         if not loose:
             self._tail_ord = self.next_ord
         first = first_id(loose) if loose else ms << 64 | seq

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-C_MODULES = ("/_coded", "/_frame", "/_ids", "/_records", "/_rows", "/_sockets")
+C_MODULES = ("/_coded", "/_frame", "/_ids", "/_many", "/_records", "/_rows", "/_sockets")
 
 
 @pytest.fixture

@@ -39,9 +39,10 @@ from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
+from storage.ahead import AT_ONCE, fetch
 
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
-RUN_AT_ONCE: Final = 100  # the most calls in a run
+RUN_AT_ONCE: Final = AT_ONCE  # the most calls in a run
 RUN_BYTES: Final = 16 * 1024  # of replies, after which a run ends
 RUN_NS: Final = 1_000_000  # no run is expected to take so long: where the slow log has shorter ones, there are none
 # Found once: most commands come alone, and look at the clock three times.
@@ -241,6 +242,7 @@ class Dispatcher(Executor):
         ks, batches, total = ctx.ks, command.batch is not None, len(commands)
         replies: list[bytes] = []
         size, i, stop = 0, at, min(total, at + RUN_AT_ONCE)
+        fetch(ks.keys, commands, at, stop)
         while True:
             argv = commands[i]
             i += 1

@@ -265,11 +265,76 @@ static PyObject *coded_encode(PyObject *self, PyObject *args)
     return blob;
 }
 
+/* The entries of a list of wire, ms and seq of each, as arrays in `room`. False if these entries are not to be coded, or
+the list is none of these (with an error). */
+static int listed(PyObject *list, Py_ssize_t count, uint8_t *room, Py_buffer *wire, Py_buffer *ends, Ids *ids, Py_ssize_t *largest)
+{
+    uint8_t *ms = room, *seq = ms + 8 * count, *end = seq + 8 * count, *at = end + 4 * count;
+    ids->ms = ms;
+    ids->seq = seq;
+    ends->buf = end;
+    wire->buf = at;
+    for (Py_ssize_t entry = 0; entry < count; entry++) {
+        PyObject *bytes = PyList_GET_ITEM(list, 3 * entry);
+        uint64_t id[2] = {
+            PyLong_AsUnsignedLongLong(PyList_GET_ITEM(list, 3 * entry + 1)),
+            PyLong_AsUnsignedLongLong(PyList_GET_ITEM(list, 3 * entry + 2)),
+        };
+        if (PyErr_Occurred())
+            return 0;
+        memcpy(at, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
+        at += PyBytes_GET_SIZE(bytes);
+        if (PyBytes_GET_SIZE(bytes) > *largest)
+            *largest = PyBytes_GET_SIZE(bytes);
+        memcpy(ms + 8 * entry, id, 8);
+        memcpy(seq + 8 * entry, id + 1, 8);
+        uint32_t here = (uint32_t)(at - (uint8_t *)wire->buf);
+        memcpy(end + 4 * entry, &here, 4);
+    }
+    return 1;
+}
+
+/* encode_list(list): what encode() returns for a list of wire, ms and seq of each entry, and the bytes of the largest
+wire. */
+static PyObject *coded_encode_list(PyObject *self, PyObject *list)
+{
+    Py_ssize_t count = PyList_Check(list) ? PyList_GET_SIZE(list) / 3 : 0, total = 0, largest = 0;
+    (void)self;
+    if (!PyList_Check(list) || PyList_GET_SIZE(list) != 3 * count) {
+        PyErr_SetString(PyExc_TypeError, "a list of wire, ms and seq of each entry is needed");
+        return NULL;
+    }
+    for (Py_ssize_t entry = 0; entry < count; entry++) {
+        PyObject *bytes = PyList_GET_ITEM(list, 3 * entry);
+        if (!PyBytes_Check(bytes)) {
+            PyErr_SetString(PyExc_TypeError, "the wire of an entry is bytes");
+            return NULL;
+        }
+        total += PyBytes_GET_SIZE(bytes);
+    }
+    if (count < 1 || count > MOST_ENTRIES || total / count > LONGEST_ENTRY)
+        Py_RETURN_NONE;
+    uint8_t *room = PyMem_Malloc((size_t)(20 * count + total));
+    if (room == NULL)
+        return PyErr_NoMemory();
+    Py_buffer wire = {.len = total}, ends = {.len = 4 * count};
+    Ids ids = {0};
+    PyObject *blob = NULL, *both;
+    if (listed(list, count, room, &wire, &ends, &ids, &largest))
+        blob = encoded(&wire, &ends, &ids, (uint32_t)count);
+    PyMem_Free(room);
+    if (blob == NULL || blob == Py_None)
+        return blob;
+    both = Py_BuildValue("Nn", blob, largest);
+    return both;
+}
+
 /* -- the module -------------------------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
     {"columns", coded_columns, METH_O, NULL},
     {"encode", coded_encode, METH_VARARGS, NULL},
+    {"encode_list", coded_encode_list, METH_O, NULL},
     {"find", (PyCFunction)(void (*)(void))coded_find, METH_FASTCALL, NULL},
     {"parts", (PyCFunction)(void (*)(void))coded_parts, METH_FASTCALL, NULL},
     {"raws", (PyCFunction)(void (*)(void))coded_raws, METH_FASTCALL, NULL},

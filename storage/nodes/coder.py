@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -35,7 +35,17 @@ def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: b
     if seq.typecode != "Q":
         seq = array("Q", seq)
     blob: bytes | None = _coded.encode(wire, ends, ms, seq)
-    return None if blob is None else b"".join((blob[:HEAD], SUM.pack(checksum(blob)), blob[BODY:]))
+    return None if blob is None else _summed(blob)
+
+
+def encode_list(loose: list[Any]) -> tuple[bytes, int] | None:
+    """The same of entries that are loose (see ``loose``), and the bytes of the largest one."""
+    found: tuple[bytes, int] | None = _coded.encode_list(loose) if CODES else None
+    return None if found is None else (_summed(found[0]), found[1])
+
+
+def _summed(blob: bytes) -> bytes:
+    return b"".join((blob[:HEAD], SUM.pack(checksum(blob)), blob[BODY:]))
 
 
 def checksum(blob: bytes) -> int:

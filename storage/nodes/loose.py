@@ -12,9 +12,11 @@ from sys import byteorder
 from typing import Any, Final
 from zlib import crc32
 
+from storage.nodes import coder
 from storage.nodes.node import (
     CRC,
     HEADER,
+    LONG_TAIL,
     MAGIC,
     SEQ_DELTAS,
     UNSIGNED,
@@ -105,6 +107,12 @@ def _join(loose: list[Any], tail: TailNode) -> None:
         tail.seq.extend(seqs)
     else:
         tail.ends, tail.ms, tail.seq = column, numbers, seqs
+
+
+def tail_blob(loose: list[Any], size: int) -> tuple[bytes, int]:
+    """What tail_blob() of ``node`` makes of the joined entries, of ``size`` bytes, without joining them."""
+    coded = coder.encode_list(loose) if size >= LONG_TAIL else None
+    return raw_blob(loose) if coded is None else coded
 
 
 def raw_blob(loose: list[Any]) -> tuple[bytes, int]:

@@ -58,6 +58,7 @@ _BYTES: Final = bytes(range(256))
 FEW_STEPS: Final = 8  # milliseconds in a node whose numbers are looked at one millisecond after the other
 FEW: Final = 4  # IDs that are packed one by one: for more, whole columns take less
 pack_id: Final = Struct(">QQ").pack
+LONG_TAIL: Final = 1900  # bytes of wire; LMDB keeps values from 2 KB on in pages of their own
 OVERHEAD: Final = 550  # memory of a cached node's objects: node, arrays, bytes, the cache's entry
 
 
@@ -297,6 +298,16 @@ def sealed(
         return coded, _largest(size_width, size_column)
     head = HEADER.pack(MAGIC, VERSION, how, len(ends), len(wire), node.base + ms[0], seq[0])
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), _largest(size_width, size_column)
+
+
+def tail_blob(node: Node) -> tuple[bytes, int]:
+    """A tail as a blob, and the bytes of its largest entry. It will be written again, so it is not compressed. If it is
+    long and can be coded, it is: that takes less time than to write pages of its own for it."""
+    ends = node.ends
+    coded = coder.encode(node.base, node.ms, node.seq, ends, node.wire) if len(node.wire) >= LONG_TAIL else None
+    if coded is None:
+        return sealed(node, compress=False)
+    return coded, _largest(*_gaps(ends, 0))
 
 
 def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:

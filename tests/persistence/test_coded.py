@@ -93,7 +93,7 @@ def test_a_name_that_is_not_known_is_refused(tmp_path: Path) -> None:
 
 def test_a_copy_has_them(tmp_path: Path, copied: tuple[list[Entry], int, str, bytes]) -> None:
     listed, offset, digest, wire = copied
-    assert sum(is_coded(value) for db, _, value in listed if db == NODES) == 7
+    assert sum(is_coded(value) for db, _, value in listed if db == NODES) == 8  # the tail, too
     with opened(tmp_path / "replica"):
         pass
     place = Incoming(tmp_path / "replica", RING)

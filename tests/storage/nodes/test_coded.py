@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from resp.errors import CorruptError
 from storage.entries import entry_wire, id_bulk
 from storage.ids import MASK64
-from storage.nodes import codedrows, coder
+from storage.nodes import codedrows, coder, loose
 from storage.nodes.cache import NodeCache
 from storage.nodes.coded import UNPACK_AT, CodedNode, check, is_coded
-from storage.nodes.node import Node, TailNode, new_compressor, seal, sealed
+from storage.nodes.node import LONG_TAIL, Node, TailNode, new_compressor, seal, sealed, tail_blob
 from storage.nodes.packed import open_packed
 from storage.nodes.thinned import thinned
 from tests.storage.nodes.test_packed import check as check_answers
@@ -313,3 +313,42 @@ def test_narrow_columns_are_coded_too() -> None:
     assert node.ms.typecode != "Q"
     assert coder.encode(node.base, node.ms, node.seq, node.ends, node.wire) == blob_of(entries)
     assert array("Q", node.seq) == tail_of(entries).seq
+
+
+# -- tails -----------------------------------------------------------------------------------------------------
+def listed(entries: list[Entry]) -> list[object]:
+    return [part for entry_id, wire in entries for part in (wire, entry_id >> 64, entry_id & MASK64)]
+
+
+@pytest.mark.parametrize("count", [1, 5, 20, 26, 32])
+def test_a_long_tail_is_coded_whether_its_entries_are_loose_or_not(count: int) -> None:
+    entries = sensors(count)
+    tail = tail_of(entries)
+    blob, largest = loose.tail_blob(listed(entries), len(tail.wire))
+    assert (blob, largest) == tail_blob(tail)
+    assert is_coded(blob) == (len(tail.wire) >= LONG_TAIL)
+    assert largest == max(len(wire) for _, wire in entries)
+    node = open_packed(blob).unpack()
+    assert (node.wire, node.ids(0, count)) == (tail.wire, [entry_id for entry_id, _ in entries])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=200), st.integers(0, MASK64), st.integers(0, MASK64)), min_size=1, max_size=40
+    )
+)
+def test_what_can_be_no_entries_is_not_coded_either_way(rows: list[tuple[bytes, int, int]]) -> None:
+    tail = tail_of([(ms << 64 | seq, wire) for wire, ms, seq in rows])
+    found = coder.encode_list([part for row in rows for part in row])
+    blob = coder.encode(0, tail.ms, tail.seq, tail.ends, tail.wire)
+    assert found == (None if blob is None else (blob, max(len(wire) for wire, _, _ in rows)))
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, (), [b"wire"], [b"wire", 1], ["text", 1, 2], [b"wire", -1, 0], [b"wire", 1, "2"]]
+)
+def test_a_list_of_something_else(wrong: object) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        _coded.encode_list(wrong)
+    assert _coded.encode_list([]) is None
