@@ -18,7 +18,7 @@ from storage.ahead import appends
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.ids import MASK64
-from storage.keyspace import LARGE, Keyspace
+from storage.keyspace import Keyspace
 from storage.producers import LONGEST_MS, MOST_IDS
 from storage.records import split_ids
 from storage.stages import publish
@@ -95,7 +95,6 @@ def _append_all(ks: Keyspace, batch: bytes, at: int, found: list[Any]) -> None:
     finally:
         if stop > at:
             ks.log.append(batch[at:stop])
-            ks.heavy = ks.heavy or stop - at >= LARGE
 
 
 def _apply_run(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
