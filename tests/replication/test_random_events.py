@@ -22,6 +22,12 @@ from tests.replication.workloads import WORKLOADS, Load
 ROUNDS = 6
 
 
+def done(order: Callable[[], None]) -> bool:
+    """For wait_until(), which tries again while the server refuses."""
+    order()
+    return True
+
+
 class Storm:
     """Four servers, each reached by its replicas through a proxy of its own."""
 
@@ -54,7 +60,7 @@ class Storm:
 
     def follow(self, node: Node, parent: Node) -> None:
         # while it loads a copy it refuses, and without this a restart would make it a leader
-        wait_until(lambda: node.follow(self.before[parent].port) is None, f"{node} is told to follow")
+        wait_until(lambda: done(lambda: node.follow(self.before[parent].port)), f"{node} is told to follow")
         self.parents[node] = parent
 
     def family(self, node: Node) -> set[Node]:
@@ -125,7 +131,7 @@ class Storm:
         new, old = self.replica(), self.leader
         if self.random.random() < 0.5:
             old.kill()
-        wait_until(lambda: new.lead() is None, f"{new} is told to lead")  # it may be loading a copy
+        wait_until(lambda: done(new.lead), f"{new} is told to lead")  # it may be loading a copy
         self.crown(new)
         old.start()
         self.follow(old, new)

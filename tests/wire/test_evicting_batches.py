@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from storage import records
+from storage.stream import Stream
 from tests.wire.rawclient import Raw
 
 NOW = 1_700_000_000_000
@@ -151,6 +152,7 @@ def test_one_eviction_is_logged(c: Raw, hand: RunningServer, words: Call) -> Non
         c("TAPPEND", "s", "n", n)
     hand.advance(100)
     stream = hand.call(lambda: hand.server.data.ks.keys[b"s"])
+    assert isinstance(stream, Stream)
     before, logged = changes(c), hand.server.data.disk.offset
     c.pipeline(*[("TAPPEND", "t", "n", n) for n in range(10)])
     appends, logged = hand.server.data.disk.offset - logged, hand.server.data.disk.offset

@@ -174,9 +174,9 @@ def test_c_and_python_read_the_same(count: int, step: int) -> None:
         assert _coded.parts(blob, lo, hi) == codedrows.parts(blob, lo, hi)
         assert _coded.times(blob, lo, hi) == codedrows.times(blob, lo, hi)
         assert _coded.raws(blob, lo, hi) == [entry_id.to_bytes(16, "big") for entry_id, _ in entries[lo:hi]]
-    ms, seq = coder.columns(blob, count, CodedNode(blob).base)
-    assert [(entries[0][0] >> 64) + one for one in ms] == [entry_id >> 64 for entry_id, _ in entries]
-    assert list(seq) == [entry_id & MASK64 for entry_id, _ in entries]
+    gaps, seqs = coder.columns(blob, count, CodedNode(blob).base)
+    assert [(entries[0][0] >> 64) + one for one in gaps] == [entry_id >> 64 for entry_id, _ in entries]
+    assert list(seqs) == [entry_id & MASK64 for entry_id, _ in entries]
     for lo, hi in ((-1, 3), (0, count + 1), (5, 4)):
         for rows in (_coded, codedrows):
             for function in (rows.read, rows.parts, rows.times, *((rows.raws,) if rows is _coded else ())):
