@@ -143,6 +143,20 @@ def test_a_client_that_always_has_sent_something_does_not_keep_others_waiting(
     assert heard(turns, sockets) == [b"2"], "the only one until then has nothing"
 
 
+def test_a_client_alone_that_sends_much_shares_its_turn(turns: Turns, sockets: Sockets, ear: Make) -> None:
+    one, other = ear(), ear()
+    for _ in range(ALONE + 1):
+        one.there.send(b"1")
+        assert heard(turns, sockets) == [b"1"]
+    flood = b"1" * 20_000
+    for _ in range(2 * ALONE):
+        one.there.send(flood)
+        assert heard(turns, sockets) == [flood]
+        one.there.send(flood)
+        other.there.send(b"2")
+        assert sorted(cast(list[bytes], heard(turns, sockets))) == [flood, b"2"]
+
+
 def test_the_end_and_an_error_are_told_once(turns: Turns, sockets: Sockets, ear: Make) -> None:
     one = ear()
     one.there.send(b"last")
