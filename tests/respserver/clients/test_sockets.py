@@ -7,6 +7,7 @@ import functools
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -349,3 +350,15 @@ def test_a_bug_in_a_turn_closes_that_client_alone(local: LocalServer, pair: tupl
     assert told == [error]
     assert peer.wire.aborted
     assert local.connect().ask("PING") == b"+PONG\r\n"
+
+
+def test_a_server_that_can_not_start_reads_no_sockets(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = LocalServer(tmp_path, port=str(taken.getsockname()[1]), bind="127.0.0.1")
+        with pytest.raises(OSError, match="in use"):
+            local.loop.run_until_complete(local.server.start())
+        sockets = local.server._sockets
+        assert sockets is not None
+        with pytest.raises(OSError, match="has ended"):
+            sockets.start(taken.fileno(), cast(Reader, None))
+        local.loop.close()
