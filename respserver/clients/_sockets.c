@@ -56,8 +56,8 @@ static int is_at(PyObject *clients, int fd, PyObject *client)
     return fd < PyList_GET_SIZE(clients) && PyList_GET_ITEM(clients, fd) == client;
 }
 
-/* Hand over what has arrived on a client's socket. Returns how many bytes that was, an end being one; -1: the turn ends.
- */
+/* Hand over what has arrived on a client's socket. Returns how many bytes that was, and one more for an end; -1: the turn
+   ends. */
 static int take(PyObject *clients, int fd, PyObject *client)
 {
     int taken = 0;

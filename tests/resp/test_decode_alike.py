@@ -199,7 +199,9 @@ def test_a_known_chunk_after_an_error_is_not_read() -> None:
     assert decoder.feed(pack(A)) == []
 
 
-@pytest.mark.parametrize("words", ["AUTH a secret", "hello 3 AUTH a secret", "ACL SETUSER a >secret", "CONFIG SET b secret"])
+@pytest.mark.parametrize(
+    "words", ["AUTH a secret", "hello 3 AUTH a secret", "ACL SETUSER a >secret", "CONFIG SET b secret"]
+)
 def test_chunks_with_passwords_are_not_remembered(words: str) -> None:
     decoder, argv = RequestDecoder(), [word.encode() for word in words.split()]
     for _ in range(3):
