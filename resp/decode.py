@@ -36,6 +36,7 @@ AT_ONCE: Final = 16  # calls that are compared as a whole
 OTHERS: Final = 4  # calls that are decoded before one is looked at again, after one that can't be the first of a row
 NOT_MADE: Final[list[bytes]] = []  # stands for a call whose arguments were not made; never changed
 SHORT: Final = 256  # bytes of a chunk that is remembered
+SECRETIVE: Final = b"AHCahc"  # AUTH, HELLO, ACL, CONFIG: what begins so may have a password, and is not remembered
 # By its length, the last chunk of one command, from whomever; and this command, if the chunk has come twice
 _chunks: Final = [b""] * SHORT
 _decoded: Final = [NOT_MADE] * SHORT
@@ -92,7 +93,7 @@ class RequestDecoder(ExactDecoder):
         done = _canonical(data, at, commands, ends, None if at else self.heads, self.bodies)
         if done > 1 and not at:  # the bytes begin with the first of the commands
             self.raw, self.ends = data, ends
-        elif done == 1 and not at and size < SHORT and ends[0] == size:
+        elif done == 1 and not at and size < SHORT and ends[0] == size and commands[0][0][:1] not in SECRETIVE:
             if known:
                 _decoded[size] = commands[0].copy()
             else:

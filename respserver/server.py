@@ -155,8 +155,7 @@ class Server:
             self.roles.start()
         except BaseException:
             self.listeners.close()
-            self.data.close()
-            self._unrename()
+            self._close()
             raise
         if not self._by_hand:
             self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
@@ -366,6 +365,9 @@ class Server:
             conn.close()
         for _ in range(3):
             await asyncio.sleep(0)  # let transports send what they have
+        self._close()
+
+    def _close(self) -> None:
         if self._sockets is not None:
             self._sockets.close()
         self.data.close()

@@ -91,25 +91,21 @@ class GroupReadArgs:
         return now + self.block if self.block else NEVER
 
 
-class _Recent:
-    """What was parsed last: readers repeat their words in each call."""
-
-    __slots__ = ("read",)
-
-    def __init__(self) -> None:
-        self.read = GroupReadArgs([b"XREADGROUP", b"GROUP", b"", b"", b"STREAMS", b"", b">"])
-
-
-REMEMBERED: Final = 1024  # bytes of words that _recent may keep in memory
-_recent: Final = _Recent()
+MOST: Final = 256  # calls that are remembered
+REMEMBERED: Final = 1024  # bytes of words, of one that is
+# What was parsed last, by the fourth word, which most clients give the consumer's name: readers repeat their calls, and
+# those of a group take turns.
+_recent: Final[dict[bytes, GroupReadArgs]] = {}
 
 
 def read_args(argv: list[bytes]) -> GroupReadArgs:
     """The arguments of this call, which are the caller's to change. Raises CommandError."""
-    recent = _recent
-    if argv == recent.read.argv:
-        return GroupReadArgs(argv, recent.read)
+    same = _recent.get(argv[3])
+    if same is not None and argv == same.argv:
+        return GroupReadArgs(argv, same)
     read = GroupReadArgs(argv)
     if len(argv) <= 16 and sum([len(word) for word in argv]) <= REMEMBERED:
-        recent.read = GroupReadArgs(argv.copy(), read)
+        if len(_recent) >= MOST:
+            _recent.clear()
+        _recent[argv[3]] = GroupReadArgs(argv.copy(), read)
     return read

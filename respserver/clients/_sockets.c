@@ -15,6 +15,7 @@ Rule 2: a client may be taken out of the list, and its socket closed, by whateve
 #define EVENTS 1024       /* of one turn */
 #define CHUNK (250 << 10) /* bytes: a shorter one is all that has arrived */
 #define CHUNKS 32         /* of one client in one turn */
+#define SHORT (16 << 10)  /* bytes: who has sent no more waits for replies, and does not keep others waiting */
 
 static char buffer[CHUNK]; /* what it holds is copied before anything is called */
 static PyObject *received, *ended, *failed; /* names of methods */
@@ -55,46 +56,47 @@ static int is_at(PyObject *clients, int fd, PyObject *client)
     return fd < PyList_GET_SIZE(clients) && PyList_GET_ITEM(clients, fd) == client;
 }
 
-/* Hand over what has arrived on a client's socket. Returns how many chunks that was; -1: the turn ends. */
+/* Hand over what has arrived on a client's socket. Returns how many bytes that was, and one more for an end; -1: the turn
+   ends. */
 static int take(PyObject *clients, int fd, PyObject *client)
 {
-    int chunks = 0;
-    while (chunks < CHUNKS && is_at(clients, fd, client)) {
+    int taken = 0;
+    while (taken < CHUNKS * CHUNK && is_at(clients, fd, client)) {
         ssize_t got = recv(fd, buffer, CHUNK, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return chunks;
-        chunks++;
+            return taken;
         if (got <= 0)
-            return call(client, ended, PyLong_FromLong(got ? errno : 0)) < 0 ? -1 : chunks;
+            return call(client, ended, PyLong_FromLong(got ? errno : 0)) < 0 ? -1 : taken + 1;
+        taken += (int)got;
         if (call(client, received, PyBytes_FromStringAndSize(buffer, got)) < 0)
             return -1;
         if (got < CHUNK)
-            return chunks;
+            return taken;
     }
-    return chunks;
+    return taken;
 }
 
 static int take_at(PyObject *clients, int fd)
 {
     PyObject *client = fd >= 0 && fd < PyList_GET_SIZE(clients) ? PyList_GET_ITEM(clients, fd) : Py_None;
-    int chunks;
+    int taken;
     if (client == Py_None)
         return 0;
     Py_INCREF(client);
-    chunks = take(clients, fd, client);
+    taken = take(clients, fd, client);
     Py_DECREF(client);
-    return chunks;
+    return taken;
 }
 
 /* receive(epoll, clients, first) -> int: clients[fd] is who has the socket fd, or None. Tries the socket ``first``, if it
-   is not negative; only if nothing has arrived on it, looks which sockets have something. Returns the one that had, or -1
-   if there were more, or none. */
+   is not negative; unless something short has arrived on it, looks which others have something. Returns the one that had,
+   or -1 if there were more, or none. */
 static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     struct epoll_event events[EVENTS];
-    int found, at, epoll, first;
+    int found, at, epoll, first, taken, only;
     PyObject *clients;
     (void)self;
     if (count != 3 || !PyList_CheckExact(args[1])) {
@@ -106,16 +108,24 @@ static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize
     if (PyErr_Occurred())
         return NULL;
     clients = args[1];
-    found = take_at(clients, first);
-    if (found != 0)
-        return found < 0 ? NULL : PyLong_FromLong(first);
+    taken = take_at(clients, first);
+    if (taken < 0)
+        return NULL;
+    if (0 < taken && taken <= SHORT)
+        return PyLong_FromLong(first);
     found = epoll_wait(epoll, events, EVENTS, 0);
     if (found < 0 && errno != EINTR)
         return PyErr_SetFromErrno(PyExc_OSError);
-    for (at = 0; at < found; at++)
+    only = taken ? first : found == 1 ? events[0].data.fd : -1;
+    for (at = 0; at < found; at++) {
+        if (taken && events[at].data.fd == first)
+            continue; /* it has had its turn */
+        if (taken)
+            only = -1;
         if (take_at(clients, events[at].data.fd) < 0)
             return NULL;
-    return PyLong_FromLong(found == 1 ? events[0].data.fd : -1);
+    }
+    return PyLong_FromLong(only);
 }
 
 /* send(fd, data) -> int: how many bytes the socket has taken; -1 if none, whatever the reason. */

@@ -85,8 +85,9 @@ class Sockets:
     def turn(self) -> None:
         """Read what has arrived.
 
-        A socket that was the only one for a while is read without asking which ones there are; but then they are asked
-        for again, so that a client which always has sent something does not keep others waiting.
+        A socket that was the only one for a while is read without asking which ones there are. But they are asked for
+        again and again, and where it had much, so that a client which always has sent something does not keep others
+        waiting.
         """
         ticks = self._ticks
         ticks.begin_turn()

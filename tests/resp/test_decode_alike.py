@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resp.decode import MOST_ALIKE, OTHERS, RequestDecoder
+from resp.decode import MOST_ALIKE, OTHERS, RequestDecoder, _chunks
 from tests.resp.test_decode import pack
 
 A = [b"ADD", b"k", b"field", b"value"]
@@ -197,3 +197,13 @@ def test_a_known_chunk_after_an_error_is_not_read() -> None:
     decoder.feed(b"*x\r\n")
     assert decoder.error is not None
     assert decoder.feed(pack(A)) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["AUTH a secret", "hello 3 AUTH a secret", "ACL SETUSER a >secret", "CONFIG SET b secret"]
+)
+def test_chunks_with_passwords_are_not_remembered(words: str) -> None:
+    decoder, argv = RequestDecoder(), [word.encode() for word in words.split()]
+    for _ in range(3):
+        assert decoder.feed(pack(argv)) == [argv]
+    assert not [chunk for chunk in _chunks if b"secret" in chunk]

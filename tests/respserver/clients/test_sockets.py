@@ -7,6 +7,7 @@ import functools
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -141,6 +142,20 @@ def test_a_client_that_always_has_sent_something_does_not_keep_others_waiting(
         assert heard(turns, sockets) == [b"1"]
     other.there.send(b"2")
     assert heard(turns, sockets) == [b"2"], "the only one until then has nothing"
+
+
+def test_a_client_alone_that_sends_much_shares_its_turn(turns: Turns, sockets: Sockets, ear: Make) -> None:
+    one, other = ear(), ear()
+    for _ in range(ALONE + 1):
+        one.there.send(b"1")
+        assert heard(turns, sockets) == [b"1"]
+    flood = b"1" * 20_000
+    for _ in range(2 * ALONE):
+        one.there.send(flood)
+        assert heard(turns, sockets) == [flood]
+        one.there.send(flood)
+        other.there.send(b"2")
+        assert sorted(cast(list[bytes], heard(turns, sockets))) == [flood, b"2"]
 
 
 def test_the_end_and_an_error_are_told_once(turns: Turns, sockets: Sockets, ear: Make) -> None:
@@ -335,3 +350,15 @@ def test_a_bug_in_a_turn_closes_that_client_alone(local: LocalServer, pair: tupl
     assert told == [error]
     assert peer.wire.aborted
     assert local.connect().ask("PING") == b"+PONG\r\n"
+
+
+def test_a_server_that_can_not_start_reads_no_sockets(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = LocalServer(tmp_path, port=str(taken.getsockname()[1]), bind="127.0.0.1")
+        with pytest.raises(OSError, match="in use"):
+            local.loop.run_until_complete(local.server.start())
+        sockets = local.server._sockets
+        assert sockets is not None
+        with pytest.raises(OSError, match="has ended"):
+            sockets.start(taken.fileno(), cast(Reader, None))
+        local.loop.close()
