@@ -437,6 +437,8 @@ class Log(Backlog):
                     self._lock.notify_all()
                     if self._closing:
                         return  # the WAL still has it all
+                with self._writing:
+                    self.journal.let_go()  # the disk may be full
                 time.sleep(RETRY_SECONDS)
 
     def writable(self) -> str | None:

@@ -314,7 +314,7 @@ class StreamNodes:
             end = 0 if loose is None else self._tail_bytes
             count = 0 if loose is None else self.next_ord - self._tail_ord
             first, there = at, here
-            while at < total and end < pool.max_bytes and count < pool.max_entries:
+            while at < total and (at == first or (end < pool.max_bytes and count < pool.max_entries)):
                 end += sizes[at]
                 there += counts[at]
                 count += 1

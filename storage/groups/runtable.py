@@ -132,9 +132,19 @@ class RunTable:
         return self._by_owner
 
     def _enter(self) -> None:
-        """Let the fresh messages enter the sets, which are empty."""
-        raws, owner = self._fresh, self._fresh_owner
+        """Let the fresh messages enter the sets, which are empty. All or nothing, also without memory: readers do this,
+        and go on."""
+        raws = self._fresh
         self._fresh = NONE
+        try:
+            self._fill_from(raws, self._fresh_owner)
+        except MemoryError:
+            self._clear()
+            self._fresh = raws
+            raise
+
+    def _fill_from(self, raws: list[bytes], owner: int) -> None:
+        """Fill the sets, which are empty, with messages that were fresh."""
         if owner == NOT_OWNED:
             terms = delivered_terms(self._fresh_first, self._fresh_due, self._fresh_expire, self._fresh_rest, 0, 0)
         else:

@@ -399,6 +399,25 @@ def test_spare_segments_are_kept_under_load_and_go_soon_after_it_although_small_
             assert again.digest() == digest
 
 
+def test_a_journal_that_can_not_be_written_keeps_no_spare_segments(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Journal.write
+
+    def refused(journal: Journal, batches: list[Frame]) -> None:
+        if journal.spare:
+            raise full()
+        write(journal, batches)
+
+    with opened(path, appendfsync="everysec", ring_bytes=8 << 20, journal_flush_ms=10) as (log, ks, _):
+        append(ks, b"a", 1, pad=300_000)
+        checkpoint(log, ks)
+        assert log.journal.spare
+        monkeypatch.setattr(Journal, "write", refused)
+        append(ks, b"a", 1)
+        commit(log, ks)
+        until(lambda: log.journal.end == log.offset)
+        assert log.writable() is None
+
+
 def test_no_descriptor_or_thread_is_left(path: Path) -> None:
     with opened(path):
         pass

@@ -90,6 +90,23 @@ def test_a_batch_makes_the_same_nodes_as_single_appends(max_entries: int, max_by
     assert made_by[0].parts == made_by[1].parts == made_by[2].parts
 
 
+@pytest.mark.parametrize(("max_entries", "max_bytes"), [(2, 1 << 20), (512, 100)])
+def test_a_batch_of_large_entries_makes_them_too_after_lower_limits(max_entries: int, max_bytes: int) -> None:
+    made_by = []
+    for in_parts in (False, True):
+        stream, _, nodes = made(0, max_entries=512)
+        nodes.max_bytes = 1 << 20
+        for seq in range(1, 4):
+            stream.append(9, seq, b"x" * 5000)
+        nodes.max_entries, nodes.max_bytes = max_entries, max_bytes
+        if in_parts:
+            stream.append_parts(9, 4, array("I", [5000]), [b"y" * 5000], [1])
+        else:
+            stream.append(9, 4, b"y" * 5000)
+        made_by.append(stream.capture())
+    assert made_by[0].parts == made_by[1].parts
+
+
 def test_a_capture_holds_what_the_store_lacks() -> None:
     stream, store, _ = made(25)
     first = checkpoint(stream, store)

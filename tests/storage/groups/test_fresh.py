@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
 from storage.groups.pendingdump import assemble
 from storage.groups.runtable import FRESH
+from storage.groups.sortedrows import SortedRows
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1
@@ -112,3 +114,29 @@ def test_many_enter_the_sets_at_once() -> None:
     table.add(raws(*range(1, FRESH + 2)), NOW, NOW + 5, 0, 5)
     assert not table._fresh
     assert len(table) == FRESH + 1
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("owner", [None, 7])
+@pytest.mark.parametrize("at", range(4))
+def test_a_reader_without_memory_loses_nothing(owner: int | None, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, begun, begin = PendingTable(), [0], SortedRows.begin
+
+    def exhausted(rows: SortedRows, row: bytes) -> None:
+        if begun[0] == at:
+            raise MemoryError
+        begun[0] += 1
+        begin(rows, row)
+
+    if owner is None:
+        table.add(raws(3, 4), NOW, NOW + 10, NOW + 20, 10)
+    else:
+        table.own_new(raws(3, 4), owner, NOW, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(SortedRows, "begin", exhausted)
+        with pytest.raises(MemoryError):
+            table.rows(0, MAX_ID, 10)
+    assert len(table) == 2
+    assert [row.id for row in table.rows(0, MAX_ID, 10)] == [3, 4]
+    assert table.owners() == ([] if owner is None else [owner])
+    assert table.remove(raws(3, 4)) == 2
