@@ -15,7 +15,6 @@ Rule 2: a client may be taken out of the list, and its socket closed, by whateve
 #define EVENTS 1024       /* of one turn */
 #define CHUNK (250 << 10) /* bytes: a shorter one is all that has arrived */
 #define CHUNKS 32         /* of one client in one turn */
-#define SHORT (16 << 10)  /* bytes: who has sent no more waits for replies, and does not keep others waiting */
 
 static char buffer[CHUNK]; /* what it holds is copied before anything is called */
 static PyObject *received, *ended, *failed; /* names of methods */
@@ -90,42 +89,27 @@ static int take_at(PyObject *clients, int fd)
     return taken;
 }
 
-/* receive(epoll, clients, first) -> int: clients[fd] is who has the socket fd, or None. Tries the socket ``first``, if it
-   is not negative; unless something short has arrived on it, looks which others have something. Returns the one that had,
-   or -1 if there were more, or none. */
+/* receive(epoll, clients): clients[fd] is who has the socket fd, or None. Hands over what has arrived on the sockets in
+   the set, in its order. */
 static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     struct epoll_event events[EVENTS];
-    int found, at, epoll, first, taken, only;
-    PyObject *clients;
+    int found, epoll;
     (void)self;
-    if (count != 3 || !PyList_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "two descriptors and a list are needed");
+    if (count != 2 || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "a descriptor and a list are needed");
         return NULL;
     }
     epoll = (int)PyLong_AsLong(args[0]);
-    first = (int)PyLong_AsLong(args[2]);
-    if (PyErr_Occurred())
+    if (epoll == -1 && PyErr_Occurred())
         return NULL;
-    clients = args[1];
-    taken = take_at(clients, first);
-    if (taken < 0)
-        return NULL;
-    if (0 < taken && taken <= SHORT)
-        return PyLong_FromLong(first);
     found = epoll_wait(epoll, events, EVENTS, 0);
     if (found < 0 && errno != EINTR)
         return PyErr_SetFromErrno(PyExc_OSError);
-    only = taken ? first : found == 1 ? events[0].data.fd : -1;
-    for (at = 0; at < found; at++) {
-        if (taken && events[at].data.fd == first)
-            continue; /* it has had its turn */
-        if (taken)
-            only = -1;
-        if (take_at(clients, events[at].data.fd) < 0)
+    for (int at = 0; at < found; at++)
+        if (take_at(args[1], events[at].data.fd) < 0)
             return NULL;
-    }
-    return PyLong_FromLong(only);
+    Py_RETURN_NONE;
 }
 
 /* send(fd, data) -> int: how many bytes the socket has taken; -1 if none, whatever the reason. */

@@ -26,8 +26,6 @@ try:
 except ImportError:  # installed without a C compiler, or no Linux
     AVAILABLE = False
 
-ALONE: Final = 16  # turns in a row with chunks for the same reader only, until it counts as the only one
-
 
 class Reader(Client):
     """The part of a client's connection that takes what has arrived."""
@@ -54,14 +52,12 @@ class Sockets:
         """Raises OSError."""
         # Takes a descriptor and bytes; returns how many of them the socket has taken, -1 for none, whatever the reason.
         self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # found once
-        self._receive: Final[Callable[[int, list[Reader | None], int], int]] = _sockets.receive
+        self._receive: Final[Callable[[int, list[Reader | None]], None]] = _sockets.receive
         self._loop = loop
         self._ticks = ticks
         self._epoll: Final = select.epoll()
         self._fd: Final = self._epoll.fileno()
         self._readers: Final[list[Reader | None]] = []  # by descriptor
-        self._only = -1  # descriptor: of the only one in the last turn
-        self._times = 0  # for how many turns
         loop.add_reader(self._fd, self.turn)
 
     def start(self, fd: int, reader: Reader) -> None:
@@ -83,21 +79,13 @@ class Sockets:
             self._epoll.unregister(fd)
 
     def turn(self) -> None:
-        """Read what has arrived.
-
-        A socket that was the only one for a while is read without asking which ones there are. But they are asked for
-        again and again, and where it had much, so that a client which always has sent something does not keep others
-        waiting.
-        """
+        """Read what has arrived on all of them: no client overtakes another because it was alone for long."""
         ticks = self._ticks
         ticks.begin_turn()
         try:
-            only = self._receive(self._fd, self._readers, self._only if self._times > ALONE else -1)
+            self._receive(self._fd, self._readers)
         finally:
             ticks.end_turn()
-        if only != self._only or self._times == 2 * ALONE:
-            self._only, self._times = only, 0
-        self._times += 1
 
     def close(self) -> None:
         """Read no more. What connections are still open then is for their transports."""
