@@ -55,38 +55,36 @@ static int is_at(PyObject *clients, int fd, PyObject *client)
     return fd < PyList_GET_SIZE(clients) && PyList_GET_ITEM(clients, fd) == client;
 }
 
-/* Hand over what has arrived on a client's socket. Returns how many bytes that was, and one more for an end; -1: the turn
-   ends. */
+/* Hand over what has arrived on a client's socket. -1: the turn ends. */
 static int take(PyObject *clients, int fd, PyObject *client)
 {
-    int taken = 0;
-    while (taken < CHUNKS * CHUNK && is_at(clients, fd, client)) {
+    for (int chunks = 0; chunks < CHUNKS && is_at(clients, fd, client);) {
         ssize_t got = recv(fd, buffer, CHUNK, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return taken;
+            return 0;
         if (got <= 0)
-            return call(client, ended, PyLong_FromLong(got ? errno : 0)) < 0 ? -1 : taken + 1;
-        taken += (int)got;
+            return call(client, ended, PyLong_FromLong(got ? errno : 0));
         if (call(client, received, PyBytes_FromStringAndSize(buffer, got)) < 0)
             return -1;
         if (got < CHUNK)
-            return taken;
+            return 0;
+        chunks++;
     }
-    return taken;
+    return 0;
 }
 
 static int take_at(PyObject *clients, int fd)
 {
     PyObject *client = fd >= 0 && fd < PyList_GET_SIZE(clients) ? PyList_GET_ITEM(clients, fd) : Py_None;
-    int taken;
+    int done;
     if (client == Py_None)
         return 0;
     Py_INCREF(client);
-    taken = take(clients, fd, client);
+    done = take(clients, fd, client);
     Py_DECREF(client);
-    return taken;
+    return done;
 }
 
 /* receive(epoll, clients): clients[fd] is who has the socket fd, or None. Hands over what has arrived on the sockets in
