@@ -71,7 +71,8 @@ class Movers:
         while self._names:
             work = wait = None
             try:
-                work, wait = await self._connect(), await self._connect()
+                work = await self._connect()
+                wait = await self._connect()
                 await self._settle(work)
                 while True:
                     await self._turn(work, wait)

@@ -171,8 +171,9 @@ def test_killed_at_any_moment(job: Job, tmp_path: Path) -> None:
     print(f"{survived} of {KILLS} were ready before they were killed; one takes {usual:.2f} s")
     assert survived < KILLS
     job.change(leftover=-1.0)
-    job.commit()
-    assert run(job).wait(60) == 0
+    for _ in range(2):  # with the first one there are three, whatever was ready
+        job.commit()
+        assert run(job).wait(60) == 0
     complete, half = manifests.listed(job.objects, job.folder)
     assert (len(complete), half) == (3, [])
     assert not list(job.path.parent.glob("tmp*"))

@@ -10,9 +10,13 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog import Client
 from tidelog.client import strings
+from tidelog.client.access import Access
+from tidelog.client.channel import Channel, connect
+from tidelog.leases import Lease
 from tidelog.testing import Server
 from tidelog.topics import admin
 from tidelog.workers import App
+from tidelog.workers.movers import Movers
 
 CLAIM = "orders:delayed:mover"
 
@@ -135,5 +139,26 @@ def test_the_leader_ends_in_order(tidelog_server: Server, client: Client) -> Non
         async with working(app, name="w2"):
             await until(lambda: mover(client) == "app:shop:lease:w2")
         assert mover(client) == ""
+
+    asyncio.run(main())
+
+
+def test_one_connection_is_closed_where_the_other_does_not_come_about(tidelog_server: Server) -> None:
+    async def main() -> None:
+        made: list[Channel] = []
+        asked = asyncio.Event()
+
+        async def once() -> Channel:
+            if made:
+                asked.set()
+                await asyncio.Event().wait()
+            made.append(await connect(Access((tidelog_server.url,)), tidelog_server.url, "w1"))
+            return made[0]
+
+        leading = asyncio.create_task(Movers(["orders"], Lease("lease:w1", "w1", 60, "epoch"), once).lead())
+        await asked.wait()
+        leading.cancel()
+        await asyncio.wait([leading])
+        assert made[0].lost is not None
 
     asyncio.run(main())
