@@ -50,6 +50,7 @@ Rows = dict[Row, Figures]
 
 MARK_SECONDS = 0.005  # between two looks at the lag
 PACE = 0.001  # seconds between two packets of the paced load
+BLOCKED_SECONDS = 0.001  # after which the reader's command has surely been taken
 PATIENCE = 600.0
 
 
@@ -147,12 +148,15 @@ class Marks:
         for sock in (self.leader, self.replica):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def lag(self) -> float:
-        """Seconds from the leader's reply to the entry at the replica's reader; 0 if that was earlier."""
+    def lag(self) -> tuple[float, float]:
+        """Seconds from the leader's reply to the entry at the replica's reader, 0 if that was earlier; and from the
+        moment at which it was sent to the leader."""
         if self.redis:
             self.replica.sendall(pack("XREAD", "BLOCK", 0, "STREAMS", "marks", self.last))
         else:
             self.replica.sendall(pack("TREAD", "marks", self.last, 10, "BLOCK", 0))
+        time.sleep(BLOCKED_SECONDS)
+        began = time.perf_counter()
         self.leader.sendall(self.write)
 
         waiting, seen, replies = {self.leader, self.replica}, {}, {}
@@ -169,7 +173,7 @@ class Marks:
         if isinstance(replies[self.leader], hiredis.ReplyError):
             raise click.ClickException(str(replies[self.leader]))
         self.last = replies[self.leader]
-        return max(0.0, seen[self.replica] - seen[self.leader])
+        return max(0.0, seen[self.replica] - seen[self.leader]), seen[self.replica] - began
 
     def close(self) -> None:
         self.leader.close()
@@ -177,9 +181,12 @@ class Marks:
 
 
 def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
-    """Milliseconds from the leader's reply until a reader on the replica has the entry, under paced appends."""
+    """Milliseconds until a reader on the replica has the entry, under paced appends: from the leader's reply, and from
+    the command on. How the first one comes out depends on whether the reply or the replica gets the core first."""
     rows: Rows = {
-        Row(f"lag at {rate:,} appends/s, {which}, ms", True, ".3f"): defaultdict(list) for which in ("p50", "p99")
+        Row(f"{what} at {rate:,} appends/s, {which}, ms", True, ".3f"): defaultdict(list)
+        for what in ("lag", "from the append to the replica's reader")
+        for which in ("p50", "p99")
     }
     with leaders("everysec", peer_binary) as peers:
         for peer in peers:
@@ -191,17 +198,18 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
                     time.sleep(0.3)  # it has begun
 
                     marks = Marks(peer, replica)
-                    found: list[float] = []
+                    found: list[tuple[float, float]] = []
                     try:
                         while load.is_alive() and len(found) * MARK_SECONDS < seconds - 0.5:
-                            found.append(1000 * marks.lag())
+                            found.append(marks.lag())
                             time.sleep(MARK_SECONDS)
                     finally:
                         marks.close()
                         load.join()
 
                     in_sync(peer, replica)
-                    for name, value in zip(rows, (median(found), p99(found)), strict=True):
+                    figures = [kind([1000 * mark[at] for mark in found]) for at in (0, 1) for kind in (median, p99)]
+                    for name, value in zip(rows, figures, strict=True):
                         rows[name][peer.name].append(value)
     return rows
 

@@ -162,6 +162,24 @@ def test_a_continuation(leader: Node) -> None:
         assert replica.frame(ALIVE).offset >= offset
 
 
+def test_a_replica_that_reads_late_gets_every_byte(leader: Node) -> None:
+    """Its socket takes part of a batch, and none of some: the others go out from where the socket, the buffer behind it
+    and the log have them."""
+    replid, start = leader.info()["master_replid"], leader.offset
+    with Replica(leader.port) as replica:
+        replica.introduce()
+        replica.ask("PSYNC", replid, start)
+        replica.frame(ALIVE)
+        for size in (1, 100_000, 2_000_000, 3, 5_000_000, 700_000, 1):
+            leader("SET", "k", bytes([size % 251]) * size)
+        at = start
+        while at < leader.offset:
+            batch = replica.frame(BATCH)  # whose checksums are right
+            assert batch.offset == at
+            at += len(batch.payload)
+    leader("DEL", "k")
+
+
 @pytest.mark.parametrize("what", ["another history", "from the future"])
 def test_no_continuation(what: str, leader: Node) -> None:
     replid, offset = leader.info()["master_replid"], leader.offset
