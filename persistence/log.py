@@ -74,11 +74,11 @@ class Log(Backlog):
         self._lock_fd = lock
         self.store = Store(path / "store")
         try:
-            journal = Journal(path / "journal")
+            self.wal = Wal(path / "tail")  # first: it changes nothing where it is refused, while the journal tidies up
             try:
-                self.wal = Wal(path / "tail")
+                journal = Journal(path / "journal")
             except BaseException:
-                journal.close()
+                self.wal.close()
                 raise
         except BaseException:
             self.store.close()

@@ -244,3 +244,20 @@ def test_another_ring_keeps_the_note(path: Path) -> None:
         assert noted == (log.journal.end, log.store.offset)
     with opened(path, ring_bytes=2 << 20) as (log, _, _):
         assert log.wal.noted == noted
+
+
+def test_where_the_wal_is_refused_nothing_is_tidied_up(path: Path) -> None:
+    """A WAL of another version may say of a file that it is needed, which the journal takes for a remainder."""
+    with opened(path) as (log, ks, _):
+        append(ks, b"a", 3)
+        commit(log, ks)
+    remainder, wal = path / "journal" / "segment.7", path / "tail"
+    remainder.write_bytes(b"x")
+    whole = wal.read_bytes()
+    wal.write_bytes(whole[:8] + (3).to_bytes(4, "little") + whole[12:])
+    with pytest.raises(CorruptError, match="version 3"), opened(path):
+        pass
+    assert remainder.exists()
+    wal.write_bytes(whole)
+    with opened(path):
+        assert not remainder.exists()
