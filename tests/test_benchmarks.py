@@ -137,7 +137,7 @@ def test_replication(tmp_path: Path, tools: None) -> None:
     out = bench("replication", "lag", "copy", *tiny).stdout
     found = json.loads(file.read_text())
     assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
-    assert len(found["rows"]) == 6
+    assert len(found["rows"]) == 8
     for row in found["rows"]:
         assert f"| {row['workload']}" in out
         assert list(row["figures"]) == ["tidelog", "redis"]
