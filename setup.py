@@ -42,13 +42,11 @@ HOT = [
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
     "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",
-    "replication/frames.py",
     "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
     "respserver/ticks.py",
     "respserver/clients/connection.py", "respserver/clients/flow.py", "respserver/clients/sockets.py",
     *modules("respserver/execution"),
     "respserver/observe/slowlog.py", "respserver/observe/traffic.py",
-    "respserver/roles/link.py", "respserver/roles/replicas.py",
 ]  # fmt: skip
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],

@@ -17,7 +17,6 @@ Redis, an acknowledgement below an earlier one changes nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +34,6 @@ from resp.errors import CommandError, CorruptError
 AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
 PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to wait for one
 LONGEST_REQUEST = 1 << 16  # bytes
-PARTS = 1024  # that the system takes in one call (IOV_MAX)
 
 T = TypeVar("T")
 
@@ -93,7 +91,6 @@ class Feed(asyncio.Protocol):
         self.live = False
         self.wanted = False  # an acknowledgement is waited for; it will be asked for when the replica has caught up
         self._transport: asyncio.Transport
-        self._fd = -1  # of the socket, without TLS
         self._decoder = RequestDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
         self._decoder.authenticated = True
         self._room = asyncio.Event()
@@ -108,8 +105,6 @@ class Feed(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if delay and sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        if sock is not None and transport.get_extra_info("sslcontext") is None:
-            self._fd = sock.fileno()
         transport.set_write_buffer_limits(high=AT_ONCE)
         transport.set_protocol(self)
         transport.resume_reading()
@@ -163,7 +158,8 @@ class Feed(asyncio.Protocol):
         if self._earlier and formats.needed(batch) > self._reads:
             self._send_away()
             return
-        self._write(head(frames.BATCH, offset, batch), batch)
+        self._write(head(frames.BATCH, offset, batch))
+        self._write(batch)
         self.position = self.needs = offset + len(batch)
 
     def alive(self, wanted: bool = False) -> None:
@@ -258,7 +254,7 @@ class Feed(asyncio.Protocol):
                     raise BeyondError
                 out += (head(frames.BATCH, offset, batch), batch)
                 self.position = offset + len(batch)
-            self._write(*out)
+            self._write(b"".join(out))
             self.needs = self.position
             await asyncio.sleep(0)  # let the leader's clients have a tick
         self.live = True
@@ -267,20 +263,10 @@ class Feed(asyncio.Protocol):
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _write(self, *parts: bytes) -> None:
-        """Write to the socket itself if it takes the data at once: the transport would write after the callbacks of
-        this turn, which is after the clients of the leader got their replies.
-        """
-        if self._over:
-            return
-        count, sent = sum(map(len, parts)), 0
-        transport = self._transport
-        if self._fd >= 0 and not transport.get_write_buffer_size() and not transport.is_closing():
-            with suppress(OSError):  # it takes nothing now; or the connection is lost, as the transport will find out
-                sent = os.writev(self._fd, parts[:PARTS])
-        if sent < count:
-            transport.write(memoryview(b"".join(parts))[sent:])
-        self.owner.sent_bytes(count)
+    def _write(self, data: bytes) -> None:
+        if not self._over:
+            self._transport.write(data)
+            self.owner.sent_bytes(len(data))
 
     def _send_away(self) -> None:
         """The next thing to send is one that the replica can't read (Rule 5)."""

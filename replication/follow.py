@@ -52,9 +52,6 @@ class FollowerOwner(Protocol):
         """Use the copy that is complete and ready to be installed. Raises OSError, CorruptError, LinkError."""
     def continued(self, replid: str) -> None:
         """The leader goes on from this log's end; its ID is ``replid`` now. Raises OSError."""
-    def begin_turn(self) -> None:
-        """Frames that are no part of a copy have arrived: they come now, then end_turn()."""
-    def end_turn(self) -> None: ...
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
@@ -210,7 +207,7 @@ class Follower:
             owner.continued(answer.replid)
             owner.note(f"Going on from where the log ends: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
-        self.link.take_directly(self._take_all)
+        self.link.take_directly(self._take)
         await self.link.ended()
 
     async def _connected(self) -> socket.socket:
@@ -237,15 +234,6 @@ class Follower:
             else:
                 return sock
         raise problem
-
-    def _take_all(self, arrived: list[Frame]) -> None:
-        """Frames that came together. Raises LinkError."""
-        self.owner.begin_turn()
-        try:
-            for frame in arrived:
-                self._take(frame)
-        finally:
-            self.owner.end_turn()
 
     def _take(self, frame: Frame) -> None:
         """A frame that is not part of a copy. Raises LinkError."""

@@ -26,7 +26,7 @@ class Link(asyncio.Protocol):
         self._queued = 0  # bytes in ``_frames``
         self._news = asyncio.Event()  # there is an answer, a frame or a failure
         self._failed: Exception | None = None
-        self._direct: Callable[[list[Frame]], None] | None = None  # takes frames as they come; None: they are queued
+        self._direct: Callable[[Frame], None] | None = None  # takes frames as they come; None: they are queued
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -53,15 +53,13 @@ class Link(asyncio.Protocol):
                 data = self._handshake.rest
                 self._answer, self._handshake = self._handshake.answer, None
                 self._news.set()
-            frames = self._decoder.feed(data)
-            if not frames:
-                return
-            if self._direct is not None:
-                self._direct(frames)
-                return
-            self._frames += frames
-            self._queued += sum(HEAD + len(frame.payload) for frame in frames)
-            self._news.set()
+            for frame in self._decoder.feed(data):
+                if self._direct is not None:
+                    self._direct(frame)
+                else:
+                    self._frames.append(frame)
+                    self._queued += HEAD + len(frame.payload)
+                    self._news.set()
             if self._queued > QUEUED_AT_ONCE:
                 self.transport.pause_reading()
         except Exception as error:  # noqa: BLE001 - whatever it is: the follower reports it and connects again
@@ -108,12 +106,11 @@ class Link(asyncio.Protocol):
             self.read(True)
         return frame
 
-    def take_directly(self, take: Callable[[list[Frame]], None]) -> None:
-        """Give all frames to ``take``: first those that are queued, then those of each chunk as it comes."""
-        queued = list(self._frames)
-        self._frames.clear()
+    def take_directly(self, take: Callable[[Frame], None]) -> None:
+        """Give all frames to ``take``: first those that are queued, then each one as it comes."""
+        while self._frames:
+            take(self._frames.popleft())
         self._queued = 0
-        take(queued)
         self._direct = take
         self.read(True)
 

@@ -132,8 +132,8 @@ class Ticks:
 
     # -- a turn of the sockets ---------------------------------------------------------------------------------
     def begin_turn(self) -> None:
-        """Called before a turn of ``clients.sockets``, and before frames of the leader are taken. A tick that is queued
-        in it ends with it, without a callback of the loop, which would cost a third of a command."""
+        """Called before a turn of ``clients.sockets``. A tick that is queued in it ends with it, without a callback of
+        the loop, which would cost a third of a command."""
         self._at_end = not self._pending
 
     def end_turn(self) -> None:

@@ -204,12 +204,6 @@ class LeaderLink:
         follower.hold(self._ticks.stalled)
 
     # -- from the leader (FollowerOwner) -------------------------------------------------------------------------
-    def begin_turn(self) -> None:
-        self._ticks.begin_turn()
-
-    def end_turn(self) -> None:
-        self._ticks.end_turn()
-
     def batch(self, offset: int, batch: bytes) -> None:
         if offset != self._applied:
             raise LinkError(f"a batch at log offset {offset} instead of {self._applied}")
