@@ -51,10 +51,12 @@ class StreamModel:
     added: int = 0
     deleted: int = 0  # the highest ID deleted one by one
     groups: dict[bytes, GroupModel] = field(default_factory=dict)
+    there: bool = False  # an empty stream stays
 
     def xadd(self, number: int, body: bytes, most: int | None = None) -> bytes:
         if number <= self.last:
             raise RefusedError
+        self.there = True
         self.entries[number] = body
         self.last = number
         self.added += 1
@@ -82,10 +84,13 @@ class StreamModel:
     def create(self, name: bytes, last: int) -> bytes:
         if name in self.groups:
             raise RefusedError
+        self.there = True
         self.groups[name] = GroupModel(last)
         return b"OK"
 
     def destroy(self, name: bytes) -> int:
+        if not self.there:
+            raise RefusedError
         return int(self.groups.pop(name, None) is not None)
 
     def group(self, name: bytes) -> GroupModel:
@@ -161,7 +166,7 @@ class StreamModel:
                 owners[owner] += 1
             groups[name] = [text(group.last), pending, owners]
         rows = [self.row(number) for number in sorted(self.entries)]
-        return [rows, text(self.last), self.added, text(self.deleted), groups]
+        return [self.there, rows, text(self.last), self.added, text(self.deleted), groups]
 
 
 def facts(flat: list[Any]) -> dict[bytes, Any]:
@@ -182,7 +187,7 @@ def read_content(client: Raw, key: bytes) -> Any:
         owners = {one[b"name"]: one[b"pending"] for one in map(facts, client("XINFO", "CONSUMERS", key, name))}
         groups[name] = [each[b"last-delivered-id"], pending, owners]
     names = b"last-generated-id", b"entries-added", b"max-deleted-entry-id"
-    return [rows, *(about[name] for name in names), groups]
+    return [True, rows, *(about[name] for name in names), groups]
 
 
 @dataclass

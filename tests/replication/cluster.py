@@ -23,6 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.replication.differences import differences
 from tests.replication.proxy import Proxy
 from tests.wire.rawclient import Raw
 from tidelog.testing import Server
@@ -173,13 +174,17 @@ def in_sync(leader: Node, *replicas: Node) -> bool:
 
 def assert_same(leader: Node, *replicas: Node) -> None:
     """Wait until all servers are at the same offset, and check that their content is the same there."""
+    nodes = (leader, *replicas)
     deadline = time.monotonic() + PATIENCE
     while True:
         wait_until(lambda: in_sync(leader, *replicas), f"{replicas} in sync with {leader}")
-        before = leader.offset
-        digests = [node.digest() for node in (leader, *replicas)]
-        if leader.offset == before and all(replica.offset == before for replica in replicas):
-            assert len(set(digests)) == 1, f"at log offset {before} the contents differ"
+        before = [node.offset for node in nodes]
+        digests = [node.digest() for node in nodes]
+        if len({*before, *[node.offset for node in nodes]}) == 1:  # nobody moved on meanwhile
+            if len(set(digests)) != 1:
+                again = [node.digest() for node in nodes]
+                what = {replica: differences(leader, replica) for replica in replicas}
+                raise AssertionError(f"at log offset {before[0]} the contents differ: {digests}, then {again}: {what}")
             return
         assert time.monotonic() < deadline, "the leader never comes to rest"
 
