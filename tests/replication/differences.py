@@ -1,4 +1,4 @@
-"""What differs between two servers whose digests do: for the message of a test that fails once in a thousand runs."""
+"""What differs between two servers whose digests do: for the message of a test that rarely fails."""
 
 from __future__ import annotations
 
