@@ -18,7 +18,7 @@ _DECIMAL_RANGE: Final = 5000  # as a power of ten: beyond what a number can have
 _LONGEST: Final = 5 * 1024  # bytes of a number; as long, or longer, is refused
 _DECIMALS: Final = 17
 
-_NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INFINITE: Final = re.compile(rb"[+-]?inf(?:inity)?", re.IGNORECASE)
 
 

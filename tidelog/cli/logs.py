@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from tidelog.cli.lines import printable
+from tidelog.client.hiding import hidden
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -27,13 +28,13 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": hidden(record.getMessage()),
         }
         facts |= {
             name: value for name, value in record.__dict__.items() if name not in _STANDARD and value is not None
         }  # fmt: skip
         if record.exc_info:
-            facts["error"] = self.formatException(record.exc_info)
+            facts["error"] = hidden(self.formatException(record.exc_info))
         if record.stack_info:
             facts["stack"] = self.formatStack(record.stack_info)
         return json.dumps(facts, default=str, ensure_ascii=False)
@@ -41,6 +42,9 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """What a message quotes may be a peer's: it begins no line of its own, and tells a terminal nothing."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hidden(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = printable(record.message)

@@ -11,6 +11,7 @@ In reading order:
     steps       operations as generators of calls, so that they exist once for threads and for asyncio
     alone       an operation on a connection of its own
     access      where the servers are, and how to connect to them
+    hiding      URLs without their secrets, for logs, errors and status
     wire        one connection: pipelined commands, long ranges in pages of bounded size
     servers     finding the leader, and trying again when it does not answer
     channel     one connection for asyncio: requests of many tasks, replies in order

@@ -15,13 +15,16 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from tidelog.client.hiding import hidden
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 LONGEST: Final = 100 * 366 * 86400.0  # s: a hundred years
 GUESSES: Final = 50  # unknown names of which the nearest known one is told
 NAMED: Final = 100  # names among which it is looked for
+WRITTEN: Final = 60  # characters of a duration or a size
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"\s*+(\d++(?:\.\d++)?)\s*+(ns|us|ms|s|m|h|d)\s*+", re.ASCII)  # one part of it
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+)\s*(b|kb|mb|gb)?", re.IGNORECASE)
 _BYTES: Final = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
@@ -35,13 +38,14 @@ class Duration(float):
         """ValueError: it is none."""
         if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given <= LONGEST:
             return cls(given)
-        if isinstance(given, str):
-            parts = _DURATION.findall(given)
-            if parts and "".join(f"{number}{unit}" for number, unit in parts) == re.sub(r"\s", "", given):
-                seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-                if seconds <= LONGEST:
-                    return cls(seconds)
-        raise ValueError(f"{given!r} is no duration: give one as 200ms, 5s, 1m30s")
+        if isinstance(given, str) and len(given) <= WRITTEN:
+            seconds, at = 0.0, 0
+            while found := _DURATION.match(given, at):
+                seconds += float(found[1]) * _SECONDS[found[2]]
+                at = found.end()
+            if 0 < at == len(given) and seconds <= LONGEST:
+                return cls(seconds)
+        raise ValueError(f"{_excerpt(given)} is no duration: give one as 200ms, 5s, 1m30s")
 
 
 class Size(int):
@@ -52,9 +56,14 @@ class Size(int):
         """ValueError: it is none."""
         if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
             return cls(given)
-        if isinstance(given, str) and (found := _SIZE.fullmatch(given.strip())):
+        if isinstance(given, str) and len(given) <= WRITTEN and (found := _SIZE.fullmatch(given.strip())):
             return cls(int(found[1]) * _BYTES[(found[2] or "").lower()])
-        raise ValueError(f"{given!r} is no size: give one as 64KB, 1MB")
+        raise ValueError(f"{_excerpt(given)} is no size: give one as 64KB, 1MB")
+
+
+def _excerpt(given: object) -> str:
+    shown = repr(given[:WRITTEN] if isinstance(given, str) else given)
+    return shown if len(shown) <= 2 * WRITTEN else f"{shown[:WRITTEN]}..."
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -69,7 +78,7 @@ class Problems:
     guessed: int = 0
 
     def add(self, path: str, text: str) -> None:
-        self.found.append((path, text))
+        self.found.append((path, hidden(text)))
 
     def unknown(self, path: str, text: str, name: str, known: Iterable[str]) -> None:
         """Something that is not known, with the nearest that is. That takes time: not for any number of them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import time
 import zlib
 from typing import Any
 
@@ -71,6 +73,26 @@ def test_what_was_packed_in_one_member_is_unpacked_in_any_portions() -> None:
 def test_a_number_in_yaml_is_no_longer_than_numbers_are(text: str) -> None:
     with pytest.raises(ValueError, match=r"a number of .* characters"):
         codec("yaml").decode(text.encode(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("influx", b"a f=" + b"1" * 500_000 + b"i"),
+        ("influx", b"a f=1." + b"1" * 500_000 + b"x"),
+        ("influx", b'a f="' + b"\\x" * 250_000),
+        ("influx", b"a" + b"\\," * 250_000),
+        ("syslog", b'<13>1 - - - - - [a b="' + b"x\\" * 250_000),
+        ("syslog", b"<13>1 " + b"a" * 500_000),
+        ("syslog", b"<13>Jan  1 00:00:00 h " + b"a" * 500_000 + b"["),
+        ("csv", b'"' + b'""' * 250_000),
+    ],
+)
+def test_a_message_takes_time_in_proportion_to_its_length(name: str, data: bytes) -> None:
+    began = time.process_time()
+    with contextlib.suppress(ValueError):
+        codec(name).decode(data, {})
+    assert time.process_time() - began < 3  # a quadratic one takes minutes
 
 
 def test_a_body_may_have_so_many_messages() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs import framekit as kit
 from tidelog import StreamId
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
-from tidelog.jobs.frames.errors import QueryError, explained
+from tidelog.jobs.frames.errors import QueryError, explained, last_traceback
 from tidelog.jobs.frames.frames import ends_of
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
 
@@ -83,3 +84,13 @@ def test_the_error_of_a_query(text: str, kind: type[Exception], said: str) -> No
     assert type(error) is kind
     assert said in str(error)
     assert "stacktrace" not in str(error)
+
+
+def test_the_last_traceback_is_found_in_linear_time() -> None:
+    header = "Traceback (most recent call last):\n"
+    text = f"JVM: {header}  File a\nKeyError: 1\nlater {header}  File b\n\n  File c\nValueError: 2\n\tat java"
+    assert last_traceback(text) == f"{header}  File b\n\n  File c\nValueError: 2"
+    assert last_traceback(f"{header}ValueError: without a file") == ""
+    began = time.process_time()
+    assert last_traceback(f"  {header}" * 60_000) == ""
+    assert time.process_time() - began < 2  # a quadratic one takes minutes

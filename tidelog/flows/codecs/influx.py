@@ -19,13 +19,13 @@ from tidelog.flows.errors import RejectError
 from tidelog.flows.options import Struct
 
 _UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_NAME: Final = re.compile(r"(?:[^\\,= \n]|\\.)+", re.DOTALL)  # keys and values of tags, keys of fields
-_MEASUREMENT: Final = re.compile(r"(?:[^\\, \n]|\\.)+", re.DOTALL)
-_TEXT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_NAME: Final = re.compile(r"(?:[^\\,= \n]++|\\.)++", re.DOTALL)  # keys and values of tags, keys of fields
+_MEASUREMENT: Final = re.compile(r"(?:[^\\, \n]++|\\.)++", re.DOTALL)
+_TEXT: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _SCALAR: Final = re.compile(r"[^, \n\"]+")
-_FLOAT: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_INTEGER: Final = re.compile(r"([+-]?\d{1,20})[iu]")
-_STAMP: Final = re.compile(r"[+-]?\d{1,20}")
+_FLOAT: Final = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?", re.ASCII)
+_INTEGER: Final = re.compile(r"([+-]?\d{1,20})[iu]", re.ASCII)
+_STAMP: Final = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _BOOLEANS: Final = {
     **dict.fromkeys(("t", "T", "true", "True", "TRUE"), True),
     **dict.fromkeys(("f", "F", "false", "False", "FALSE"), False),

@@ -35,7 +35,7 @@ _STAMP: Final = re.compile(
 _OLD: Final = re.compile(rf"({'|'.join(MONTHS)}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (\S+) ", re.ASCII)
 _TAG: Final = re.compile(r"([^\s\[\]:]{1,64})(?:\[([^\]\s]{1,128})\])?: ?")
 _SD_NAME: Final = re.compile(r'[!#-<>-\\^-~]{1,32}')  # printable ASCII but " = ] and space
-_SD_VALUE: Final = re.compile(r'"((?:[^"\\\]]|\\.)*)"', re.DOTALL)
+_SD_VALUE: Final = re.compile(r'"((?:[^"\\\]]++|\\.)*+)"', re.DOTALL)
 _ATOM: Final = re.compile(r"[!-~]+")
 _LENGTHS: Final = {"hostname": 255, "appname": 48, "procid": 128, "msgid": 32}
 _KNOWN: Final = ("msg", "structured_data", "timestamp", "facility", "severity", *_LENGTHS)

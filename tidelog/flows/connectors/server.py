@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -28,6 +27,7 @@ from tidelog.client.access import Access, is_url
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel, connect
 from tidelog.client.entries import StreamId
+from tidelog.client.hiding import HIDDEN, hidden
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.client.waker import Waker
@@ -42,7 +42,8 @@ def access(url: str) -> Access:
         urls = tuple(each.strip() for each in url.split(","))
         for each in urls:
             if not is_url(each):
-                shown = re.sub(r".*@", "***@", each)  # no password
+                _, at, place = each.rpartition("@")  # no password
+                shown = f"{HIDDEN}@{place}" if at else hidden(each)
                 raise ValueError(f"{shown!r} is no URL of a server, such as redis://HOST:PORT or unix:///PATH")
         return Access(urls, retries=0)
     user, at, places = url.removeprefix(_SENTINEL).rpartition("@")

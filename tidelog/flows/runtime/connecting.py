@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tidelog.client.hiding import hidden
 from tidelog.flows.runtime.cancelling import from_outside
 from tidelog.flows.runtime.reconnect import Delays, Retry
 from tidelog.flows.runtime.surroundings import Surroundings
@@ -97,7 +98,7 @@ class Connection:
             log.debug("%s: %s: closing: %s", self._around.flow, self.name, error)
 
     def _failed(self, error: BaseException) -> None:
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = hidden(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         if text != self.error:  # once, not at each try
             log.warning("%s: %s: %s", self._around.flow, self.name, text)
         self.error = text

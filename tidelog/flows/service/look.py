@@ -6,11 +6,11 @@ A name may mean several instances. What is told of all of them together: the sta
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import tidelog
+from tidelog.client.hiding import HIDDEN, hidden, is_secret
 from tidelog.flows.files import picture
 from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.run import Running
@@ -18,12 +18,6 @@ from tidelog.flows.runtime.signals import PAUSED
 from tidelog.flows.service import letters
 from tidelog.flows.service.host import Deployed, Host, worst
 from tidelog.flows.spec import FlowSpec, Link
-
-_SECRET: Final = re.compile(
-    r"pass|token|secret|auth|bearer|credential|headers|cookie|signature|api_?key|private", re.IGNORECASE
-)
-_USERINFO: Final = re.compile(r"(?<=://)[^/?#\s]+@")
-_QUERY: Final = re.compile(rf"([?&][^=&#\s]*(?:{_SECRET.pattern})[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
 
 
 def version() -> dict[str, Any]:
@@ -243,11 +237,11 @@ def _plain(given: Any) -> Any:
 
 def without_secrets(given: Any, name: str = "") -> Any:
     """Options without passwords and tokens: those of URLs, and whatever has such a name, with all that is in it."""
-    secret = bool(_SECRET.search(name))
+    secret = is_secret(name)
     if isinstance(given, dict):
         return {key: without_secrets(each, name if secret else str(key)) for key, each in given.items()}
     if isinstance(given, (list, tuple)):
         return [without_secrets(each, name) for each in given]
     if secret and given not in (None, False, True):
-        return "***"
-    return _QUERY.sub(r"\1***", _USERINFO.sub("***@", given)) if isinstance(given, str) else given
+        return HIDDEN
+    return hidden(given) if isinstance(given, str) else given

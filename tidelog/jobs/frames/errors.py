@@ -22,7 +22,7 @@ _WRONG: Final = (
     "tidelog.topics.facts.TopicMismatchError", "tidelog.topics.facts.TopicError", "tidelog.jobs.errors.JobError",
 )  # fmt: skip
 _PASSING: Final = ("tidelog.", "redis.", "ConnectionError", "TimeoutError", "OSError", "BrokenPipeError", "EOFError")
-_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(?P<error>\S[^\n]*)")
+_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class QueryError(Exception):
@@ -36,12 +36,25 @@ def explained(name: str, text: str) -> Exception:
         for kind in kinds:
             if (at := text.find(kind)) >= 0:
                 return error(where + _from(text, at))
-    found = None
-    for found in _TRACEBACK.finditer(text):  # noqa: B007 - the last one: it is the cause of those before
-        pass
-    if found is not None and not found["error"].startswith(_PASSING):
-        return FunctionError(f"{where}its function failed in a task:\n{found[0].strip()}")
+    traceback = last_traceback(text)  # it is the cause of those before
+    if traceback and not traceback.rpartition("\n")[2].startswith(_PASSING):
+        return FunctionError(f"{where}its function failed in a task:\n{traceback}")
     return QueryError(where + text.split("\n\nJVM stacktrace")[0])
+
+
+def last_traceback(text: str) -> str:
+    """The last traceback in a text, up to the line of its error; empty: there is none. Each line is read once."""
+    found = ""
+    lines: list[str] | None = None  # of the traceback that is being read
+    for line in text.split("\n"):
+        if lines is not None and (not line or line[0] in " \t"):
+            lines.append(line)
+        elif lines is not None and len(lines) > 1 and not line[0].isspace():
+            found = "\n".join([*lines, line])
+            lines = None
+        else:
+            lines = [_TRACEBACK] if line.endswith(_TRACEBACK) else None
+    return found
 
 
 def _from(text: str, at: int) -> str:
