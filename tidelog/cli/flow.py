@@ -19,6 +19,7 @@ from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, look_here
 from tidelog.flows import Flow, FlowError, FlowFileError
+from tidelog.flows.declare import warnings
 from tidelog.flows.files import Document, no_server, picture, read_files
 from tidelog.flows.service import program
 from tidelog.flows.service.api import DEFAULT
@@ -82,15 +83,20 @@ def _api(command: F) -> F:
 @_files
 @_server
 def check(files: tuple[str, ...], server: str | None) -> None:
-    """Say all that is wrong with flow files, each with file, line and path. Nothing is started, no server is asked.
+    """Report all errors of flow files, each with file, line and path. Nothing is started, no server is asked.
 
-    The exit status is 1 where something is wrong.
+    A warning names a file or directory that does not exist on this machine. The exit status is 1 if there are errors.
     """
     document = _read(files, server)
+    found: list[str] = []
     for spec in document.flows.values():
         click.echo(flowtext.summary(spec))
+        found += warnings(spec)
+    for each in found:
+        click.echo(f"warning: {each}", err=True)
     count = len(document.flows)
-    click.echo(f"{count} flow{'' if count == 1 else 's'}: nothing is wrong")
+    result = f"no errors, {len(found)} warning{'' if len(found) == 1 else 's'}" if found else "nothing is wrong"
+    click.echo(f"{count} flow{'' if count == 1 else 's'}: {result}")
 
 
 @flow_commands.command()

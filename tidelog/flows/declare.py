@@ -11,7 +11,7 @@ Nothing runs, and no server is asked, until a flow is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +147,9 @@ def finish(
                 f"connectors of type {each.type} need a tidelog server: say server: redis://HOST:PORT, or set"
                 " TIDELOG_URL",
             )
+    for connector, source in _ends(complete, found):
+        for text in connector.make.errors(source):
+            problems.add(f"{path}.connectors.{connector.name}", text)
     for line in pipelines.values():
         for place, operator in enumerate(line.operators):
             if operator.needs_server and server is None:
@@ -158,6 +161,25 @@ def finish(
         name, complete, dict(pipelines), tuple(link for link, _ in found), options.instances, options.paused,
         options.queue, options.settle, options.debug, options.drain_timeout, server,
     )  # fmt: skip
+
+
+def warnings(spec: FlowSpec) -> list[str]:
+    """What does not work on this machine at the moment, each with the path of its connector."""
+    return [
+        f"flows.{spec.name}.connectors.{connector.name}: {text}"
+        for connector, source in _ends(spec.connectors, [(link, "") for link in spec.links])
+        for text in connector.make.warnings(source)
+    ]
+
+
+def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Link, str]]) -> Iterator[tuple[Any, bool]]:
+    """Connectors of known types that are connected, each with True where it is a source, and with False as a sink."""
+    for spec in connectors.values():
+        if isinstance(spec.make, _Make):
+            if any(link.source == spec.name for link, _ in found):
+                yield spec, True
+            if any(link.target == spec.name for link, _ in found):
+                yield spec, False
 
 
 def connector_spec(
@@ -206,6 +228,16 @@ class _Make:
     def needs_server(self) -> bool:
         """Of connectors that keep things on the tidelog server."""
         return bool(getattr(self.kind, "needs_server", False))
+
+    def errors(self, source: bool) -> list[str]:
+        """Of a connector's options: why they cannot work."""
+        found: list[str] = self.kind.option_errors(self.options, source=source)
+        return found
+
+    def warnings(self, source: bool) -> list[str]:
+        """Of a connector's options: what does not work on this machine at the moment."""
+        found: list[str] = self.kind.option_warnings(self.options, source=source)
+        return found
 
     def __call__(self) -> Any:
         return self.kind(self.options)

@@ -69,7 +69,7 @@ def test_what_was_packed_in_one_member_is_unpacked_in_any_portions() -> None:
             encodings.unpacked(packed[:-1], encoding, len(data))
 
 
-@pytest.mark.parametrize("text", ["1" + ":1" * 400_000, "1" + ":1" * 400_000 + ".5", "0b" + "1" * 400_000])
+@pytest.mark.parametrize("text", ["1" * 400_000, "1" * 400_000 + ".5", "0x" + "1" * 400_000])
 def test_a_number_in_yaml_is_no_longer_than_numbers_are(text: str) -> None:
     with pytest.raises(ValueError, match=r"a number of .* characters"):
         codec("yaml").decode(text.encode(), {})

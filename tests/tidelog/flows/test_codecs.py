@@ -47,7 +47,7 @@ BOTH: list[tuple[Any, bytes, Any]] = [
     ("msgpack", b"\xd6\xff\x00\x00\x00\x01", datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)),
     ("csv", b'a,"b,c",,"d""e"', ["a", "b,c", "", 'd"e']),
     ({"csv": {"columns": ["x", "y"], "delimiter": ";"}}, b"1;2,3", {"x": "1", "y": "2,3"}),
-    ("yaml", "a: 1\nb:\n- x\n- é\nc: 2001-01-01\n".encode(), {"a": 1, "b": ["x", "é"], "c": datetime.date(2001, 1, 1)}),
+    ("yaml", "a: 1\nb:\n- x\n- é\n".encode(), {"a": 1, "b": ["x", "é"]}),
     (
         "influx",
         (
@@ -134,11 +134,11 @@ UNREADABLE: list[tuple[Any, bytes]] = [
     ("msgpack", b""), ("msgpack", b"\x01\x02"), ("msgpack", b"\xdd\xff\xff\xff\xff"), ("msgpack", b"\xa1\xff"),
     ("msgpack", b"\xc7\x01\x05a"), ("msgpack", b"\x91" * 100_000), ("msgpack", b"\x91" * 130 + b"\x01"),
     ("msgpack", b"\x81\x81\x01\x02\x03"),
-    ("csv", b'"a'), ("csv", b'"a"b'), ("csv", b"a\nb"), ("csv", b""), ("csv", b"\xff"), ("csv", b"x" * 200_000),
+    ("csv", b'"a'), ("csv", b'"a"b'), ("csv", b"a\nb"), ("csv", b"\xff"), ("csv", b"x" * 200_000),
     ({"csv": {"columns": ["a"]}}, b"1,2"), ({"csv": {"header": True}}, b"a,a"),
     ("yaml", b"a: b: c"), ("yaml", b"--- 1\n--- 2\n"), ("yaml", b"[" * 100_000), ("yaml", b"[" * 130 + b"]" * 130),
     ("yaml", b"\xff"), ("yaml", b"!!python/object/apply:os.system [true]"), ("yaml", b"a: &x 1\nb: *x"),
-    ("yaml", b"&a [*a]"), ("yaml", b"{[]: 1}"), ("yaml", b"2001-99-99"), ("yaml", b"\0"),
+    ("yaml", b"&a [*a]"), ("yaml", b"{[]: 1}"), ("yaml", b"\0"),
     ("influx", b""), ("influx", b"m"), ("influx", b"m "), ("influx", b"m,t f=1"), ("influx", b"m,t= f=1"),
     ("influx", b'm f="a'), ("influx", b"m f=abc"), ("influx", b"m f=1 x"), ("influx", b"m f=1 1 2"),
     ("influx", b"m f=0x1"), ("influx", b"\xff f=1"), ("influx", b'm f="a"b'), ("influx", b"m f=1,"),

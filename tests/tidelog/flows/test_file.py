@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.tidelog.flows.byteskit import Reader, running, until, write
 from tidelog.flows import FlowFileError
 from tidelog.flows.connectors.appending import Appending
-from tidelog.flows.connectors.tailing import rotated
+from tidelog.flows.connectors.tailing import Opened, resume, rotated
+from tidelog.flows.declare import warnings
 
 QUICK: dict[str, Any] = {"codec": "string", "poll": 0.01, "linger": 0.05}
 
@@ -195,6 +197,103 @@ def test_tail_of_a_file_that_is_not_there_yet_and_from_the_end(tmp_path: Path) -
             assert late.values == ["4"]
 
     asyncio.run(main())
+
+
+BANNER = "".join(f"# the banner of an application, always the same: line {number}\n" for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BANNER + _lines(0, 10), BANNER + "new\n" * 100),  # longer, and the same first 256 bytes
+        (BANNER + _lines(0, 10), BANNER + "new\n" * 2),  # shorter
+        (BANNER + _lines(0, 10), BANNER + _lines(0, 9) + "x\n" + "new\n" * 100),  # differs in the last line
+        ("old\n" * 20_000, "old\n" * 19_990 + "new\n" * 30),  # differs in the last bytes of a long file
+    ],
+)
+def test_a_file_that_was_rewritten_while_nobody_read_is_read_from_its_beginning(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    async def read(count: int) -> list[str]:
+        reader = Reader("file", path=str(path), tail=True, **QUICK)
+        async with running(reader.flow):
+            await until(lambda: len(reader.values) >= count)
+            await until(lambda: json.loads(kept.read_text())["offset"] == path.stat().st_size)
+        return reader.values
+
+    path = tmp_path / "a.log"
+    kept = tmp_path / "a.log.position"
+    path.write_text(before)
+    assert asyncio.run(read(before.count("\n"))) == before.splitlines()
+    with path.open("r+") as file:  # the inode stays
+        file.truncate(0)
+        file.write(after)
+    assert asyncio.run(read(after.count("\n"))) == after.splitlines()
+    _append(path, "more\n")
+    assert asyncio.run(read(1)) == ["more"]
+
+
+def test_a_position_of_a_rewritten_file_is_not_stored_for_what_took_its_place(tmp_path: Path) -> None:
+    """The events were settled after the file was rewritten, and the process was killed before it noticed."""
+    path = tmp_path / "a.log"
+    path.write_text(BANNER + _lines(0, 10))
+    opened = Opened(path)
+    opened.read(1 << 16)
+    path.write_text(BANNER + "new\n" * 100)
+    stored = opened.stored(opened.offset)
+    opened.close()
+    again = resume(path, stored)
+    assert again is not None
+    assert again.offset == 0
+    again.close()
+
+
+def test_a_position_can_be_stored_after_the_file_was_closed(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(BANNER + _lines(0, 10))
+    opened = Opened(path)
+    opened.read(1 << 16)
+    open_stored = opened.stored(opened.offset)
+    opened.close()
+    assert opened.stored(opened.offset) == open_stored
+    again = resume(path, open_stored)
+    assert again is not None
+    assert again.offset == len(BANNER) + 20
+    again.close()
+
+
+def test_positions_of_the_version_before_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(_lines(0, 10))
+    opened = Opened(path)
+    opened.read(1 << 16)
+    old = {name: value for name, value in asdict(opened.stored(10)).items() if not name.startswith("before")}
+    opened.close()
+    (tmp_path / "position").write_text(json.dumps(old))
+    assert asyncio.run(_read(path=str(path), position=str(tmp_path / "position"))).values == _numbers(5, 10)
+
+
+def test_a_source_refuses_a_pattern(tmp_path: Path) -> None:
+    for name in ("*.log", "app-[0-9].log", "app?.log"):
+        with pytest.raises(FlowFileError, match="patterns are not supported"):
+            Reader("file", path=str(tmp_path / name), tail=True).flow.spec()
+    (tmp_path / "log[1].txt").write_text("1\n")
+    assert asyncio.run(_read(path=str(tmp_path / "log[1].txt"))).values == ["1"]
+    asyncio.run(write(["a"], "file", path=str(tmp_path / "out[1].txt"), codec="string"))
+    assert (tmp_path / "out[1].txt").read_text() == "a\n"
+
+
+def test_wrong_paths_are_warnings(tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("")
+    for path, options, text in [
+        ("none/a.log", {"tail": True}, "there is no directory"),
+        ("none", {}, "there is no such file"),
+        (".", {"tail": True}, "it is no regular file"),
+        ("here", {}, ""),
+        ("later", {"tail": True}, ""),
+    ]:
+        found = warnings(Reader("file", path=str(tmp_path / path), **options).flow.spec())
+        assert [text in each for each in found] == [True] * bool(text), path
 
 
 def test_only_the_settled_prefix_is_kept(tmp_path: Path) -> None:

@@ -59,6 +59,19 @@ def codec(given: Named) -> Codec:
     return made
 
 
+def check_encoding(name: str, special: str = "") -> None:
+    """Raises ValueError if Python does not know an encoding, or if ASCII and the ``special`` characters are not single
+    bytes of it, or not text at all: messages are cut at bytes.
+    """
+    try:
+        encoded = "".join(map(chr, range(128))).encode(name)
+        special.encode(name)
+    except (LookupError, UnicodeError) as error:
+        raise ValueError(f"encoding is {name!r}: {error}") from None
+    if encoded != bytes(range(128)):
+        raise ValueError(f"encoding is {name!r}: it must contain ASCII, as utf-8, latin-1 and cp1252 do")
+
+
 def check_depth(value: Any) -> None:
     """ValueError: a peer's value is nested too deeply."""
     level = [value]

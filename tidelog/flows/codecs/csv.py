@@ -1,7 +1,7 @@
 """``csv``: one record is one message.
 
-With names of columns a record is a dict, without them a list. All values that are read are text. A field may have line
-breaks in it only where messages are not cut at them.
+With names of columns a record is a dict, without them a list. All values that are read are text. The codec replaces
+``separate`` without options by its own cutter (``csvrecords``): a quoted field may contain line breaks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import io
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tidelog.flows.codecs.base import NOTHING
+from tidelog.flows.codecs.base import NOTHING, check_encoding
+from tidelog.flows.codecs.csvrecords import CsvRecords
 from tidelog.flows.codecs.json import write_json
 from tidelog.flows.errors import RejectError
 from tidelog.flows.options import Struct
@@ -24,6 +25,7 @@ class CsvOptions(Struct):
     quote: str = '"'  # one character
     columns: list[str] | None = None  # names; null: those of the header, or of the first dict that is written
     header: bool = False  # the first record of each file or connection has the names
+    encoding: str = "utf-8"  # as in Python; it must contain ASCII
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "quote"):
@@ -31,6 +33,7 @@ class CsvOptions(Struct):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one character, and no line break")
         if self.delimiter == self.quote:
             raise ValueError(f"delimiter and quote are both {self.quote!r}")
+        check_encoding(self.encoding, self.delimiter + self.quote)
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError("columns has a name twice")
 
@@ -44,6 +47,7 @@ class Csv:
     def __init__(self, options: CsvOptions | None = None) -> None:
         options = options or CsvOptions()
         self._format: dict[str, Any] = {"delimiter": options.delimiter, "quotechar": options.quote}
+        self._encoding = options.encoding
         self.header = options.header
         self.names = options.columns
         self._seen = False  # the header was read
@@ -53,18 +57,24 @@ class Csv:
         """The header is there already."""
         self._written = True
 
+    def cutter(self, most: int) -> CsvRecords:
+        """What cuts a stream into records. most: bytes of one record."""
+        delimiter, quote = (self._format[each].encode(self._encoding) for each in ("delimiter", "quotechar"))
+        return CsvRecords(delimiter, quote, most)
+
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
+        text = str(data, self._encoding).removeprefix("\ufeff")  # Excel writes a byte order mark
         try:
-            rows = list(csv.reader(io.StringIO(str(data, "utf-8"), newline=""), strict=True, **self._format))
+            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True, **self._format))
         except csv.Error as error:
             raise ValueError(f"no CSV: {error}") from None
+        if not any(rows):
+            return NOTHING  # an empty line
         if len(rows) != 1:
             raise ValueError(f"{len(rows)} records in one message: it must be one")
         row = rows[0]
         if self.header and not self._seen:
             self._seen = True
-            if row and row[0].startswith("\ufeff"):
-                row[0] = row[0][1:]
             if self.names is None:
                 if len(set(row)) < len(row):
                     self._seen = False
@@ -107,8 +117,8 @@ class Csv:
     def _line(self, row: list[str]) -> bytes:
         out = io.StringIO(newline="")
         try:
-            csv.writer(out, lineterminator="", **self._format).writerow(row)
-            return out.getvalue().encode()
+            csv.writer(out, lineterminator="\r\n", **self._format).writerow(row)  # it quotes what ends lines
+            return out.getvalue().removesuffix("\r\n").encode(self._encoding)
         except (csv.Error, UnicodeEncodeError) as error:
             raise RejectError(f"not writable as CSV: {error}") from error
 

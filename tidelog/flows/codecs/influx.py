@@ -48,7 +48,7 @@ class Influx:
         self._unit = _UNIT[(options or InfluxOptions()).precision]
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
-        text = str(data, "utf-8").rstrip("\r\n").strip(" ")
+        text = str(data, "utf-8").removeprefix("\ufeff").rstrip("\r\n").strip(" ")
         if text.startswith("#"):
             return NOTHING
         found = _MEASUREMENT.match(text)

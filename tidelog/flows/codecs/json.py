@@ -16,6 +16,7 @@ from tidelog.flows.options import Struct
 
 _DECODER: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
+_BOM: Final = b"\xef\xbb\xbf"  # which Windows puts at the beginning of a file in UTF-8
 
 
 class Json:
@@ -68,7 +69,7 @@ class JsonLines:
 def read_json(data: bytes) -> Any:
     """ValueError: it is none, or nested too deeply."""
     try:
-        value = _DECODER.decode(data)
+        value = _DECODER.decode(data.removeprefix(_BOM))
     except RecursionError:
         raise ValueError(f"nested more than {DEPTH} deep") from None
     if data.count(b"[") + data.count(b"{") > DEPTH:

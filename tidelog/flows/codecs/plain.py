@@ -5,29 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tidelog.flows.codecs.base import NoOptions
+from tidelog.flows.codecs.base import NoOptions, check_encoding
 from tidelog.flows.codecs.json import write_json
 from tidelog.flows.errors import RejectError
+from tidelog.flows.options import Struct
+
+
+class StringOptions(Struct):
+    """Options of ``string``."""
+
+    encoding: str = "utf-8"  # as in Python; it must contain ASCII
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
 
 
 class String:
-    """Text in UTF-8. What is no text is written as JSON."""
+    """Text. A value of another type is written as JSON."""
 
-    Options = NoOptions
+    Options = StringOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: NoOptions | None = None) -> None:
-        pass
+    def __init__(self, options: StringOptions | None = None) -> None:
+        self._encoding = (options or StringOptions()).encoding
+        self._begun = False  # the first message was read
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> str:  # noqa: ARG002 - a codec's signature
-        return str(data, "utf-8")
+        text = str(data, self._encoding)
+        if not self._begun:
+            self._begun = True
+            return text.removeprefix("\ufeff")  # a byte order mark at the beginning of a file
+        return text
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         if isinstance(value, str):
             try:
-                return value.encode()
+                return value.encode(self._encoding)
             except UnicodeEncodeError as error:
-                raise RejectError(f"not writable as UTF-8: {error}") from error
+                raise RejectError(f"not writable as {self._encoding}: {error}") from error
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         return write_json(value)

@@ -1,12 +1,13 @@
 """``syslog``: RFC 5424, and RFC 3164 as far as programs keep to it.
 
     <PRI>1 TIMESTAMP HOSTNAME APP-NAME PROCID MSGID STRUCTURED-DATA MSG       5424
-    <PRI>Mmm dd hh:mm:ss HOSTNAME TAG[PID]: MSG                               3164
+    <PRI>Mmm dd hh:mm:ss HOSTNAME TAG[PID]: MSG                               3164, also with a time of RFC 3339, a
+                                                                              year, a fraction, or without HOSTNAME
 
 A value has ``protocol`` ("RFC5424" or "RFC3164"), ``facility`` and ``severity`` (names), ``timestamp`` (ns since
 1970), ``hostname``, ``appname``, ``procid``, ``msgid``, ``structured_data`` ({id: {name: value, or a list of values}})
-and ``msg``. What a message leaves out is None. Times of RFC 3164 have no year and no zone: they are taken for UTC, and
-the year is the one that brings them nearest to now.
+and ``msg``. What a message leaves out is None. A time without a zone is taken for UTC. A time
+without a year gets the year that brings it nearest to now.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", 
 
 _PRI: Final = re.compile(r"<(\d{1,3})>")
 _HEADER: Final = re.compile(r"1 (\S+) (\S+) (\S+) (\S+) (\S+) ")
-_STAMP: Final = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
+_STAMP: Final = re.compile(  # RFC 5424 allows 6 digits of a fraction; .NET and Go write 7 and 9
+    r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))", re.ASCII
 )
-_OLD: Final = re.compile(rf"({'|'.join(MONTHS)}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (\S+) ", re.ASCII)
+_OLD: Final = re.compile(  # Cisco's have a year, syslog-ng's may have a fraction
+    rf"({'|'.join(MONTHS)}) ([ \d]?\d) (?:(\d{{4}}) )?(\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?:? ", re.ASCII
+)
+_HOST: Final = re.compile(r"(\S{1,255})(?: |$)")
 _TAG: Final = re.compile(r"([^\s\[\]:]{1,64})(?:\[([^\]\s]{1,128})\])?: ?")
 _SD_NAME: Final = re.compile(r'[!#-<>-\\^-~]{1,32}')  # printable ASCII but " = ] and space
 _SD_VALUE: Final = re.compile(r'"((?:[^"\\\]]++|\\.)*+)"', re.DOTALL)
@@ -59,7 +63,7 @@ class Syslog:
         self._now_ns = now_ns
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
-        text = str(data, "utf-8").rstrip("\r\n\0")
+        text = str(data, "utf-8").removeprefix("\ufeff").rstrip("\r\n\0")
         found = _PRI.match(text)
         if found is None or int(found[1]) > 191:
             raise ValueError("a syslog message begins with its priority, <0> to <191>")
@@ -78,27 +82,38 @@ class Syslog:
 
     def _old(self, rest: str, value: dict[str, Any]) -> None:
         value["protocol"] = "RFC3164"
-        found = _OLD.match(rest)
-        stamp = None if found is None else self._near(found)
-        if found is None or stamp is None:
+        stamp, at = self._old_stamp(rest)
+        if stamp is None:
             value["msg"] = rest  # RFC 3164, 4.3.2: there is no header
             return
         value["timestamp"] = stamp
-        value["hostname"] = found[6]
-        rest = rest[found.end() :]
-        if tag := _TAG.match(rest):
+        tag = _TAG.match(rest, at)
+        # Programs that log to /dev/log name no host. 2001:db8::1 is a host and no tag.
+        named = tag is not None and (tag.end() == len(rest) or rest[tag.end() - 1] == " ")
+        if not named and (host := _HOST.match(rest, at)):
+            value["hostname"] = None if host[1] == "-" else host[1]
+            at = host.end()
+            tag = _TAG.match(rest, at)
+        if tag is not None:
             value["appname"], value["procid"] = tag[1], tag[2]
-            rest = rest[tag.end() :]
-        value["msg"] = rest
+            at = tag.end()
+        value["msg"] = rest[at:]
+
+    def _old_stamp(self, rest: str) -> tuple[int | None, int]:
+        """(ns since 1970, where the host begins). None: the message does not begin with a time."""
+        if (found := _OLD.match(rest)) is not None:
+            return self._near(found), found.end()
+        stamp, space, _ = rest[:64].partition(" ")  # rsyslog's RSYSLOG_ForwardFormat has times of RFC 3339
+        return (_timestamp(stamp) if space else None), len(stamp) + 1
 
     def _near(self, found: re.Match[str]) -> int | None:
         now = self._now_ns()
         year = (_EPOCH.year if now < 0 else datetime.fromtimestamp(now // 1_000_000_000, UTC).year)
         month = MONTHS.index(found[1]) + 1
         stamps = [
-            stamp
-            for each in (year - 1, year, year + 1)
-            if (stamp := _ns(each, month, int(found[2]), *(int(found[place]) for place in (3, 4, 5)))) is not None
+            stamp + _fraction(found[7])
+            for each in ((int(found[3]),) if found[3] else (year - 1, year, year + 1))
+            if (stamp := _ns(each, month, int(found[2]), *(int(found[place]) for place in (4, 5, 6)))) is not None
         ]
         return min(stamps, key=lambda stamp: abs(stamp - now), default=None)
 
@@ -239,15 +254,28 @@ def _atom(value: Mapping[Any, Any], name: str) -> str | None:
 
 
 def _rfc3339(given: str) -> int:
+    stamp = _timestamp(given)
+    if stamp is None:
+        raise ValueError(f"{given[:64]!r} is no time of RFC 5424, as 2003-10-11T22:14:15.003Z")
+    return stamp
+
+
+def _timestamp(given: str) -> int | None:
+    """ns since 1970, of a time of RFC 3339. None: it is none."""
     found = _STAMP.fullmatch(given)
     stamp = None if found is None else _ns(*(int(found[place]) for place in range(1, 7)))
     if found is None or stamp is None:
-        raise ValueError(f"{given[:64]!r} is no time of RFC 5424, as 2003-10-11T22:14:15.003Z")
-    stamp += int((found[7] or "").ljust(6, "0")) * 1000
+        return None
+    stamp += _fraction(found[7])
     if found[8]:
         away = (int(found[9]) * 60 + int(found[10])) * 60_000_000_000
         stamp += away if found[8] == "-" else -away
     return stamp
+
+
+def _fraction(digits: str | None) -> int:
+    """ns, of the digits behind the point of a second."""
+    return int((digits or "").ljust(9, "0"))
 
 
 def _ns(year: int, month: int, day: int, hour: int, minute: int, second: int) -> int | None:

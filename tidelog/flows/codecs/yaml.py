@@ -1,22 +1,27 @@
-"""``yaml``: one document is one message, by PyYAML's safe loader.
+"""``yaml``: one document is one message, by PyYAML's safe loader with the core schema of YAML 1.2.
 
 Aliases are refused: a few lines of them stand for gigabytes once a value is copied or written.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import yaml
 
+from tidelog.flows.codecs import core
 from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
 from tidelog.flows.errors import RejectError
 
 NUMBER: Final = 1000  # characters of a number
+_ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1: unescaped, they are read as blanks
 
 
 class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML declares it so
+
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = 0
@@ -34,12 +39,13 @@ class _Loader(yaml.SafeLoader):
 
 
     def number(self, node: yaml.ScalarNode) -> Any:
-        """Base 60 and the like take time that grows with the square of their length."""
-        if len(node.value) > NUMBER:
-            raise ValueError(f"a number of {len(node.value)} characters: at most {NUMBER} are taken")
+        """Python reads an integer in time that grows with the square of its length."""
+        text = node.value
+        if len(text) > NUMBER:
+            raise ValueError(f"a number of {len(text)} characters: at most {NUMBER} are taken")
         if node.tag.endswith(":int"):
-            return self.construct_yaml_int(node)
-        return self.construct_yaml_float(node)
+            return core.integer(text)
+        return float(text.replace(".", "", 1) if core.SPECIAL.fullmatch(text) else text)
 
 
 def _check_text(value: Any) -> None:
@@ -60,12 +66,30 @@ for _kind in ("int", "float"):
 
 
 class _Dumper(yaml.SafeDumper):
+    """Text that YAML 1.1 or 1.2 reads as something else is quoted."""
+
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
 
+    def text(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if _ESCAPED.search(data) else None)
+
+
+_Dumper.add_representer(str, _Dumper.text)
+for _kind, _pattern, _first in (
+    ("null", re.compile("|".join(map(re.escape, core.NULLS))), ["~", "n", "N", ""]),
+    ("bool", re.compile("|".join(core.BOOLEANS)), list("tTfF")),
+    ("int", core.INT, list("-+0123456789")),
+    ("float", core.FLOAT, list("-+.0123456789")),
+    ("float", core.SPECIAL, list("-+.")),
+):
+    for _class in (_Loader, _Dumper):
+        # PyYAML matches from the beginning only
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern.pattern})$"), _first)
+
 
 class Yaml:
-    """Times and dates are Python's."""
+    """Times and dates are written as Python's and read as text."""
 
     Options = NoOptions
     delimited: ClassVar[bool] = True

@@ -33,6 +33,16 @@ class Connector:
 
     context: Context  # set by the runtime before anything is called
 
+    @classmethod
+    def option_errors(cls, options: Any, *, source: bool) -> list[str]:  # noqa: ARG003 - most connectors have none
+        """Return the reasons why valid options cannot work in a source, or else in a sink."""
+        return []
+
+    @classmethod
+    def option_warnings(cls, options: Any, *, source: bool) -> list[str]:  # noqa: ARG003
+        """Return what does not work on this machine at the moment, for ``tidelog flow check``."""
+        return []
+
     async def connect(self) -> None:
         """Open what is needed. Whatever it raises, the runtime tries again by the ``reconnect`` option."""
 

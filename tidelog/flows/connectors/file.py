@@ -10,6 +10,9 @@ Rule 3: where the first preprocessor does not cut messages (a compressed stream)
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import re
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +25,13 @@ from tidelog.flows.connectors.prefix import Prefix
 from tidelog.flows.connectors.tailing import Opened
 from tidelog.flows.connectors.wire import LineOptions, Reading, Writing
 from tidelog.flows.event import Event
-from tidelog.flows.interceptors.base import preprocessor
 from tidelog.flows.options import Duration, Size
 from tidelog.flows.tokens import Token
 
 CHUNK: Final = 64 << 10  # bytes read at once
+PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # as of the shell
+
+log = logging.getLogger("tidelog.flows")
 
 
 class FileOptions(LineOptions, kw_only=True):
@@ -65,6 +70,25 @@ class File(Source, Sink):
     type = "file"
     Options = FileOptions
 
+    @classmethod
+    def option_errors(cls, options: FileOptions, *, source: bool) -> list[str]:
+        if source and PATTERN.search(options.path) and not Path(options.path).exists():
+            return [f"path is {options.path!r}: a source reads one file, patterns are not supported; name the file"]
+        return []
+
+    @classmethod
+    def option_warnings(cls, options: FileOptions, *, source: bool) -> list[str]:
+        path = Path(options.path).absolute()
+        if not path.parent.is_dir():
+            return [f"path is {options.path!r}: there is no directory {path.parent}"]
+        if path.exists() and not path.is_file() and (source or path.is_dir()):
+            return [f"path is {options.path!r}: it is no regular file"]
+        if source and not options.tail and not path.exists():
+            return [f"path is {options.path!r}: there is no such file"]
+        if source and path.exists() and not os.access(path, os.R_OK):
+            return [f"path is {options.path!r}: this user may not read it"]
+        return []
+
     def __init__(self, options: FileOptions) -> None:
         super().__init__()
         self._options = options
@@ -84,6 +108,7 @@ class File(Source, Sink):
         self._at = 0  # offset behind the last message in the file
         self._whole = bytearray()  # of a file that is one message
         self._done: dict[tuple[int, int], bytes] = {}  # files that were read: their first bytes
+        self._missed = False  # a log line says that there is no file
         self._rotated: float | None = None  # s of the loop's clock: when the rotated file had something new last
         # sink
         self._writing = Writing(options)
@@ -135,11 +160,8 @@ class File(Source, Sink):
             del self._done[next(iter(self._done))]
         self._reading = Reading(self._options)
         if file.offset and self._reading.header:
-            cutter = preprocessor(self._options.preprocessors[0], self._options.max_bytes)
             with file.path.open("rb") as beginning:
-                first = cutter.feed(beginning.read(self._options.max_bytes + CHUNK))[:1]
-            if first:
-                self._reading.prime(first[0])
+                self._reading.prime(beginning.read(self._options.max_bytes + CHUNK))
 
     @property
     def room(self) -> int:
@@ -170,8 +192,12 @@ class File(Source, Sink):
         try:
             file = await asyncio.to_thread(Opened, self._path)
         except FileNotFoundError:
+            if not self._missed:
+                self._missed = True
+                log.warning("%s: there is no such file; waiting for it", self._path)
             await self._sleep()
             return
+        self._missed = False
         self._begin(file)
         self._prefix.restart((file, 0))
         if self._kept is not None:

@@ -1,7 +1,8 @@
 """One file that is read, and which file comes after it: rotation, truncation, and where reading stood. All calls block.
 
-Rule 1: a file is known by its device and inode, and by its first bytes: inodes are used again, and a file may be
-        truncated and written anew under the same one.
+Rule 1: a file is identified by its device and inode, by its first bytes, and by the bytes before the position. Inodes
+        are reused, a file may be truncated and rewritten under the same inode, and a rewritten log often starts with
+        the same banner.
 Rule 2: rotated files are those beside the path whose name is the path's, then . or - and digits: app.log.1,
         app.log-20260101. After one of them come those that were changed later, by time of change, then the path itself.
 Rule 3: a file that can't be found again is said, and reading goes on with the oldest that was changed later than it.
@@ -20,7 +21,9 @@ from typing import Final
 import msgspec
 
 HEAD: Final = 256  # bytes that a file is known by, at most
-TAIL: Final = 64  # bytes before where reading stands: files that are written anew may begin alike
+TAIL: Final = 64  # bytes before the read offset that are compared while the file is open
+BEFORE: Final = 4096  # bytes before the stored offset that its digest covers, at most; one pread beside an fsync
+RETAINED: Final = 64 << 10  # bytes before the read offset that a closed file keeps, for positions stored later
 
 log = logging.getLogger("tidelog.flows")
 
@@ -34,6 +37,8 @@ class Stored(msgspec.Struct, frozen=True):
     length: int  # bytes at the beginning of which there is a digest
     digest: str  # SHA-256
     changed: int  # ns since 1970: of the file, when this was written
+    before: int = 0  # bytes before the offset of which there is a digest; 0: none, in positions of older versions
+    before_digest: str = ""  # SHA-256
 
 
 class Opened:
@@ -50,7 +55,9 @@ class Opened:
         self.offset = offset
         self.changed = about.st_mtime_ns  # ns since 1970: when it was last looked at
         self.head = os.pread(self.descriptor, HEAD, 0)
+        self.lost = False  # it was truncated or rewritten: positions in it are not valid for what it holds now
         self._last = (0, b"")  # where the last read ended, and the bytes before that
+        self._retained = (0, b"")  # of a closed file: an offset, and the bytes from there to the read offset
 
     def read(self, size: int) -> bytes:
         """None at the end, for now, and where the file was written anew (``replaced``)."""
@@ -68,6 +75,7 @@ class Opened:
         """Whether it was truncated, or written anew."""
         about = os.fstat(self.descriptor)
         if about.st_size < self.offset:
+            self.lost = True
             return True
         self.changed = about.st_mtime_ns
         return not self._same()
@@ -75,14 +83,39 @@ class Opened:
     def _same(self) -> bool:
         """Whether it begins as it did, and what was read last is still there."""
         at, last = self._last
-        if at == self.offset and os.pread(self.descriptor, len(last), at - len(last)) != last:
-            return False
-        return os.pread(self.descriptor, len(self.head), 0) == self.head
+        read, head = os.pread(self.descriptor, len(last), at - len(last)), os.pread(self.descriptor, len(self.head), 0)
+        if read != last or head != self.head:
+            self.lost = True
+        return not self.lost
 
     def stored(self, offset: int) -> Stored:
-        """Also of a file that is closed."""
+        """The position to store. It can also be called for a file that is closed."""
         device, inode = self.key
-        return Stored(device, inode, offset, len(self.head), hashlib.sha256(self.head).hexdigest(), self.changed)
+        if self.descriptor >= 0:
+            self._same()  # the bytes before the offset may be those of a rewritten file
+        data = self._before(offset)
+        before, digest = len(data), hashlib.sha256(data).hexdigest()
+        if self.lost:
+            before, digest = 1, ""  # matches no file: reading continues with what took the file's place
+        head = hashlib.sha256(self.head).hexdigest()
+        return Stored(device, inode, offset, len(self.head), head, self.changed, before, digest)
+
+    def _before(self, offset: int) -> bytes:
+        start, size = max(0, offset - BEFORE), min(offset, BEFORE)
+        if self.descriptor >= 0:
+            return os.pread(self.descriptor, size, start)
+        begin, data = self._retained
+        return data[start - begin : offset - begin] if begin <= start else b""
+
+    def holds(self, stored: Stored) -> bool:
+        """Whether the stored position is one in this file: same inode, same beginning, same bytes before the offset."""
+        head = self.head[: stored.length]
+        if self.key != (stored.device, stored.inode) or len(head) < stored.length:
+            return False
+        if hashlib.sha256(head).hexdigest() != stored.digest or self.replaced():
+            return False
+        before = os.pread(self.descriptor, stored.before, max(0, stored.offset - stored.before))
+        return not stored.before or hashlib.sha256(before).hexdigest() == stored.before_digest
 
     def reopen(self, path: Path) -> None:
         """After ``close``. OSError: it is gone."""
@@ -99,7 +132,10 @@ class Opened:
         raise FileNotFoundError(f"{self.path}: the file that was read is gone")
 
     def close(self) -> None:
+        """Positions are still stored afterwards: up to RETAINED bytes behind the read offset with their digest."""
         if self.descriptor >= 0:
+            begin = max(0, self.offset - RETAINED)
+            self._retained = begin, os.pread(self.descriptor, self.offset - begin, begin)
             os.close(self.descriptor)
             self.descriptor = -1
 
@@ -150,9 +186,7 @@ def resume(path: Path, stored: Stored) -> Opened | None:
             opened = Opened(each, stored.offset)
         except FileNotFoundError:
             continue
-        head = opened.head[: stored.length]
-        same = opened.key == (stored.device, stored.inode) and len(head) == stored.length
-        if same and hashlib.sha256(head).hexdigest() == stored.digest and not opened.replaced():
+        if opened.holds(stored):
             return opened
         opened.close()
     log.warning("%s: the file that was read up to byte %d is gone or was written anew", path, stored.offset)

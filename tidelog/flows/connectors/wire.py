@@ -66,10 +66,19 @@ class Reading:
 
     def __init__(self, options: WireOptions) -> None:
         self._codec: Codec = codec(options.codec)
-        self._before: list[Preprocessor] = [preprocessor(each, options.max_bytes) for each in options.preprocessors]
+        self._options = options
+        self._before: list[Preprocessor] = [self._made(each) for each in options.preprocessors]
         self._most = options.max_bytes
         self.broken = ""  # why the stream can't be read on
         self._told = False  # that was raised
+
+    def _made(self, each: NameOrOptions) -> Preprocessor:
+        """A codec that knows where its messages end cuts them where ``separate`` without options would."""
+        cutter = getattr(self._codec, "cutter", None)
+        if each == "separate" and cutter is not None:
+            made: Preprocessor = cutter(self._options.max_bytes)
+            return made
+        return preprocessor(each, self._options.max_bytes)
 
     @property
     def cuts(self) -> bool:
@@ -94,9 +103,10 @@ class Reading:
         """Whether the codec needs the stream's first message, also where reading goes on in its middle."""
         return bool(getattr(self._codec, "header", False))
 
-    def prime(self, message: bytes) -> None:
-        """Show the codec the stream's first message, as the first preprocessor cut it off."""
-        self._events(self._through(1, [message]), None)
+    def prime(self, beginning: bytes) -> None:
+        """Show the codec the stream's first message. beginning: bytes of the stream, the first preprocessor cuts."""
+        first = self._made(self._options.preprocessors[0]).feed(beginning)[:1]
+        self._events(self._through(1, first), None)
 
     def feed(self, data: bytes, meta: Mapping[str, Any] | None = None) -> list[Event]:
         """Events that are complete now. One that can't be read has the path ``err``, its bytes as value, and

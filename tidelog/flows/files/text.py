@@ -8,12 +8,12 @@ Rule 3: an alias counts as often as it is used, so a small file can't become a l
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
+from tidelog.flows.codecs import core
 from tidelog.flows.options import Problems
 
 SIZE: Final = 1 << 20  # characters of a file
@@ -49,15 +49,6 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes; the scalars of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML declares it so
-
-
-_INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
-_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_WORDS: Final = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
 
 
 def read(text: str, problems: Problems) -> Read:
@@ -150,11 +141,11 @@ class _Builder:
             self._problems.add(path, f"the tag {node.tag!r} means nothing here")
         if node.style is not None:
             return text
-        if text in _WORDS:
-            return _WORDS[text]
+        if text in core.WORDS:
+            return core.WORDS[text]
         if len(text) <= 40:
-            if _INT.fullmatch(text):
-                return int(text, 0 if text[:2] in ("0x", "0o") else 10)
-            if _FLOAT.fullmatch(text):
+            if core.INT.fullmatch(text):
+                return core.integer(text)
+            if core.FLOAT.fullmatch(text):
                 return float(text)
         return text

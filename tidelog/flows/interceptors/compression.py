@@ -1,7 +1,8 @@
 """Compressed messages: gzip, zlib, zstd, lz4 (frames), and ``decompress``, which sees which it is.
 
 Rule 1: output is made bit by bit and counted: what grows beyond the limit costs little more than the limit.
-Rule 2: several members or frames one after the other are one message, as in files.
+Rule 2: several members or frames one after the other are one message, as in files. Skippable frames (RFC 8878, 3.1.2),
+        which pzstd and seekable files have, and zero bytes that pad gzip files, have no content.
 Rule 3: with ``stream: true`` the bytes are one compressed stream that comes in any portions. It stands before a cutter.
 """
 
@@ -24,6 +25,7 @@ ZSTD_WINDOW: Final = 8 << 20  # bytes of memory that a frame may ask for (RFC 88
 PORTION: Final = 64  # of a stream: times the limit that one portion may become
 
 GZIP, ZSTD, LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+SKIPPABLE: Final = b"\x2a\x4d\x18"  # of zstd and lz4, after a byte from 0x50 to 0x5f
 
 
 class _Member(Protocol):
@@ -53,7 +55,7 @@ class _Zlib:
             data = self._object.unconsumed_tail
             if self._object.eof:
                 self.eof = True
-                self.rest = self._object.unused_data.lstrip(b"\0")  # gzip files may be padded
+                self.rest = self._object.unused_data
                 return
             if not data and len(made) < STEP:
                 return
@@ -102,6 +104,30 @@ class _Lz4:
                 return
 
 
+class _Skipped:
+    """A skippable frame: its magic number, its size in 4 bytes, and so many bytes of no content."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # bytes of the frame, once its size is known
+        self.rest = b""
+        self.eof = False
+
+    def run(self, data: bytes) -> Iterator[bytes]:
+        if len(self._head) < 8:
+            taken = 8 - len(self._head)
+            self._head, data = self._head + data[:taken], data[taken:]
+            if len(self._head) < 8:
+                return
+            self._left = int.from_bytes(self._head[4:], "little")
+        taken = min(self._left, len(data))
+        self._left -= taken
+        if not self._left:
+            self.eof = True
+            self.rest = data[taken:]
+        yield from ()
+
+
 def _lz4() -> Any:
     try:
         import lz4.frame  # type: ignore[import-untyped]
@@ -119,12 +145,15 @@ class DecompressOptions(Struct):
 class _Decompress:
     Options = DecompressOptions
     name = ""
+    padded = False  # zero bytes may follow a member
+    skippable = False  # skippable frames may stand before, between and after the others
 
     def __init__(self, options: DecompressOptions, most: int) -> None:
         self._stream = options.stream
         self._most = most
         self._member: _Member | None = None
         self._head = b""  # of a stream: bytes that are too few to see what it is
+        self._begun = False  # a member or frame came
 
     def member(self, head: bytes) -> _Member | None:
         """For what begins with these bytes. None: more are needed. ValueError: it is nothing known."""
@@ -148,6 +177,7 @@ class _Decompress:
         finally:
             self._member = None
             self._head = b""
+            self._begun = False
         return [made]
 
     def _portion(self, data: bytes, most: int, pieces: list[bytes]) -> None:
@@ -156,7 +186,12 @@ class _Decompress:
             left, self._head = self._head + data[at : at + GIVEN], b""
             while left:
                 if self._member is None:
-                    self._member = self.member(left)
+                    if self._begun and self.padded:
+                        left = left.lstrip(b"\0")
+                        if not left:
+                            break
+                    self._begun = True
+                    self._member = self._next(left)
                     if self._member is None:
                         self._head = left
                         break
@@ -169,9 +204,14 @@ class _Decompress:
                 if self._member.eof:
                     left, self._member = self._member.rest, None
 
+    def _next(self, head: bytes) -> _Member | None:
+        if self.skippable and 0x50 <= head[0] <= 0x5F and SKIPPABLE.startswith(head[1:4]):
+            return _Skipped() if len(head) >= 4 else None
+        return self.member(head)
+
     def end(self) -> list[bytes]:
         begun = self._member is not None or self._head
-        self._member, self._head = None, b""
+        self._member, self._head, self._begun = None, b"", False
         return [Bad.of(b"", f"{self.name}: the stream ended within compressed data")] if begun else []
 
 
@@ -179,6 +219,7 @@ class Gunzip(_Decompress):
     """gzip, one member or several."""
 
     name = "gzip"
+    padded = True
 
     def member(self, head: bytes) -> _Member:  # noqa: ARG002 - only decompress needs to look
         return _Zlib(31)
@@ -188,6 +229,7 @@ class Unzlib(_Decompress):
     """zlib (RFC 1950)."""
 
     name = "zlib"
+    padded = True
 
     def member(self, head: bytes) -> _Member:  # noqa: ARG002
         return _Zlib(15)
@@ -197,6 +239,7 @@ class Unzstd(_Decompress):
     """Zstandard. A frame that asks for a window of more than 8 MB is refused."""
 
     name = "zstd"
+    skippable = True
 
     def member(self, head: bytes) -> _Member:  # noqa: ARG002
         return _Zstd()
@@ -206,6 +249,7 @@ class Unlz4(_Decompress):
     """LZ4 frames."""
 
     name = "lz4"
+    skippable = True
 
     def __init__(self, options: DecompressOptions, most: int) -> None:
         super().__init__(options, most)
@@ -219,6 +263,8 @@ class Decompress(_Decompress):
     """Whichever it is."""
 
     name = "decompress"
+    padded = True
+    skippable = True
 
     def member(self, head: bytes) -> _Member | None:
         if head.startswith(GZIP):

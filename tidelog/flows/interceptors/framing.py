@@ -1,6 +1,6 @@
 """A stream cut into messages, and messages written so that they can be told apart.
 
-    separate                 each message ends with a delimiter; after the last one it may be missing
+    separate                 each message ends with a line end or a delimiter; after the last one it may be missing
     length_prefixed          its length in 1, 2, 4 or 8 bytes, then the message
     textual_length_prefixed  its length in decimal digits, a space, then the message (RFC 6587, 3.4.1: octet counting)
 """
@@ -19,11 +19,11 @@ DIGITS: Final = 10  # of a textual length, at most
 class SeparateOptions(Struct):
     """Options of the preprocessor ``separate``."""
 
-    delimiter: str = "\n"  # in UTF-8; "\u0000" is a null byte
+    delimiter: str | None = None  # in UTF-8, "\u0000" is a null byte; null: a line end, \n or \r\n
     max_length: Size | None = None  # bytes of one message; null: the connector's max_bytes
 
     def __post_init__(self) -> None:
-        if not self.delimiter:
+        if self.delimiter is not None and not self.delimiter:
             raise ValueError("delimiter is empty: give at least one character")
 
 
@@ -33,7 +33,8 @@ class Separate:
     Options = SeparateOptions
 
     def __init__(self, options: SeparateOptions, most: int) -> None:
-        self._delimiter = options.delimiter.encode()
+        self._lines = options.delimiter is None
+        self._delimiter = (options.delimiter or "\n").encode()
         self._most = most if options.max_length is None else min(most, options.max_length)
         self._buffer = bytearray()
         self._skipped = 0  # bytes of a message that is too long, which are gone; they count to the next one's size
@@ -47,7 +48,8 @@ class Separate:
         buffer += data
         pieces: list[bytes] = []
         if buffer.find(delimiter, searched) >= 0:
-            found: list[bytes] = bytes(buffer).split(delimiter)
+            whole = bytes(buffer)
+            found: list[bytes] = whole.split(delimiter)
             self._buffer = buffer = bytearray(found.pop())
             if self._skipping:
                 self._skipped += len(found[0]) + len(delimiter)
@@ -58,12 +60,14 @@ class Separate:
                 sizes += [len(each) + more for each in found]
                 sizes[0] += self._skipped
                 self._skipped = 0
+                if self._lines and b"\r" in whole:
+                    found = [each.removesuffix(b"\r") for each in found]
                 pieces = found
                 if max(map(len, found)) > self._most:
                     pieces = [each if len(each) <= self._most else self._bad(each) for each in found]
         if self._skipping:
             self._skip()
-        elif len(buffer) > self._most + len(delimiter) - 1:
+        elif len(buffer) > self._most + len(delimiter) - 1 + self._lines:  # a \r may be part of the line's end
             pieces.append(self._bad(buffer))
             sizes.append(0)
             self._skipping = True
@@ -87,6 +91,8 @@ class Separate:
             self.sizes = []
             return []
         self.sizes = [size]
+        if self._lines and rest.endswith(b"\r"):
+            del rest[-1:]
         return [bytes(rest) if len(rest) <= self._most else self._bad(rest)]
 
 
