@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.logs import configure
 from tidelog.client.access import Access
+from tidelog.client.signals import ENDING, taken
 from tidelog.jobs.engine.engine import Engine, EngineError
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.errors import JobError
@@ -52,8 +52,8 @@ def engine(
     url: str, master: str, state_dir: str, store: str, name: str | None, lease: float, grace: float,
     replicas: int, conf: tuple[str, ...], path: tuple[str, ...], log_level: str, log_json: bool,
 ) -> None:  # fmt: skip
-    """Run jobs, until SIGTERM or Ctrl-C: then epochs that run are finished, and the others take over. A second one
-    doesn't wait for them.
+    """Run jobs, until SIGTERM, SIGHUP or Ctrl-C: then epochs that run are finished, and the others take over. A second
+    one doesn't wait for them.
 
     \b
       tidelog jobs engine --state-dir /var/lib/jobs --store s3://bucket/jobs
@@ -94,10 +94,8 @@ def engine(
 
 
 async def _run(made: Engine) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, made.stop)
-    await made.run()
+    with taken(ENDING, lambda _: made.stop()):
+        await made.run()
 
 
 def _make(state_dir: str) -> None:

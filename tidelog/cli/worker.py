@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import uvloop
 from tidelog.cli.collector import collect_less
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration
+from tidelog.client.signals import ENDING
 from tidelog.codecs import CodecError
 from tidelog.topics import TopicError
 from tidelog.workers import App, AppError
@@ -26,11 +28,15 @@ from tidelog.workers.metrics import serving
 from tidelog.workers.worker import Worker
 
 AGAIN: Final = 1.0  # seconds until a process that has failed is started again
+MOST: Final = 30.0  # the same, where it has failed again and again
+LASTING: Final = 5.0  # seconds: what fails earlier than that will again
+SAID_WHY: Final = (1, 2)  # exit statuses of errors that the program has reported, wrong options among them
+TURN: Final = 0.05  # seconds between two looks at the processes
 ORPHANED: Final = 1.0  # seconds between two looks whether the parent is still there
 
 
 @click.command()
-@click.argument("app", type=Declaration[App](App, "shop.orders:app"))
+@click.argument("path", metavar="APP")
 @click.option("--processors", metavar="NAME,NAME", help="Only these. Default: all of the app.")
 @click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
 @click.option("--metrics", type=click.IntRange(0, 65535), metavar="PORT",
@@ -41,11 +47,11 @@ ORPHANED: Final = 1.0  # seconds between two looks whether the parent is still t
 @click.option("--child-of", type=int, hidden=True)
 @click.pass_context
 def worker(
-    context: click.Context, app: App, processors: str | None, workers: int, metrics: int | None, metrics_host: str,
+    context: click.Context, path: str, processors: str | None, workers: int, metrics: int | None, metrics_host: str,
     log_level: str, log_json: bool, child_of: int | None,
 ) -> None:  # fmt: skip
-    """Run the processors of APP: module:name of an App in Python. It runs until SIGTERM or Ctrl-C: then nothing new is
-    begun, and what is in work is finished, up to the app's grace. A second one cancels it.
+    """Run the processors of APP: module:name of an App in Python. It runs until SIGTERM, SIGHUP or Ctrl-C: then nothing
+    new is begun, and what is in work is finished, up to the app's grace. A second one cancels it.
 
     \b
       tidelog worker shop:app
@@ -53,12 +59,12 @@ def worker(
 
     Any number of workers on any number of machines share the partitions of the topics.
     """
+    app: App = Declaration[App](App, "shop.orders:app").convert(path, context.command.params[0], context)
     names = [name.strip() for name in processors.split(",") if name.strip()] if processors else None
     try:
-        if not app.select(names):
-            raise click.ClickException(f"app {app.name!r} has no processor to run")
+        if not app.select(names) and not app.timers:
+            raise click.ClickException(f"app {app.name!r} has nothing to run: no processor, no timer, no cron")
         if workers > 1:
-            path = context.args[0] if context.args else _path(sys.argv)
             command = _command(path, processors, log_level, log_json)
             raise SystemExit(_supervise([[*command, *_served(metrics, metrics_host, at)] for at in range(workers)]))
         configure(log_level, log_json)
@@ -99,11 +105,6 @@ async def _watch(made: Worker, parent: int) -> None:
 
 
 # -- several processes ---------------------------------------------------------------------------------------
-def _path(arguments: Sequence[str]) -> str:
-    """module:app as it was written."""
-    return next(each for each in arguments[1:] if ":" in each and not each.startswith("-"))
-
-
 def _command(path: str, processors: str | None, log_level: str, log_json: bool) -> list[str]:
     command = [sys.executable, "-m", "tidelog.cli", "worker", path, f"--log-level={log_level}"]
     command += ["--log-json"] if log_json else []
@@ -115,30 +116,56 @@ def _served(port: int | None, host: str, number: int) -> list[str]:
     return [] if port is None else [f"--metrics={port + number if port else 0}", f"--metrics-host={host}"]
 
 
+class _Supervised:
+    """A process that is started again when it has failed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._told = 0  # signals that this process has got
+        self._pause = 0.0  # seconds between its last failure and its next start
+        self._start_at = -math.inf  # monotonic
+        self._started_at = -math.inf
+        self.process: subprocess.Popen[bytes] | None = None
+        self.status = 0  # of the last one that has ended
+
+    def look(self, told: Sequence[signal.Signals]) -> None:
+        """Start it if that is due; pass on the signals that it has not got yet."""
+        if self.process is not None and (status := self.process.poll()) is not None:
+            click.echo(f"worker process {self.process.pid} ended with status {status}", err=True)
+            now = time.monotonic()
+            self._pause = min(MOST, self._pause * 2 or AGAIN) if now < self._started_at + LASTING else AGAIN
+            self.process, self.status, self._start_at = None, status, now + self._pause
+        if self.process is None and not told and time.monotonic() >= self._start_at:
+            # In a session of its own, so that Ctrl-C in a terminal reaches it once, through this process.
+            self._told, self._started_at = 0, time.monotonic()
+            self.process = subprocess.Popen(self._command, start_new_session=True)
+        if self.process is not None:
+            for number in told[self._told :]:
+                self.process.send_signal(number)
+            self._told = len(told)
+
+    @property
+    def says_why(self) -> bool:
+        """Whether it has failed with a message that the next one would repeat."""
+        return self.process is None and self.status in SAID_WHY
+
+
 def _supervise(commands: list[list[str]]) -> int:
-    """Keep a process of each command running until told to stop; returns the exit status."""
-    told = 0
+    """Keep a process of each command running until told to stop; returns the exit status.
 
-    def stop(number: int, _: object) -> None:
-        nonlocal told
-        told += 1
+    Signals are only noted when they arrive, and passed on by one loop: so none is lost while a process is started.
+    """
+    told: list[signal.Signals] = []
+    for each in ENDING:
+        if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda number, _: told.append(signal.Signals(number)))
+    children = [_Supervised(command) for command in commands]
+    quick = time.monotonic() + LASTING
+    while True:
         for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
-
-    # In sessions of their own, so that Ctrl-C in a terminal reaches them once, through this process.
-    children = [subprocess.Popen(command, start_new_session=True) for command in commands]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    quick = time.monotonic() + 5 * AGAIN
-    while not told:
-        for at, child in enumerate(children):
-            if child.poll() is not None and not told:
-                click.echo(f"worker process {child.pid} ended with status {child.returncode}", err=True)
-                if child.returncode == 1 and time.monotonic() < quick:  # it said why, and will again
-                    stop(signal.SIGTERM, None)
-                    break
-                time.sleep(AGAIN)
-                children[at] = subprocess.Popen(commands[at], start_new_session=True)
-        time.sleep(0.1)
-    return max(abs(child.wait()) for child in children)
+            child.look(told)
+        if not told and time.monotonic() < quick and any(child.says_why for child in children):
+            told.append(signal.SIGTERM)
+        elif told and all(child.process is None for child in children):
+            return max(0 if -child.status in told else abs(child.status) for child in children)
+        time.sleep(TURN)

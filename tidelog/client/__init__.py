@@ -12,6 +12,9 @@ In reading order:
     alone       an operation on a connection of its own
     access      where the servers are, and how to connect to them
     hiding      URLs without their secrets, for logs, errors and status
+    refusals    error replies: which pass, and which are about who asks
+    saying      texts of exceptions, whatever their own code does
+    signals     signals of a program, taken for a time, and never its children's
     wire        one connection: pipelined commands, long ranges in pages of bounded size
     servers     finding the leader, and trying again when it does not answer
     channel     one connection for asyncio: requests of many tasks, replies in order

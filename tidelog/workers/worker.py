@@ -3,6 +3,7 @@
     SIGTERM, SIGINT   stop fetching, finish what is in work within ``grace``, acknowledge, give the rest back, leave
     a second one      what is in work is cancelled
     lost server       lines are made again, with growing pauses; claims are compared before anything is acknowledged
+    denied            a wrong password, a missing right: the worker ends
 
 The lease of the process is kept by a thread of its own. One that is lost, by a pause or a server that was away for
 longer, ends all that the worker owns; then it joins again under another epoch.
@@ -25,6 +26,7 @@ import redis
 from tidelog.client import strings
 from tidelog.client.aio import AsyncClient
 from tidelog.client.channel import LostError
+from tidelog.client.signals import ENDING, free, in_main_thread, taken
 from tidelog.client.steps import LOST, arun
 from tidelog.leases import Claim, Keeper, Lease, Tenure
 from tidelog.topics import Topic, TopicError
@@ -32,6 +34,7 @@ from tidelog.topics.facts import key_of, read_facts
 from tidelog.workers import keys, logs
 from tidelog.workers.control import Control
 from tidelog.workers.declared import Declared
+from tidelog.workers.errors import AppError
 from tidelog.workers.executor import Executor
 from tidelog.workers.leading import Leading
 from tidelog.workers.link import Line, Link
@@ -42,7 +45,6 @@ from tidelog.workers.tasks import end
 
 log = logs.get(__name__)
 GROWTH: Final = 30.0  # seconds between two looks whether topics have grown
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 AGAIN: Final = 0.2  # seconds until topics are compared again with a server that was lost meanwhile
 
 
@@ -57,8 +59,11 @@ class Worker:
         self.declared: Sequence[Declared] = app.select(processors)
         self.lease = Lease(keys.lease(app.name, self.name), self.name, app.lease, keys.epochs(app.name))
         self.executors: dict[str, Executor] = {}
+        self._former: dict[str, Stats] = {}  # of the run before
         self.ready = asyncio.Event()  # set when all processors have joined
         self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it runs, or ran last
+        self._running = False
         self._link = Link(app.access, f"tidelog-worker-{self.name}")
 
     @property
@@ -67,25 +72,38 @@ class Worker:
         return {name: executor.stats for name, executor in self.executors.items()}
 
     def stop(self) -> None:
-        """Begin to stop, as SIGTERM does."""
-        self._stopping.set()
+        """Begin to stop, as SIGTERM does. Any thread may call it. Before ``run`` it makes that return at once."""
+        if self._running and self._loop is not None and self._loop is not _loop_here():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        else:
+            self._stopping.set()
 
-    async def run(self, signals: bool = True) -> None:
-        """Work until told to stop. ``signals``: stop by SIGTERM and SIGINT, too.
+    async def run(self, signals: bool | None = None) -> None:
+        """Work until told to stop. After that it can be called again, also in another event loop.
 
-        TopicError and AppError where the declarations don't fit what is on the server.
+        signals: stop by SIGTERM, SIGINT and SIGHUP, too. None: in the main thread, if the program handles none of them.
+
+        AppError while it runs already, and for signals in another thread. TopicError and AppError where the
+        declarations don't fit what is on the server; redis.ResponseError where it denies what a worker needs.
         """
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        for number in SIGNALS if signals else ():
-            loop.add_signal_handler(number, self._signalled, number, task)
+        if self._running:
+            raise AppError(f"worker {self.name} runs already: a second one needs a Worker of its own")
+        if signals and not in_main_thread():
+            raise AppError("signals can be handled in the main thread only: run(signals=False), and call stop()")
+        self._loop = asyncio.get_running_loop()
+        self._former, self.executors = self.stats, {}
+        numbers = ENDING if signals or (signals is None and free(ENDING)) else ()
+        if signals is None and not numbers:
+            log.info("worker %s: signals are left to the program: stop() stops it", self.name)
         token = logs.enter(worker=self.name)
+        self._running = True
         try:
-            await self._run()
+            with taken(numbers, partial(self._signalled, asyncio.current_task())):
+                await self._run()
         finally:
+            self._running = False
+            self.ready, self._stopping = asyncio.Event(), asyncio.Event()  # the next run may be in another loop
             logs.leave(token)
-            for number in SIGNALS if signals else ():
-                loop.remove_signal_handler(number)
 
     async def _run(self) -> None:
         async with _Topics(self._link, self.app.topics.values()) as topics:
@@ -120,7 +138,7 @@ class Worker:
                 each.start()
             leading.start()
             self.ready.set()
-            log.info("worker %s: %s", self.name, ", ".join(self.executors))
+            log.info("worker %s: %s", self.name, ", ".join([*self.executors, *self.app.timers]))
             await self._told(growing)
             log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "beginning again")
             await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
@@ -139,7 +157,7 @@ class Worker:
         """What is needed before processors can join: the executors, and who owns what for them."""
         await _begun(control)
         for declared in self.declared:
-            stats = self.stats.get(declared.name)  # from before a topic has grown
+            stats = self.stats.get(declared.name) or self._former.get(declared.name)  # from before a topic has grown
             executor = Executor(declared, self._link, self.lease, self.app.grace, stats)
             self.executors[declared.name] = executor
             await executor.start()
@@ -205,9 +223,9 @@ class Worker:
                 log.warning("worker %s: topic %s has grown to %d partitions", self.name, topic.name, topic.partitions)
                 return
 
-    def _signalled(self, number: int, task: asyncio.Task[Any] | None) -> None:
+    def _signalled(self, task: asyncio.Task[Any] | None, number: signal.Signals) -> None:
         if self._stopping.is_set() and task is not None:
-            log.warning("worker %s: %s again: what is in work is cancelled", self.name, signal.Signals(number).name)
+            log.warning("worker %s: %s again: what is in work is cancelled", self.name, number.name)
             task.cancel()
         self._stopping.set()
 
@@ -294,6 +312,13 @@ class _Topics:
         for topic in self._topics:
             await topic.close()
         self._line.close()
+
+
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _begun(control: Control) -> None:

@@ -1,14 +1,13 @@
 """Flows as a process: read, started, served over HTTP, told by signals to stop.
 
-The first SIGTERM or SIGINT drains all flows and says what was settled and what was abandoned. A second one stops at
-once. Without either the process ends when all flows have ended, unless it is to stay.
+The first SIGTERM, SIGINT or SIGHUP drains all flows and says what was settled and what was abandoned. A second one
+stops at once. Without either the process ends when all flows have ended, unless it is to stay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from tidelog.client.signals import ENDING, taken
 from tidelog.flows.errors import FlowError
 from tidelog.flows.runtime.run import Report
 from tidelog.flows.service import api
@@ -70,22 +70,18 @@ class Process:
     async def main(self) -> int:
         options = self._options
         server = None if options.listen is None else api.Server(self.host, options.listen, options.token)
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self._stop)
-        try:
-            if server is not None:
-                await server.start()
-                self._say(f"listening on {server.url}")
-            return await self._run()
-        finally:
-            await self.host.stop()
-            if server is not None:
-                await server.stop()
-            for each in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(each)
+        with taken(ENDING, self._stop):
+            try:
+                if server is not None:
+                    await server.start()
+                    self._say(f"listening on {server.url}")
+                return await self._run()
+            finally:
+                await self.host.stop()
+                if server is not None:
+                    await server.stop()
 
-    def _stop(self) -> None:
+    def _stop(self, _: object) -> None:
         self._told += 1
         self._signal.set()
 

@@ -1,0 +1,47 @@
+"""Error replies: which of them pass, so that the request is sent again, and which are about who asks.
+
+    passes   the server can't serve requests now: it starts, its disk is full, it has lost its leader, it is at its
+             limit of clients
+    denies   this program may not do that: a wrong password, a user without the right
+
+Every program decides by these two. A request that passes is repeated, with pauses that grow and one line in the log for
+each outage; one that is denied ends the program, since only people can mend that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The first words of errors that pass.
+PASSING: Final = frozenset(
+    {
+        "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF", "OOM", "CLUSTERDOWN",
+        "UNBLOCKED",
+    }
+)  # fmt: skip
+_DENYING: Final = frozenset({"WRONGPASS", "NOAUTH", "NOPERM", "DENIED"})
+_FULL: Final = "ERR max number of clients"  # Redis adds more in a cluster
+_NO_LOGIN: Final = ("ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")  # before Redis 6, and without users
+
+
+class DeniedError(Exception):
+    """The server denies this program what it can't do without. The text is the server's."""
+
+
+def passes(error: BaseException | str) -> bool:
+    """Whether the same request may succeed later. ``error``: what the server said, or an exception made of it."""
+    text = words(error)
+    return text.partition(" ")[0] in PASSING or text.startswith(_FULL)
+
+
+def denies(error: BaseException | str) -> bool:
+    """Whether the server refuses this user: no repetition helps. ``error``: as for ``passes``."""
+    text = words(error)
+    return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
+
+
+def words(error: BaseException | str) -> str:
+    """What the server said. Of an exception that is none of the server's, its text."""
+    text = str(error)
+    code: str | None = getattr(error, "status_code", None)  # redis-py takes the code away where it knows it
+    return f"{code} {text}" if code and not text.startswith(f"{code} ") else text

@@ -1,0 +1,128 @@
+"""Signals of a program with an event loop: taken for a time, given back, and never inherited by its children.
+
+    with signals.taken(ENDING, told):     told(number) is called in the event loop
+        ...
+
+Rule 1: what was there before is there again at the end, unless somebody has set another handler meanwhile.
+Rule 2: several parts of a program may take the same signal. All of them are called.
+Rule 3: a forked child begins with the handlers that a new program has, and without the wakeup descriptor. It would
+        write its own signals into the parent's event loop otherwise, and survive them. Signals that arrive between the
+        fork and that moment wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+#: What asks a program to end. SIGHUP: its terminal is gone; a program under ``nohup`` ignores it.
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+Told = Callable[[signal.Signals], None]
+
+
+class _Taken:
+    """A signal that this program handles."""
+
+    def __init__(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        self.loop = loop
+        self.told: dict[object, Told] = {}
+        self.before = signal.getsignal(number)
+        loop.add_signal_handler(number, self._call)
+        self._ours = signal.getsignal(number)
+
+    def _call(self) -> None:
+        for told in tuple(self.told.values()):
+            told(self.number)
+
+    def give_back(self) -> None:
+        if signal.getsignal(self.number) is self._ours:
+            self.loop.remove_signal_handler(self.number)
+            signal.signal(self.number, signal.SIG_DFL if self.before is None else self.before)
+
+
+_taken: dict[signal.Signals, _Taken] = {}  # of the process
+
+
+@contextmanager
+def taken(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
+    """Call ``told`` in the running event loop, which is that of the main thread, when one of the signals arrives.
+
+    Without signals it does nothing. RuntimeError in another thread. A SIGHUP that is ignored stays ignored.
+    """
+    if numbers and not in_main_thread():
+        raise RuntimeError("signals can be handled in the main thread only")
+    loop, token = asyncio.get_running_loop(), object()
+    entered: list[_Taken] = []
+    try:
+        for number in numbers:
+            found = _taken.get(number)
+            if found is None or found.loop is not loop:
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
+                found = _taken[number] = _Taken(number, loop)
+            found.told[token] = told
+            entered.append(found)
+        yield
+    finally:
+        for found in entered:
+            found.told.pop(token, None)
+            if not found.told and _taken.get(found.number) is found:
+                del _taken[found.number]
+                found.give_back()
+
+
+def free(numbers: Sequence[signal.Signals]) -> bool:
+    """Whether ``taken`` would take them from nobody: in the main thread, where no handler of another part is set."""
+    return in_main_thread() and all(number in _taken or _is_default(number) for number in numbers)
+
+
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _is_default(number: signal.Signals) -> bool:
+    handler: Any = signal.getsignal(number)
+    if number == signal.SIGHUP and handler == signal.SIG_IGN:
+        return True
+    if isinstance(handler, functools.partial):  # asyncio.run sets its own for Ctrl-C
+        return getattr(handler.func, "__func__", None) is asyncio.Runner._on_sigint  # type: ignore[attr-defined]
+    return handler in (signal.SIG_DFL, signal.default_int_handler)
+
+
+# -- children ------------------------------------------------------------------------------------------------
+class _Forking(threading.local):
+    """The mask of a thread that is about to fork."""
+
+    mask: set[signal.Signals | int] | None = None
+
+
+_forking: Final = _Forking()
+
+
+def _before_fork() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, tuple(_taken)) if _taken else None
+
+
+def _in_parent() -> None:
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _in_child() -> None:
+    if _forking.mask is None:
+        return
+    signal.set_wakeup_fd(-1)
+    for number in _taken:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _taken.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
