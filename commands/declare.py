@@ -134,7 +134,7 @@ class Command:
         self.key_specs = tuple(key_specs(args, named_by, named_by))
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
         self.first, self.last, self.step = _key_range(self.key_specs)
-        if any(spec.keyword or spec.counted for spec in self.key_specs):
+        if any(spec.keyword or spec.counted or spec.option for spec in self.key_specs):
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags or "may_write" in traits
@@ -198,13 +198,14 @@ class Command:
 
 
 def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
-    fixed = [spec for spec in specs if not (spec.keyword or spec.counted)]
+    fixed = [spec for spec in specs if not (spec.keyword or spec.counted or spec.option)]
     if not fixed:
         return 0, 0, 0
     first = fixed[0]
     if first.last < 0 or len(fixed) == 1:
         return first.index, first.index + first.last if first.last >= 0 else -1, first.step
-    return first.index, max(spec.index + spec.last for spec in fixed), 1
+    step = fixed[1].index - first.index  # of single keys
+    return first.index, max(spec.index + spec.last for spec in fixed), step
 
 
 def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare: bool) -> tuple[str, ...]:
@@ -451,6 +452,9 @@ def info_row(cmd: Command) -> list[object]:
 
 
 def _spec_docs(spec: KeySpec) -> dict[str, object]:
+    if spec.option:  # a client must ask COMMAND GETKEYS, as for SORT in Redis
+        unknown: dict[str, object] = {"type": "unknown", "spec": {}}
+        return {"flags": frozenset(map(shown_flag, spec.flags)), "begin_search": unknown, "find_keys": unknown}
     if spec.keyword:
         begin: dict[str, object] = {
             "type": "keyword", "spec": {"keyword": spec.keyword, "startfrom": spec.index},

@@ -113,6 +113,7 @@ def repeat(node: Arg) -> Arg:
 
 # -- keys ------------------------------------------------------------------------------------------------------
 NUMKEYS: Final = "numkeys"  # an integer of this name says how often the next argument, which has keys, occurs
+_Option = tuple[str, int, int]  # an option's token, its position, and the number of its words
 _COUNT_DIGITS: Final = 9  # a longer number of keys is more than a call can have
 
 
@@ -124,11 +125,14 @@ def shown_flag(flag: str) -> str:
 class KeySpec:
     """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
 
-    __slots__ = ("counted", "flags", "halved", "index", "keyword", "last", "real", "reads", "step", "writes")
+    __slots__ = (
+        "counted", "flags", "halved", "index", "keyword", "last", "option", "option_words", "real", "reads", "step",
+        "writes",
+    )  # fmt: skip
 
     def __init__(
         self, flags: tuple[str, ...], index: int, keyword: str, last: int, step: int, counted: bool = False,
-        halved: bool = False,
+        halved: bool = False, option: str = "", option_words: int = 0,
     ) -> None:  # fmt: skip
         self.flags = flags
         # position of the first key in argv, or where the search for ``keyword`` starts; if ``counted``, that of the
@@ -139,6 +143,9 @@ class KeySpec:
         self.last = last  # the last key, counted from the first; -1: up to the last argument
         self.step = step  # from one key to the next
         self.halved = halved  # only the first half of what would be keys are: as many other words follow (XREAD)
+        # an option that may precede the first key at ``index``, and the number of its words; "": none
+        self.option = option
+        self.option_words = option_words
         self.real = "not_key" not in flags  # False: a name that cluster clients treat as one, such as a shard channel
         self.reads = "ACCESS" in flags  # what a key holds is read; its existence and size alone don't count
         self.writes = not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(flags)
@@ -156,6 +163,8 @@ class KeySpec:
                 first = upper.index(self.keyword.encode(), self.index) + 1
             except ValueError:
                 return range(0)
+        if self.option and first < len(argv) and argv[first].upper() == self.option.encode():
+            first += self.option_words
         return self.span(first, argv)
 
     def span(self, first: int, argv: Sequence[bytes]) -> range:
@@ -166,16 +175,25 @@ class KeySpec:
         return range(first, min(last, len(argv) - 1) + 1, self.step)
 
 
-def _key_spec(node: Arg, at: int | None, start: int, last_node: bool) -> KeySpec:
-    """The spec of one key. Raises ValueError if its position does not follow from the declaration."""
+def _key_spec(node: Arg, at: int | None, start: int, last_node: bool, option: _Option | None) -> KeySpec:
+    """The spec of one key. ``option``: the argument before it, if that is an option with a fixed place. Raises
+    ValueError if the key's position does not follow from the declaration."""
     access, last = tuple(node.access.split()), -1 if node.multiple else 0
     if node.multiple and not last_node:
         raise ValueError(f"key {node.name!r}: keys that repeat must be the last arguments")
     if node.token:
         return KeySpec(access, start, node.token, last, 1)
-    if at is None:
+    if at is not None:
+        return KeySpec(access, at, "", last, 1)
+    if option is None:
         raise ValueError(f"key {node.name!r} has no fixed position and no token")
-    return KeySpec(access, at, "", last, 1)
+    token, place, words = option
+    return KeySpec((*access, "incomplete"), place, "", last, 1, option=token, option_words=words)
+
+
+def _option_at(node: Arg, at: int | None) -> _Option | None:
+    size, fixed = node.words()
+    return (node.token, at, size) if at is not None and node.optional and node.token and fixed else None
 
 
 def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
@@ -202,6 +220,7 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
     the search for a keyword begins. ``end``: no arguments follow.
     """
     before = start  # words before those whose number isn't fixed
+    option: _Option | None = None
     for number, node in enumerate(args):
         size, fixed = node.words()
         last_node = end and number == len(args) - 1
@@ -211,7 +230,7 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
         elif number and args[number - 1].name == NUMKEYS and at is not None:
             yield from _counted(node, at, start)
         elif node.type == "key":
-            yield _key_spec(node, at, start, last_node)
+            yield _key_spec(node, at, start, last_node, option)
         elif node.type == "block" and node.multiple:
             width = count_words(node.children)[0]
             for spec in key_specs(node.children, at, start, end=False):
@@ -223,5 +242,6 @@ def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True)
         elif node.type == "oneof":
             for child in node.children:
                 yield from key_specs((child,), at if node.token is None else None, start, last_node)
+        option = _option_at(node, at)
         if at is not None:
             at = at + size if fixed and not node.optional else None

@@ -1,4 +1,8 @@
-"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries kept aside, then appended all at once, exactly once. Semantics [32]."""
+"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries kept aside, then appended all at once, exactly once. Semantics [32].
+
+The names of stages and fences are declared as keys, although the keyspace has none of them: so users have the right to
+their own names only [45], and clients with CLIENT TRACKING that have read a fence are told of its change.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
 
 
 @command(
-    "TSTAGE", arg("stage"), arg("ttl", "integer"), key("RW INSERT"), arg("n", "integer", token="FIELDS"),
+    "TSTAGE", key("RW INSERT", "stage"), arg("ttl", "integer"), key("RW INSERT"), arg("n", "integer", token="FIELDS"),
     repeat(arg("field")), arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
     flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
@@ -46,7 +50,8 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TPUBLISH", arg("fence"), arg("epoch", "integer"), opt(arg("check", token="CHECK")), repeat(arg("stage")),
+    "TPUBLISH", key("RW ACCESS UPDATE", "fence"), arg("epoch", "integer"), opt(arg("check", token="CHECK")),
+    key("RM DELETE", "stage", multiple=True),
     flags="write", group="stream", since="0.1.0",
     complexity="O(M + K): M macro nodes' worth of staged entries, for K streams.",
     reaches=lambda ks, argv: _staged_keys(ks, argv[5 if argv[3].upper() == b"CHECK" else 3 :]),
@@ -97,7 +102,8 @@ def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 @command(
-    "TDROP", repeat(arg("stage")), flags="write fast", group="stream", since="0.1.0", complexity="O(S): S stages.",
+    "TDROP", key("RM DELETE", "stage", multiple=True), flags="write fast", group="stream", since="0.1.0",
+    complexity="O(S): S stages.",
     reaches=lambda ks, argv: _staged_keys(ks, argv[1:]),
 )
 def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
@@ -111,7 +117,7 @@ def _drop(ctx: Context, names: list[bytes]) -> int:
     return publish.unstage(ctx.ks, names)
 
 
-@command("TFENCE", arg("fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+@command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
 def tfence(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the epoch that was published last under a fence, or null if none was."""
     epoch = ctx.ks.stages.fences.get(argv[1])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
-from storage import records, timers
+from storage import events, records, timers
 from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.nodes.bare import Piece, write
@@ -95,6 +95,8 @@ def publish(
         ks.before(key)
     _forget(ks, names)
     ks.stages.set_fence(fence, epoch, check)
+    if ks.tracked:
+        ks.events.append((events.CHANGED, fence))
     left = ks.pool.publish_written
     total = 0
     for key, ms, seq in firsts:

@@ -91,6 +91,27 @@ def test_keys_are_found_in_every_possible_place() -> None:
     assert find_keys(moved, argv) == [(b"a", ("RW",)), (b"b", ("OW", "INSERT"))]
     assert find_keys(moved, argv[:4]) == [(b"a", ("RW",))]
     assert find_keys(make(arg("x")), [b"demo", b"x"]) == []
+    apart = make(key("RW", "one"), arg("x"), key("RW", "two"))
+    assert (apart.first, apart.last, apart.step) == (1, 3, 2)
+    assert find_keys(apart, [b"demo", b"a", b"x", b"b"]) == [(b"a", ("RW",)), (b"b", ("RW",))]
+
+
+def test_keys_after_an_option() -> None:
+    made = make(key("RW", "first"), arg("n"), opt(arg("sum", token="CHECK")), key("RM DELETE", "more", multiple=True))
+    assert (made.arity, made.first, made.last, made.step) == (-4, 1, 1, 1)
+    assert "movablekeys" in made.flags
+    for words, found in (
+        ((b"f", b"1", b"a"), [b"f", b"a"]),
+        ((b"f", b"1", b"a", b"check", b"b"), [b"f", b"a", b"check", b"b"]),
+        ((b"f", b"1", b"check", b"sum", b"a", b"b"), [b"f", b"a", b"b"]),
+        ((b"f", b"1", b"CHECK", b"sum"), [b"f"]),
+        ((b"f", b"1", b"CHECK"), [b"f"]),
+    ):
+        assert [name for name, _ in find_keys(made, [b"demo", *words])] == found
+    assert info_row(made)[8][1] == {  # type: ignore[index]
+        "flags": {"RM", "delete", "incomplete"}, "begin_search": {"type": "unknown", "spec": {}},
+        "find_keys": {"type": "unknown", "spec": {}},
+    }  # fmt: skip
 
 
 def test_counted_keys() -> None:

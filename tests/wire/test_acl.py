@@ -59,7 +59,11 @@ ACCESS = {
     "TAPPEND k f v": "w",
     "TAPPEV k COUNT 1": "w",
     "TMAPPEND k FIELDS 1 f VALUES v": "w",
-    "TSTAGE stage 0 k FIELDS 1 f VALUES v": "w",
+    "TSTAGE k 0 k FIELDS 1 f VALUES v": "w",
+    "TPUBLISH k 1 k": "rw",
+    "TPUBLISH k 1 CHECK sum k": "rw",
+    "TDROP k": "w",
+    "TFENCE k": "r",
     "TREAD k 0 1": "r",
     "TREAD k 0 1 WITHINFO": "r",
     "TREAD k 0 1 GROUP g 0": "rw",
@@ -165,7 +169,7 @@ def test_dead_letter_keys(login: Callable[..., Raw], words: list[Word], allowed:
 
 
 def test_who_publishes_must_be_allowed_to_write_what_was_staged(admin: Raw, login: Callable[..., Raw]) -> None:
-    al = login("al", "~a", "+@all")
+    al = login("al", "~a", "~one", "~two", "~none", "~fence", "+@all")
     assert admin("TSTAGE", "one", 0, "a", "FIELDS", 1, "f", "VALUES", "v") == 1
     assert admin("TSTAGE", "two", 0, "b", "FIELDS", 1, "f", "VALUES", "v") == 1
     assert al("TPUBLISH", "fence", 1, "one", "two") == KEY
@@ -175,6 +179,39 @@ def test_who_publishes_must_be_allowed_to_write_what_was_staged(admin: Raw, logi
     assert al("TDROP", "none") == 0
     assert admin("TLEN", "b") == 0
     assert admin("TPUBLISH", "fence", 2, "two") == [b"published", 1]
+
+
+STAGED = ("FIELDS", 1, "f", "VALUES", "v")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("TPUBLISH", "al:fence", 2**63 - 1, "bo:stage"),
+        ("TPUBLISH", "al:fence", 2**63 - 1, "CHECK", "sum", "bo:stage"),
+        ("TPUBLISH", "bo:fence", 1, "al:stage"),
+        ("TPUBLISH", "bo:fence", 1, "bo:stage", "al:stage"),
+        ("TPUBLISH", "bo:fence", 1, "CHECK", "sum", "bo:stage", "al:stage"),
+        ("TSTAGE", "al:stage", 600_000, "bo:out", *STAGED),
+        ("TSTAGE", "al:stage", 1, "bo:out", *STAGED),
+        ("TDROP", "al:stage"),
+        ("TDROP", "bo:stage", "al:stage"),
+        ("TDROP", "al:absent"),
+        ("TFENCE", "al:fence"),
+    ],
+)
+def test_stages_and_fences_belong_to_those_who_may_use_their_names(
+    login: Callable[..., Raw], hand: RunningServer, words: tuple[Word, ...]
+) -> None:
+    """Whoever may only use other names can't publish under a fence, nor add to a stage, drop it or let it end."""
+    al, bo = login("al", "~al:*", "+@stream"), login("bo", "~bo:*", "+@stream")
+    assert al("TSTAGE", "al:stage", 600_000, "al:out", *STAGED) == 1
+    assert bo("TSTAGE", "bo:stage", 600_000, "bo:out", *STAGED) == 1
+    assert bo(*words) == KEY
+    hand.advance(1000)
+    assert al("TPUBLISH", "al:fence", 7, "al:stage") == [b"published", 1]
+    assert bo("TPUBLISH", "bo:fence", 7, "bo:stage") == [b"published", 1]
+    assert (al("TFENCE", "al:fence"), bo("TFENCE", "bo:fence")) == (7, 7)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------

@@ -446,6 +446,23 @@ def test_streams(emptied: RunningServer) -> None:
         assert told("DEL", "s")
 
 
+def test_fences(emptied: RunningServer) -> None:
+    """A fence that was read is told of when another epoch is published, by whomever, and not when one is skipped."""
+    with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:
+        a("CLIENT", "TRACKING", "ON")
+        for epoch in (1, 2):
+            b("TSTAGE", "stage", 0, "s", "FIELDS", 1, "f", "VALUES", 1)
+            assert a("TFENCE", "fence") == (epoch - 1 or None)
+            assert b("TPUBLISH", "other", epoch, "stage") == [b"published", 1]
+            assert a.nothing_yet()
+            b("TSTAGE", "stage", 0, "s", "FIELDS", 1, "f", "VALUES", 1)
+            assert b("TPUBLISH", "fence", epoch, "stage") == [b"published", 1]
+            assert a.read() == [b"invalidate", [b"fence"]]
+        assert a("TFENCE", "fence") == 2
+        assert b("TPUBLISH", "fence", 2, "stage") == [b"skipped", 0]
+        assert a.nothing_yet()
+
+
 def test_a_read_that_waited(emptied: RunningServer) -> None:
     """What it returns counts as read when it is returned."""
     with Raw(emptied.port, 3) as a, Raw(emptied.port) as b:

@@ -93,6 +93,7 @@ DECLARED: Final = (
     Option("fenceCheck", SINK, default=AUTO),
     Option("waitReplicas", SINK),
     Option("stageTtlMs", SINK, default="3600000"),
+    Option("namePrefix", SINK),
 )
 BY_NAME: Final = {option.name.lower(): option for option in DECLARED}
 #: Options of writeStream itself, which Spark passes on to the sink.

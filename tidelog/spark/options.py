@@ -32,6 +32,7 @@ from tidelog.spark.places import (
 )
 from tidelog.topics.facts import TopicError, check_name, check_partitions
 
+SINK_NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: their names begin with it
 IN_PASSING_MS: Final = 1000  # for replicas that nobody has asked for
 SENTINEL_PORT: Final = ":26379"
 #: The options that fields of Access come from, for its error messages.
@@ -257,6 +258,11 @@ class Sink:
     copies: Copies
     stage_ttl_ms: int
     routes: Routes | None = None
+    name_prefix: str = ""  # before the names of stages, fences and claims
+
+    def name(self, *parts: str) -> str:
+        """The name of a fence or a claim."""
+        return self.name_prefix + ":".join((SINK_NAME, *parts))
 
 
 def for_sink(given: Given, kind: str = "") -> Sink:
@@ -269,7 +275,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     check = given.one_of("fenceCheck", AUTO, OFFSETS, ROWS, NONE)
     routes = msgspec.json.decode(given.routes, type=Routes) if given.routes else None
     if routes is not None:
-        if any(name in given for name in ("key", "topic", "maxlen", "maxage", "txnAppId")):
+        if any(name in given for name in ("key", "topic", "maxlen", "maxage", "txnAppId", "namePrefix")):
             raise OptionError(f"{ROUTES} says what is written to")
         if kind and (kind == BATCH) != (routes.batch is not None):
             raise OptionError(f"{ROUTES} has the number of a batch for foreachBatch, and only there")
@@ -284,7 +290,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
         given.duration("maxage") if "maxage" in given else None,
         None if application is None or version is None else (application, version), check,
         given.sparks_own.get("checkpointlocation", ""), copies, given.needed("stageTtlMs", 1000),
-        routes,
+        routes, given.text("namePrefix"),
     )  # fmt: skip
 
 

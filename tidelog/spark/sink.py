@@ -22,7 +22,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -38,12 +37,10 @@ from tidelog.client.wire import ReplyError
 from tidelog.spark import checks
 from tidelog.spark.commands import Entries
 from tidelog.spark.given import NONE, OptionError
-from tidelog.spark.options import Sink
+from tidelog.spark.options import SINK_NAME, Sink
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.spark.routes import RoutedEntries, routed
 from tidelog.spark.topics import Target, target_of
-
-NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: the beginning of each of these names
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +82,9 @@ def staged(sink: Sink, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Sta
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
     batch = (context.getLocalProperty("streaming.sql.batchId") if context else None) or ""
-    prefix = f"{NAME}:{query or uuid4().hex}:{batch}"
-    stager = Stager(sink.access, f"{NAME}-task", prefix, sink.stage_ttl_ms, sink.copies)
+    name = sink.routes.fence if sink.routes is not None else sink.name()
+    prefix = f"{name}:{query or uuid4().hex}:{batch}"
+    stager = Stager(sink.access, f"{SINK_NAME}-task", prefix, sink.stage_ttl_ms, sink.copies)
     counts: Counter[bytes] = Counter()
     for rows in batches:
         parts = list(entries.parts(rows))
@@ -117,7 +115,7 @@ def rows_of(messages: list[Staged]) -> Counter[bytes]:
 
 def publisher(sink: Sink) -> Publisher:
     """What the driver publishes, drops and evicts with."""
-    return Publisher(sink.access, f"{NAME}-driver", sink.copies)
+    return Publisher(sink.access, f"{SINK_NAME}-driver", sink.copies)
 
 
 def counted(targets: Targets, messages: list[Staged]) -> Mapping[bytes, int]:
@@ -193,8 +191,15 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         if not query:
             raise AssertionError("Spark did not tell the tasks which query they work for")
         routes = self.sink.routes
-        fence = routes.fence if routes is not None else f"{NAME}:query:{query}"
-        publish_batch(self.sink, self.targets, done, fence, batchId, f"batch {batchId} of query {query}")
+        what = f"batch {batchId} of query {query}"
+        if routes is not None:
+            fence = routes.fence
+        else:
+            fence = self.sink.name("query", query)
+            if self.sink.name_prefix:
+                with publisher(self.sink) as by:
+                    fence = _fence_of(by, fence, f"{SINK_NAME}:query:{query}", batchId, what)
+        publish_batch(self.sink, self.targets, done, fence, batchId, what)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
         drop(self.sink, messages)
@@ -225,7 +230,7 @@ class TidelogWriter(DataSourceArrowWriter):
         with publisher(self.sink) as by:
             if self.sink.transaction is None:
                 ready(by, self.targets, done)
-                by.publish_once(f"{NAME}:jobs", stages)
+                by.publish_once(self.sink.name("jobs"), stages)
             else:
                 self._publish_version(by, *self.sink.transaction, done)
             evict(by, self.sink, self.targets, done)
@@ -233,15 +238,19 @@ class TidelogWriter(DataSourceArrowWriter):
     def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
         """Publish once for each version, application and option ``key`` or topic, as Delta does for each table."""
         stages = names(done)
-        former = f"{NAME}:txn:{application}"
-        if passed(by, former, version):
-            log.warning("skipped: version %d or a later one was published under the fence %r", version, former)
-            by.drop(stages)
-            return
         words = [application] if self.sink.key is None else [application, self.sink.key]
         for target in self.targets:  # one of this name that is made after this one was deleted is another topic
             words = [application, "topic", target.name, target.facts.id]
-        fence = f"{NAME}:txn:{json.dumps(words)}"
+        table = json.dumps(words)
+        fence = self.sink.name("txn", table)
+        formers = [f"{SINK_NAME}:txn:{application}"]
+        if self.sink.name_prefix:
+            formers.append(f"{SINK_NAME}:txn:{table}")
+        for former in formers:
+            if passed(by, former, version, bool(self.sink.name_prefix)):
+                log.warning("skipped: version %d or a later one was published under the fence %r", version, former)
+                by.drop(stages)
+                return
         check = "" if self.sink.check == NONE else checks.of_rows(counted(self.targets, done))
         ready(by, self.targets, done, fence, version)
         try:
@@ -256,17 +265,38 @@ class TidelogWriter(DataSourceArrowWriter):
         drop(self.sink, messages)
 
 
-def passed(by: Publisher, fence: str, version: int) -> bool:
+def passed(by: Publisher, fence: str, version: int, limited: bool) -> bool:
     """Whether this version or a later one was published under a fence that is never published under again.
 
-    Fences were for an application with all its streams before they were for one of its streams.
+    Fences were for an application with all its streams before they were for one of its streams; and an application may
+    have written without ``namePrefix`` before. ``limited``: a user without permission for the fence has not.
     """
     try:
-        by.publish(fence, version, [f"{NAME}:none"])  # there is no such stage, so nothing is ever published
-    except StaleEpochError:
-        return True
+        (last,) = good(by.ask(calls.tfence(fence)))
     except ReplyError as error:
-        if error.code != "NOSTAGE":
+        if not limited or error.code != "NOPERM":
             raise
         return False
-    return True
+    return last is not None and last >= version
+
+
+def _fence_of(by: Publisher, fence: str, former: str, batch: int, what: str) -> str:
+    """The fence of a batch of a query with ``namePrefix``: the former one, which has no prefix, if the batch or a later
+    one was published under it.
+
+    ReplyError (NOPERM) if the query has run before, and the user has no permission to read the former fence.
+    """
+    (last,) = good(by.ask(calls.tfence(fence)))
+    if last is not None:
+        return fence
+    (reply,) = by.ask(calls.tfence(former))
+    if isinstance(reply, ReplyError):
+        if reply.code != "NOPERM":
+            raise reply
+        if batch:
+            raise ReplyError(
+                f"NOPERM {what} is the first one with namePrefix: the user needs the permission %R~{former} once, "
+                "which shows whether the batch was published without namePrefix"
+            )
+        return fence
+    return former if reply is not None and reply >= batch else fence

@@ -12,8 +12,8 @@ ABOUT_KEYS = {
     "exists", "type", "touch", "watch", "strlen", "tlen", "xlen", "memory|usage", "object|encoding", "object|freq",
     "object|idletime", "object|refcount", "debug|object",
 }  # fmt: skip
-# Commands that write but name no key of theirs: all keys, or those of stages (``reaches``).
-WITHOUT_KEYS = {"flushall", "flushdb", "swapdb", "tpublish", "tdrop"}
+# Commands that write but name no key: all keys.
+WITHOUT_KEYS = {"flushall", "flushdb", "swapdb"}
 # As in Redis, whoever may read a key may read it for a group.
 READS_FOR_GROUPS = {"xreadgroup"}
 
