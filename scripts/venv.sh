@@ -18,7 +18,7 @@ effort() {
     case ",$1," in
     *,spark,* | *,jobs,*) echo "some 600 MB, most of it PySpark: one minute, or six where its wheel has to be built" ;;
     *,demo,*) echo "some 140 MB: up to two minutes" ;;
-    *) echo "some 110 MB: up to two minutes" ;;
+    *) echo "some 130 MB: up to two minutes" ;;
     esac
 }
 

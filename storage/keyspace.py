@@ -226,7 +226,7 @@ class Keyspace(KeyTable):
         return gone
 
     def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
-        """Delete living entries one by one: at least one, ordinals ascending. ``highest``: the ID of the last."""
+        """Delete living entries one by one: at least one, ordinals ascending. ``highest``: see Stream.delete()."""
         self.before(key)
         stream.delete(ordinals, highest)
         self.changes.stream(key, stream)
@@ -234,9 +234,16 @@ class Keyspace(KeyTable):
         self._logged(key, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
-        """XSETID. ``last_id`` is not below the ID of a living entry, nor below ``max_deleted``."""
+        """XSETID. ``last_id`` is not below Stream.top_id(), nor below ``max_deleted``.
+
+        No group has read more entries than were added.
+        """
         self.before(key)
         stream.set_last_id(last_id, entries_added, max_deleted)
+        for group in stream.groups.values():
+            if group.entries_read > entries_added:
+                group.entries_read = entries_added
+                group.dirty = True
         self.changes.stream(key, stream)
         self._logged(key, records.set_last_id(key, last_id, entries_added, max_deleted))
 

@@ -108,7 +108,10 @@ class Stream(StreamReads):
             self._tail_ord = self.next_ord
 
     def delete(self, ordinals: list[int], highest: int) -> None:
-        """Delete living entries one by one: at least one, ascending. ``highest``: the ID of the last."""
+        """Delete living entries one by one: at least one, ascending.
+
+        ``highest``: the ID of the last, for max_deleted; 0 leaves that as it is.
+        """
         marks = self._marked
         if marks is None:
             marks = self._marked = Marks()
@@ -144,7 +147,7 @@ class Stream(StreamReads):
                 self.pool.bytes -= NODE_BYTES
 
     def set_last_id(self, last_id: int, entries_added: int, max_deleted: int) -> None:
-        """XSETID. ``last_id`` must not be below the ID of an entry, dead ones included."""
+        """XSETID. ``last_id`` must not be below top_id()."""
         if last_id < self.last_id:  # where a group read on may be entries again that come before its offset
             for group in self.groups.values():
                 group.cursor_of = -1

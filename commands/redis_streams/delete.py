@@ -7,7 +7,8 @@ What groups have of a deleted entry:
     ACKED      the entry stays if some group has not read it yet, or has it pending
 
 The replies of XDELEX and XACKDEL have a number for each ID: -1 it is not there (XACKDEL: not pending), 1 it is deleted,
-2 it stays, because groups still need it.
+2 groups still need it. As in Redis, XDELEX with ACKED answers 2 for an ID that groups need whether or not there is such
+an entry, and the IDs are read only if there is a stream (XACKDEL: and a group): otherwise the reply is -1 for each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids
 from commands.parts import AT_ONCE, Ids, by_id, in_pieces
-from commands.redis_streams.ids import IdOptions
 from commands.redis_streams.options import REFERENCES
 from resp import errors
 from resp import reply as encode
@@ -79,7 +79,8 @@ def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> 
 )  # fmt: skip
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream; say what becomes of the groups that still need them."""
-    return _by_id(ctx, Deletion(argv, False))
+    stream = ctx.ks.stream(argv[1], ctx.now)  # raises WRONGTYPE, which comes before any other error
+    return _by_id(ctx, Deletion(argv, False), stream is not None)
 
 
 @command(
@@ -89,27 +90,33 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group and delete their entries; say what becomes of other groups that need them."""
-    return _by_id(ctx, Deletion(argv, True))
+    stream = ctx.ks.stream(argv[1], ctx.now)
+    return _by_id(ctx, Deletion(argv, True), stream is not None and argv[2] in stream.groups)
 
 
-def _by_id(ctx: Context, deletion: Deletion) -> Reply:
+def _by_id(ctx: Context, deletion: Deletion, there: bool) -> Reply:
+    """``there``: whether there is a stream, and a group, whose entries can be deleted."""
+    if not there:
+        return encode.array_header(len(deletion.texts)) + encode.integer(MISSING) * len(deletion.texts)
     if len(deletion.texts) > AT_ONCE:
         return Slices(deletion.step, True)
     return encode.array_header(len(deletion.texts)) + deletion.delete(ctx, raw_ids(deletion.texts))
 
 
-class Deletion(IdOptions):
+class Deletion:
     """A call of XDELEX or, with ``acks``, of XACKDEL. Raises CommandError."""
 
-    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references")
+    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references", "texts")
 
     def __init__(self, argv: list[bytes], acks: bool) -> None:
-        super().__init__()
+        self.texts: list[bytes] = []  # the IDs, not parsed yet
         self._key = argv[1]
         self._acks = acks
         self._group = argv[2] if acks else b""
         self._references = b""
-        self.read(argv, 3 if acks else 2)
+        at = 3 if acks else 2
+        while at < len(argv):
+            at += self._option(argv, at)
         if not self.texts:
             raise errors.syntax()
         self._ids = Ids(self.texts)
@@ -117,7 +124,8 @@ class Deletion(IdOptions):
         self._at = 0  # how many IDs have been handled
         self._parts: list[bytes] = []  # of the reply
 
-    def option(self, argv: list[bytes], at: int) -> int:
+    def _option(self, argv: list[bytes], at: int) -> int:
+        """Read the option at ``at``; returns how many words it has."""
         word = argv[at].upper()
         if word in (b"KEEPREF", b"DELREF", b"ACKED") and not self._references:
             self._references = word
@@ -164,11 +172,12 @@ class Deletion(IdOptions):
             _drop_references(ks, key, stream, wanted)
         results: list[int] = []
         for entry_id in ids:
-            if entry_id not in left:
+            if not self._acks and entry_id in kept:
+                results.append(NEEDED)
+            elif entry_id not in left:
                 results.append(MISSING)
-                continue
-            results.append(NEEDED if entry_id in kept else DELETED)
-            if self._acks or entry_id not in kept:
+            else:
+                results.append(NEEDED if entry_id in kept else DELETED)
                 left.discard(entry_id)  # if it comes again, it is gone
         return _numbers(results)
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from commands.parse import raw_ids
 from resp import errors
 from resp.errors import CommandError
 from storage.entries import id_bulk
@@ -75,25 +74,3 @@ def range_end(text: bytes) -> int:
             raise CommandError(errors.BAD_RANGE_END)
         return end
     return parse_id(text, MASK64)
-
-
-class IdOptions:
-    """Options that can stand in any order, and IDs among them: a malformed ID comes before any other error."""
-
-    __slots__ = ("texts",)
-
-    def __init__(self) -> None:
-        self.texts: list[bytes] = []  # the IDs
-
-    def read(self, argv: list[bytes], at: int) -> None:
-        """Read the options from ``at`` on. Raises CommandError."""
-        try:
-            while at < len(argv):
-                at += self.option(argv, at)
-        except CommandError:
-            raw_ids(self.texts)
-            raise
-
-    def option(self, argv: list[bytes], at: int) -> int:
-        """Read the option at ``at``; returns how many words it has."""
-        raise NotImplementedError

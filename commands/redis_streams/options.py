@@ -83,9 +83,7 @@ class Options:
                 if limit < 0:
                     raise CommandError(errors.BAD_LIMIT)
                 at += 2
-            elif word == b"KEEPREF" or word == b"DELREF" or word == b"ACKED":
-                if self.references:
-                    raise errors.syntax()
+            elif (word == b"KEEPREF" or word == b"DELREF" or word == b"ACKED") and not self.references:
                 self.references = word
                 at += 1
             elif adds and word == b"NOMKSTREAM":

@@ -10,7 +10,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
 from commands.parts import AT_ONCE, Ids, by_id, in_pieces
-from commands.redis_streams.ids import IdOptions, range_end, range_start, xid_bulk
+from commands.redis_streams.ids import range_end, range_start, xid_bulk
 from commands.redis_streams.owners import idle_of, is_idle, owner_of
 from resp import errors
 from resp import reply as encode
@@ -217,20 +217,29 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.integer(nack.given)
 
 
-class NackOptions(IdOptions):
-    """The options of XNACK: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given. Raises CommandError."""
+class NackOptions:
+    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given.
 
-    __slots__ = ("count", "force")
+    Raises CommandError; a malformed ID comes before any other error.
+    """
+
+    __slots__ = ("count", "force", "texts")
 
     def __init__(self, argv: list[bytes]) -> None:
-        super().__init__()
+        self.texts: list[bytes] = []  # the IDs
         self.count = NO_COUNT
         self.force = False
-        self.read(argv, 4)
+        at = 4
+        try:
+            while at < len(argv):
+                at += self._option(argv, at)
+        except CommandError:
+            raw_ids(self.texts)
+            raise
         if not self.texts:
             raise CommandError(errors.NACK_NEEDS_IDS)
 
-    def option(self, argv: list[bytes], at: int) -> int:
+    def _option(self, argv: list[bytes], at: int) -> int:
         word, left = argv[at].upper(), len(argv) - at - 1
         if word == b"IDS" and not self.texts and left:
             number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)

@@ -72,9 +72,10 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.SETID_BELOW_TOP)
         if 0 <= added < stream.length:
             raise CommandError(errors.ADDED_BELOW_LENGTH)
-    if not deleted or stream.marks is not None:  # the last ID must never be below that of an entry that is only marked
-        deleted = max(deleted, stream.max_deleted)
-    ctx.ks.set_last_id(argv[1], stream, last_id, added if added >= 0 else stream.entries_added, deleted)
+    if stream.marks is not None and last_id < stream.top_id():  # a node must never have IDs above later ones
+        raise CommandError(errors.SETID_BELOW_DELETED)
+    added = added if added >= 0 else stream.entries_added
+    ctx.ks.set_last_id(argv[1], stream, last_id, added, deleted or stream.max_deleted)
     ctx.ks.notify(events.STREAM, b"xsetid", argv[1])
     return encode.OK
 

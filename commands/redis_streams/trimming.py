@@ -61,34 +61,45 @@ class TrimSlices:
 
 
 class DelRef(Trimming):
-    """Everything before an ordinal goes, and the IDs of it leave all pending lists."""
+    """Everything before an ordinal goes, and then no pending list has an ID below what stays.
 
-    __slots__ = ("_border",)
+    That includes IDs of entries that were deleted or evicted before: of those below the new first entry, or below the
+    MINID that was given. With MAXLEN they go only if something is evicted.
+    """
 
-    def __init__(self, border: int) -> None:
+    __slots__ = ("_border", "_least")
+
+    def __init__(self, border: int, least: int) -> None:
+        """``least``: MINID; 0: none was given."""
         super().__init__()
         self._border = border
+        self._least = least
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         lo, border = stream.first_ord, self._border
-        if lo >= border:
+        if lo < border:
+            hi = min(border, stream.after(lo, AT_ONCE))
+            if hi < border:
+                hi = max(hi, min(border, _first_pending(stream)))
+            self.cost += min(hi - lo, AT_ONCE)
+            self.evicted += ks.evict_before(name, stream, hi)
+        elif not self._least and not self.evicted:
             return False
-        hi = min(border, stream.after(lo, AT_ONCE))
-        if hi < border:
-            hi = max(hi, min(border, _first_pending(stream)))
-        pending: dict[bytes, list[bytes]] = {}
-        raws: list[bytes] = []  # with more than a slice of them, none is pending
-        if stream.count(lo, hi) <= AT_ONCE:
-            raws = stream.raw_ids(stream.place(lo), hi)
-        self.cost += len(raws)
+        return self._drop_references(ks, name, stream) or stream.first_ord < border
+
+    def _drop_references(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        """Remove some of the IDs below what stays from the pending lists; False if there are no more."""
+        limit = stream.first_id() if stream.length else stream.last_id + 1
+        if self._least and (not stream.length or self._least < limit):
+            limit = self._least
+        more = False
         for group in stream.groups.values():
-            found = group.pending.present(raws)
+            found = group.pending.below(limit, AT_ONCE)
             if found:
-                pending[group.name] = found
-        self.evicted += ks.evict_before(name, stream, hi)
-        for group_name, found in pending.items():
-            effects.ack(ks, name, stream, stream.groups[group_name], found)
-        return hi < border
+                self.cost += len(found)
+                more = more or len(found) == AT_ONCE
+                effects.ack(ks, name, stream, group, found)
+        return more
 
 
 def _first_pending(stream: Stream) -> int:
@@ -146,7 +157,7 @@ class Acked(Trimming):
             if gone == left:
                 break
         if marked:
-            ks.delete_entries(name, stream, marked, stream.id_at(marked[-1]))
+            ks.delete_entries(name, stream, marked, 0)  # as in Redis, max-deleted-entry-id tells nothing of trimming
         self._at, self._low = border, max(self._low, high + 1)
         self._left -= gone
         self.evicted += gone
@@ -200,7 +211,9 @@ def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> 
 
 def trimming_of(stream: Stream, options: Options) -> Trimming:
     """For options with ACKED or DELREF."""
-    return Acked(stream, options) if options.references == b"ACKED" else DelRef(trim_border(stream, options))
+    if options.references == b"ACKED":
+        return Acked(stream, options)
+    return DelRef(trim_border(stream, options), options.threshold if options.strategy == MINID else 0)
 
 
 def trim_border(stream: Stream, options: Options) -> int:

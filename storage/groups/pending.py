@@ -326,6 +326,10 @@ class PendingTable(RunTable):
             found.append(self._open(raw, run))
         return found
 
+    def below(self, border: int, count: int) -> list[bytes]:
+        """IDs of the first messages below ``border``, at most ``count``; 16 bytes each."""
+        return self._rows.span(b"", _after(border - 1), count) if border > 0 else []
+
     def between(self, start: int, end: int) -> int:
         """The number of messages with start <= ID <= end."""
         return self._rows.between(start.to_bytes(16, "big"), _after(end))

@@ -1,7 +1,8 @@
 """Random programs of Redis's stream commands, on ours and on a real redis-server: every reply must be the same.
 
 ``TIDELOG_SEED=17`` runs the programs from the 17th on; ``scripts/test long`` runs them for TIDELOG_LONG minutes. What a
-Redis of 2022 answers otherwise than today's is hidden (xprograms/masks.py); with a newer redis-server it isn't.
+Redis of 2022 answers otherwise than today's is hidden (xprograms/masks.py); redis-server 8.2 answers the same programs,
+and those with the commands and options that are new in it (xprograms/later.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from respserver.testing import start_in_thread
-from tests.wire.xprograms import waiting
+from tests.wire.xprograms import later, waiting
 from tests.wire.xprograms.compare import Difference, differences, kind, report, shrunk
 from tests.wire.xprograms.generate import program, with_consumers
 from tests.wire.xprograms.typed import Reply, Typed, Words
@@ -26,6 +27,7 @@ from tidelog.testing import running_server
 PROGRAMS = 150  # of each protocol
 SCENES = 50
 NODE = 4  # entries of a node: trimming by whole nodes is seen in short streams, too
+ALL = 1000  # entries of a node: a whole program's are in one
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0.1)  # the same in short is tested always
 
 
@@ -37,17 +39,18 @@ def first_seed() -> int:
 
 
 @contextlib.contextmanager
-def small_nodes(port: int) -> Iterator[None]:
+def nodes_of(port: int, entries: int) -> Iterator[None]:
     """redis-server is shared with other tests: it gets its setting back."""
     with Typed(port) as client:
         before = client("CONFIG", "GET", "stream-node-max-entries").value[1].value
-        client("CONFIG", "SET", "stream-node-max-entries", NODE)
+        client("CONFIG", "SET", "stream-node-max-entries", entries)
         yield
         client("CONFIG", "SET", "stream-node-max-entries", before)
 
 
-def check(ours: Typed, theirs: Typed, seed: int) -> None:
-    commands = program(seed, newer=theirs.version >= (8, 2))
+def check(ours: Typed, theirs: Typed, seed: int, new: bool = False) -> None:
+    """``new``: with commands that Redis has since 8.2."""
+    commands = later.program(seed) if new else program(seed, newer=theirs.version >= (8, 2))
     if differences(ours, theirs, commands):
         pytest.fail(f"TIDELOG_SEED={seed} RESP{ours.proto}\n{report(ours, theirs, commands)}")
 
@@ -61,16 +64,37 @@ def our_port() -> Iterator[int]:
 @pytest.mark.parametrize("proto", [2, 3], ids=["RESP2", "RESP3"])
 def test_random_programs(our_port: int, redis_server: Any, proto: int) -> None:
     seed = first_seed()
-    with small_nodes(redis_server.port), Typed(our_port, proto) as ours, Typed(redis_server.port, proto) as theirs:
+    with nodes_of(redis_server.port, NODE), Typed(our_port, proto) as ours, Typed(redis_server.port, proto) as theirs:
         for at in range(seed, seed + PROGRAMS):
             check(ours, theirs, 2 * at + proto % 2)
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["old-commands", "new-commands"])
+@pytest.mark.parametrize("proto", [2, 3], ids=["RESP2", "RESP3"])
+def test_random_programs_on_redis_8(our_port: int, newer_redis: Any, proto: int, new: bool) -> None:
+    seed, entries = first_seed(), ALL if new else NODE
+    with (
+        nodes_of(newer_redis.port, entries), Typed(our_port, proto) as ours, Typed(newer_redis.port, proto) as theirs
+    ):  # fmt: skip
+        for at in range(seed, seed + PROGRAMS // 2):
+            check(ours, theirs, 2 * at + proto % 2, new)
+
+
+def test_random_clients_that_wait_on_redis_8(our_port: int, newer_redis: Any) -> None:
+    seed = first_seed()
+    with (
+        nodes_of(newer_redis.port, NODE), contextlib.closing(waiting.Stage(our_port, 2)) as ours,
+        contextlib.closing(waiting.Stage(newer_redis.port, 2)) as theirs,
+    ):  # fmt: skip
+        for at in range(seed, seed + SCENES):
+            watch(ours, theirs, at)
 
 
 @pytest.mark.parametrize("proto", [2, 3], ids=["RESP2", "RESP3"])
 def test_random_clients_that_wait(our_port: int, redis_server: Any, proto: int) -> None:
     seed = first_seed()
     with (
-        small_nodes(redis_server.port), contextlib.closing(waiting.Stage(our_port, proto)) as ours,
+        nodes_of(redis_server.port, NODE), contextlib.closing(waiting.Stage(our_port, proto)) as ours,
         contextlib.closing(waiting.Stage(redis_server.port, proto)) as theirs,
     ):  # fmt: skip
         for at in range(seed, seed + SCENES):
@@ -85,16 +109,19 @@ def watch(ours: waiting.Stage, theirs: waiting.Stage, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(MINUTES * 60 + 300)
-def test_random_programs_for_long(redis_server: Any) -> None:
+@pytest.mark.parametrize("which", ["redis_server", "newer_redis"])
+def test_random_programs_for_long(request: pytest.FixtureRequest, which: str) -> None:
+    port, new = request.getfixturevalue(which).port, which == "newer_redis"
     began, first = time.monotonic(), first_seed()
     at = first
     with (
-        small_nodes(redis_server.port), running_server(stream_node_max_entries=NODE, appendfsync="no") as server,
-        Typed(server.port, 2) as ours2, Typed(redis_server.port, 2) as theirs2,
-        Typed(server.port, 3) as ours3, Typed(redis_server.port, 3) as theirs3,
+        nodes_of(port, ALL if new else NODE),
+        running_server(stream_node_max_entries=NODE, appendfsync="no") as server,
+        Typed(server.port, 2) as ours2, Typed(port, 2) as theirs2,
+        Typed(server.port, 3) as ours3, Typed(port, 3) as theirs3,
     ):  # fmt: skip
         for at in itertools.count(first):
-            check(*((ours3, theirs3) if at % 2 else (ours2, theirs2)), at)
+            check(*((ours3, theirs3) if at % 2 else (ours2, theirs2)), at, new)
             if time.monotonic() - began > MINUTES * 60:
                 break
     print(f"{at - first + 1} programs")

@@ -147,11 +147,12 @@ def test_xdelex_deletes_what_all_groups_have_acknowledged(c: Raw) -> None:
     c("XADD", "s", "4-0", "f", "v")  # which nobody has read
     c("TACK", "s", "g", "1.0", "2.0")
     c("TACK", "s", "h", "1.0")
-    assert c("XDELEX", "s", "IDS", 5, "1-0", "2-0", "3-0", "4-0", "5-0", "ACKED") == [1, 2, 2, 2, -1]
+    assert c("XDELEX", "s", "IDS", 5, "1-0", "2-0", "3-0", "4-0", "1-0", "ACKED") == [1, 2, 2, 2, -1]
+    assert c("XDELEX", "s", "IDS", 2, "5-0", "1-1", "ACKED") == [2, -1]  # no group has read up to 5-0
     assert ids(c("XRANGE", "s", "-", "+")) == [b"2-0", b"3-0", b"4-0"]
     c("TGROUP", "DESTROY", "s", "g")
     c("TGROUP", "DESTROY", "s", "h")
-    assert c("XDELEX", "s", "ACKED", "IDS", 1, "4-0") == [1]
+    assert c("XDELEX", "s", "ACKED", "IDS", 2, "4-0", "5-0") == [1, -1]
 
 
 def test_xackdel_acknowledges_and_deletes(c: Raw) -> None:
@@ -192,8 +193,22 @@ def test_the_ids_must_be_counted(
     c: Raw, command: tuple[str, ...], words: tuple[str | int, ...], error: str
 ) -> None:  # fmt: skip
     fill(c, "1-1")
+    c("XGROUP", "CREATE", "s", "g", 0)
     assert c(*command, *words) == error
     assert c("XLEN", "s") == 1
+
+
+@pytest.mark.parametrize("words", [("XDELEX", "none"), ("XACKDEL", "none", "g"), ("XACKDEL", "s", "none")], ids=str)
+def test_ids_are_read_only_where_something_can_be_deleted(c: Raw, words: tuple[str, ...]) -> None:
+    """The rest of the command is read in any case, before which comes the type of the key."""
+    fill(c, "1-1")
+    assert c(*words, "IDS", 3, "x", "", "1-1-1") == [-1, -1, -1]
+    assert c(*words, "ACKED", "IDS", 2000, *["x"] * 2000) == [-1] * 2000
+    assert c(*words, "IDS", 3, "x") == "ERR The `numids` parameter must match the number of arguments"
+    assert c(*words, "IDS", 1, "x", "WHAT") == "ERR syntax error"
+    assert (c("XLEN", "s"), c("EXISTS", "none")) == (1, 0)
+    c("SET", "str", "v")
+    assert c(words[0], "str", *words[2:], "WHAT", "IDS", 1, "x").startswith("WRONGTYPE")
 
 
 # -- many entries, nodes, restarts ---------------------------------------------------------------------------------

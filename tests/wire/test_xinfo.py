@@ -100,6 +100,53 @@ def test_setid_changes_what_was_added(c: Raw) -> None:
     assert counts(c) == {"g": (100, 0)}
 
 
+def test_no_group_has_read_more_than_was_added(c: Raw) -> None:
+    """XSETID takes what groups have read down with it, so that no lag is negative."""
+    add(c, *range(1, 11))
+    for group, count in (("g", 10), ("h", 5), ("i", 1)):
+        c("XGROUP", "CREATE", "s", group, 0)
+        c("XREADGROUP", "GROUP", group, "c", "COUNT", count, "STREAMS", "s", ">")
+    c("XGROUP", "CREATE", "s", "j", "5-0")
+    assert c("XTRIM", "s", "MAXLEN", 2) == 8
+    assert c("XSETID", "s", "10-0", "ENTRIESADDED", 3) == b"OK"
+    wanted = {"g": (3, 0), "h": (3, 2), "i": (1, 2), "j": (None, 2)}
+    assert counts(c) == wanted
+    for save in ("PING", "SAVE"):  # from the log, and from the store
+        c(save)
+        assert c("DEBUG", "RELOAD") == b"OK"
+        assert counts(c) == wanted
+    add(c, 11)
+    read(c)
+    assert counts(c)["g"] == (4, 0)
+
+
+def test_trimming_with_acked_says_nothing_of_deleted_entries(c: Raw) -> None:
+    """Nor does it make a lag unknown. The last ID stays above that of an entry whose node is still there."""
+    add(c, *range(1, 7))
+    c("XGROUP", "CREATE", "s", "g", 0)
+    read(c)
+    assert c("XACK", "s", "g", "3-0", "5-0", "6-0") == 3
+    assert c("XTRIM", "s", "MAXLEN", 3, "ACKED") == 3
+    for _ in range(2):
+        info = c("XINFO", "STREAM", "s")
+        assert info[info.index(b"max-deleted-entry-id") + 1] == b"0-0"
+        assert counts(c) == {"g": (6, 0)}
+        assert c("XSETID", "s", "5-0").startswith("ERR The ID specified in XSETID is smaller than")
+        assert c("DEBUG", "RELOAD") == b"OK"
+    add(c, 7)
+    assert counts(c) == {"g": (6, 1)}
+
+
+def test_setid_changes_the_highest_deleted_id(c: Raw) -> None:
+    add(c, 1, 2, 3, 4, 5)
+    assert c("XDEL", "s", "3-0") == 1
+    assert c("XSETID", "s", "5-0", "MAXDELETEDID", "2-0") == b"OK"
+    for _ in range(2):
+        info = c("XINFO", "STREAM", "s")
+        assert info[info.index(b"max-deleted-entry-id") + 1] == b"2-0"
+        assert c("DEBUG", "RELOAD") == b"OK"
+
+
 @pytest.mark.parametrize("proto", [2, 3])
 def test_a_long_reply_is_streamed(connect: Connect, proto: int) -> None:
     c = connect(proto)

@@ -58,12 +58,66 @@ def test_delref_takes_it_out_of_all_groups(c: Raw) -> None:
     assert (left(c), pending(c, "g")) == ([9], [])
 
 
-def test_delref_leaves_what_was_gone_before(c: Raw) -> None:
+DELETIONS = {
+    "XDEL": lambda numbers: ("XDEL", "s", *numbers),
+    "XDELEX": lambda numbers: ("XDELEX", "s", "IDS", len(numbers), *numbers),
+    "XDELEX KEEPREF": lambda numbers: ("XDELEX", "s", "KEEPREF", "IDS", len(numbers), *numbers),
+    "XACKDEL of another group": lambda numbers: ("XACKDEL", "s", "h", "IDS", len(numbers), *numbers),
+}
+TRIMS: dict[str, tuple[str | int, ...]] = {
+    "XTRIM MAXLEN": ("XTRIM", "s", "MAXLEN", 2, "DELREF"),
+    "XTRIM MINID": ("XTRIM", "s", "MINID", 11, "DELREF"),
+    "XTRIM MAXLEN ~": ("XTRIM", "s", "MAXLEN", "~", 2, "DELREF"),
+    "XTRIM MINID ~": ("XTRIM", "s", "MINID", "~", 11, "DELREF"),
+    "XADD MAXLEN": ("XADD", "s", "MAXLEN", 3, "DELREF", "13-0", "f", "v"),
+    "XADD MINID": ("XADD", "s", "DELREF", "MINID", 11, "13-0", "f", "v"),
+}
+
+
+@pytest.mark.parametrize("deletion", DELETIONS)
+@pytest.mark.parametrize("trim", TRIMS)
+@pytest.mark.parametrize("gone", [(1, 2), (4, 6), (1, 2, 3, 4, 5), (7, 10), tuple(range(1, 10))], ids=str)
+def test_delref_takes_what_was_deleted_before(c: Raw, deletion: str, trim: str, gone: tuple[int, ...]) -> None:
+    """The IDs of entries that are gone already leave the pending lists as well: at the front, in the middle, whole
+    nodes of them, the last ones to be trimmed."""
+    fill(c, 12, nodes=2)
+    read(c, "g", 12)
+    read(c, "h", 12)
+    c(*DELETIONS[deletion](gone))
+    assert pending(c, "g") == list(range(1, 13))
+    c(*TRIMS[trim])
+    assert [entry for entry in left(c) if entry < 13] == [11, 12] == pending(c, "g") == pending(c, "h")
+    assert c("DEBUG", "RELOAD") == b"OK"
+    assert pending(c, "g") == [11, 12] == pending(c, "h")
+
+
+def test_delref_takes_what_was_trimmed_before(c: Raw) -> None:
     fill(c, 4)
     read(c, "g", 4)
     assert c("XTRIM", "s", "MAXLEN", 2) == 2
     assert c("XTRIM", "s", "MAXLEN", 1, "DELREF") == 1
-    assert (left(c), pending(c, "g")) == ([4], [1, 2, 4])
+    assert (left(c), pending(c, "g")) == ([4], [4])
+
+
+def test_delref_of_all(c: Raw) -> None:
+    fill(c, 6)
+    read(c, "g", 6)
+    assert c("XDEL", "s", 2, 5, 6) == 3
+    assert c("XTRIM", "s", "MAXLEN", 0, "DELREF") == 3
+    assert (left(c), pending(c, "g")) == ([], [])
+
+
+def test_delref_where_nothing_is_trimmed(c: Raw) -> None:
+    """A MINID says from where on IDs may be pending; a MAXLEN that is not reached says nothing."""
+    fill(c, 6)
+    read(c, "g", 6)
+    assert c("XDEL", "s", 1, 2, 4) == 3
+    assert c("XTRIM", "s", "MAXLEN", 3, "DELREF") == 0
+    assert pending(c, "g") == [1, 2, 3, 4, 5, 6]
+    assert c("XTRIM", "s", "MINID", 2, "DELREF") == 0
+    assert pending(c, "g") == [2, 3, 4, 5, 6]
+    assert c("XTRIM", "s", "MINID", 4, "DELREF") == 1
+    assert pending(c, "g") == [4, 5, 6]
 
 
 def test_acked_keeps_what_some_group_has_not_read(c: Raw) -> None:

@@ -274,21 +274,29 @@ class Maker:
         return [what, key]
 
     # -- programs ----------------------------------------------------------------------------------------------
+    def kinds(self) -> dict[Callable[[], list[str]], int]:
+        """What makes the commands, and how often each is made."""
+        return {
+            self.xadd: 26, self.xdel: 0 if self.approximate else 6, self.xtrim: 4, self.xsetid: 2, self.xlen: 2,
+            self.xrange: 5, self.xrevrange: 4, self.xread: 5, self.xreadgroup: 14, self.xack: 6, self.xpending: 6,
+            self.xclaim: 6, self.xautoclaim: 5, self.xgroup: 7, self.xinfo: 5, self.keys: 3,
+        }  # fmt: skip
+
     def command(self) -> list[str]:
-        kinds = (
-            self.xadd, self.xdel, self.xtrim, self.xsetid, self.xlen, self.xrange, self.xrevrange, self.xread,
-            self.xreadgroup, self.xack, self.xpending, self.xclaim, self.xautoclaim, self.xgroup, self.xinfo, self.keys,
-        )  # fmt: skip
-        weights = (26, 0 if self.approximate else 6, 4, 2, 2, 5, 4, 5, 14, 6, 6, 6, 5, 7, 5, 3)
+        kinds = self.kinds()
         for _ in range(20):
-            words = self.chance.choices(kinds, weights)[0]()
+            words = self.chance.choices(list(kinds), list(kinds.values()))[0]()
             if self.odds(0.05):
                 words = self.mutated(words)
             if self.odds(0.1):
                 words = [words[0].lower(), *(word.lower() if word in WORDS else word for word in words[1:])]
-            if repeatable(words) and (self.approximate or "~" not in words):
+            if self.fits(words):
                 return words
         return ["PING"]
+
+    def fits(self, words: list[str]) -> bool:
+        """Whether both servers answer it alike."""
+        return repeatable(words) and (self.approximate or "~" not in words)
 
     def mutated(self, words: list[str]) -> list[str]:
         """A word too few, too many, or in another's place."""

@@ -72,6 +72,32 @@ def parted(words: Words, ours: Reply, theirs: Reply) -> bool:
     return words[0].upper() == b"XSETID" and BELOW_DELETED in (ours.value, theirs.value)
 
 
+def unbounded(ours: Reply, theirs: Reply) -> bool:
+    """Whether they differ only where theirs says that a group has read more entries than ours says.
+
+    In Redis 8.2 ENTRIESADDED and ENTRIESREAD can lead to groups that have read more than was added: to a negative lag.
+    """
+    return ours != theirs and ours == _bounded(ours, theirs)
+
+
+def counts(program: list[Words]) -> bool:
+    """Whether the program says how many entries were added or read."""
+    return any(word.upper() in (b"ENTRIESADDED", b"ENTRIESREAD") for words in program for word in words)
+
+
+def _bounded(ours: Reply, theirs: Reply) -> Reply:
+    """Theirs with our ``entries-read`` and ``lag`` of groups of which it says that they have read more."""
+    if not isinstance(ours.value, list) or not isinstance(theirs.value, list) or len(ours.value) != len(theirs.value):
+        return theirs
+    made = [_bounded(*pair) for pair in zip(ours.value, theirs.value, strict=True)]
+    for at, name in enumerate(made[:-3]):
+        if name == Reply("$", b"entries-read") and made[at + 2] == Reply("$", b"lag"):
+            mine, other = ours.value[at + 1].value, made[at + 1].value
+            if isinstance(mine, int) and isinstance(other, int) and mine < other:
+                made[at + 1], made[at + 3] = ours.value[at + 1], ours.value[at + 3]
+    return Reply(theirs.kind, made)
+
+
 def mask(words: Words, reply: Reply, hidden: tuple[bytes, ...]) -> Reply:
     name = words[0].upper()
     if name == b"XINFO":

@@ -145,12 +145,16 @@ class Oracle:
             ):  # fmt: skip
                 break
             gone += self.delete(stream, entry_id, references) == 1
+        if references == "DELREF" and (gone or limit[0] == "MINID"):
+            stays = read(limit[1]) if limit[0] == "MINID" else min(stream.entries, default=(stream.last[0] + 1, 0))
+            for group in stream.groups.values():
+                group.pending = {entry_id: one for entry_id, one in group.pending.items() if entry_id >= stays}
         return gone
 
     def delete(self, stream: Stream, entry_id: Id, references: str) -> int:
         """As XDELEX tells it: -1 it isn't there, 1 it is deleted, 2 it is needed."""
         there = entry_id in stream.entries
-        if there and references == "ACKED" and needed(stream, entry_id):
+        if references == "ACKED" and needed(stream, entry_id):
             return 2
         stream.entries.pop(entry_id, None)
         if references == "DELREF":
