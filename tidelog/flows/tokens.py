@@ -36,6 +36,21 @@ class Withheld(str):
     __slots__ = ()
 
 
+class Withdrawn(str):
+    """The reason of what an operator took back from one of its outputs before anything was done with it there.
+
+    Its status is RETRY. ``by`` is the operator's entity: it sends the event another way. Entities before that one pass
+    it on as it is: nothing has failed.
+    """
+
+    by: object
+
+    def __new__(cls, text: str, by: object) -> Withdrawn:
+        made = super().__new__(cls, text)
+        made.by = by
+        return made
+
+
 class SettledTwiceError(AssertionError):
     """A branch was settled that had been settled before: a bug of the entity that did it. The text names the token."""
 

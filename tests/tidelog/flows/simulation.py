@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from tests.tidelog.flows.simoperators import Batch, Failing, Hop, Unbatch, Where, ids
+from tests.tidelog.flows.simpeers import Peer, peer_options
 from tidelog.flows import Event, op
 from tidelog.flows.connectors.base import Later, Outcome, Source
 from tidelog.flows.connectors.options import ConnectorOptions, Reconnect
@@ -306,6 +307,14 @@ class Watched(Script):
             self.world.delivered[self.name][number] += 1
 
 
+class Never(Watched):
+    """A sink that is never connected."""
+
+    async def connect(self) -> None:
+        await asyncio.sleep(self.world.pause())
+        raise ConnectionRefusedError("never")
+
+
 # -- a flow of the case --------------------------------------------------------------------------------------
 def spec(world: World) -> FlowSpec:
     one = world.case
@@ -322,6 +331,16 @@ def spec(world: World) -> FlowSpec:
             connectors[name] = ConnectorSpec(name, "log", partial(Log, world, name), options, True, False)
         elif name[0] == "k" or name == "beside":
             act: Any = one.acts[min(int(name[1:]), len(one.acts) - 1)] if name != "beside" else "hangs"
+            kind, _, manner = act.partition(" ")
+            if kind == "http":
+                options_of = peer_options(reconnect)
+                make = partial(Peer, options_of, world, name, manner)
+                connectors[name] = ConnectorSpec(name, "http_client", make, options_of, False, True)
+                continue
+            if kind == "never":  # it is never connected
+                given = ScriptOptions(reconnect=reconnect)
+                connectors[name] = ConnectorSpec(name, "script", partial(Never, given, world, name), given, False, True)
+                continue
             given = ScriptOptions(
                 act=act, reconnect=reconnect, id=world.numbers["s0"][-1], delay=Duration(0.5), seed=one.seed,
                 timeout=Duration(0.3) if act in ("hangs", "late", "after_cancel") and name != "beside" else None,

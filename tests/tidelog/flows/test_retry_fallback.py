@@ -215,13 +215,13 @@ def test_an_outage_of_out_sends_everything_to_fallback_and_stops_no_source() -> 
         async with lab(op("fallback"), sinks=WAYS) as it:
             await it.connected()
             it.sink("a").down()
-            await it.until(lambda: it.operator._below)
+            await it.until(lambda: it.operator._out)
             it.feed.feed(1, 2)
             await it.until(lambda: len(it.feed.told) == 2)
             assert it.sink("b").values == [1, 2]
             assert it.sink("b").errors == [GONE, GONE]
             it.sink("a").up = True
-            await it.until(lambda: not it.operator._below)
+            await it.until(lambda: not it.operator._out)
             it.feed.feed(3)
             await it.until(lambda: it.sink("a").values == [3])
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from tidelog.flows.connectors.context import Context
 from tidelog.flows.event import Event
+from tidelog.flows.runtime.channel import Wanted
 from tidelog.flows.tokens import Token
 
 Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
@@ -129,6 +130,12 @@ class Sink(Connector):
         other exception gives them back.
         """
         raise NotImplementedError
+
+    def withdraw(self, wanted: Wanted) -> Sequence[Event]:  # noqa: ARG002 - others write events one by one
+        """Those events of writes under way that nothing was done for yet, and that are wanted elsewhere. ``write`` must
+        not do anything for them any more; an outcome that it returns for them is ignored.
+        """
+        return ()
 
     async def flush(self) -> None:
         """The flow is draining and nothing more will come: finish what was put off."""

@@ -27,6 +27,7 @@ from tidelog.flows.connectors.templates import Template
 from tidelog.flows.errors import RejectError, RetryError
 from tidelog.flows.event import Event
 from tidelog.flows.options import Size
+from tidelog.flows.runtime.channel import Wanted
 from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Group
 
 HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part of it may cause
@@ -77,6 +78,8 @@ class Item:
     data: bytes  # its lines of the body
     outcome: tuple[int, str] = (RETRY, "it was not sent")
     result: dict[str, Any] | None = None  # as the server told it
+    begun: bool = False  # a request with it has begun
+    withdrawn: bool = False  # it is not to be sent
 
 
 class Elastic(HttpCalls):
@@ -91,6 +94,7 @@ class Elastic(HttpCalls):
         self._options = options
         self._index = None if options.index is None else Template(options.index)
         self._id_field = None if options.id_field is None else options.id_field.split(".")
+        self._writes: dict[int, tuple[list[Event], list[list[Item] | Item]]] = {}  # under way, by id()
         self._turn = 0  # the node that is asked next
         query = [] if options.refresh == "false" else [f"refresh={options.refresh}"]
         self._path = "/_bulk" + ("?" + "&".join(query) if query else "")
@@ -115,7 +119,11 @@ class Elastic(HttpCalls):
     # -- events ----------------------------------------------------------------------------------------------
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         made = [self._items(each) for each in events]
-        await self._deliver([item for items in made for item in (items if isinstance(items, list) else [items])])
+        self._writes[id(made)] = (events, made)
+        try:
+            await self._deliver([item for items in made for item in (items if isinstance(items, list) else [items])])
+        finally:
+            del self._writes[id(made)]
         responses = []
         for event, items in zip(events, made, strict=True):
             response = self._response(event, items) if self.context.responds() else None
@@ -124,6 +132,20 @@ class Elastic(HttpCalls):
         if responses:
             self.context.respond(responses)
         return [[each.outcome for each in items] if isinstance(items, list) else items.outcome for items in made]
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        for events, made in self._writes.values():
+            for event, one in zip(events, made, strict=True):
+                items = one if isinstance(one, list) else [one]
+                unsent = all(each.action and not (each.begun or each.withdrawn) for each in items)
+                if unsent and items and wanted(event):
+                    found.append(event)
+                    for each in items:
+                        each.withdrawn = True
+        if found:
+            self.limit.look()
+        return found
 
     def _items(self, event: Event) -> list[Item] | Item:
         """The documents of an event: one, or as many as a batch has members."""
@@ -214,7 +236,15 @@ class Elastic(HttpCalls):
             await self._send(part)
 
     async def _send(self, items: list[Item]) -> None:
-        began = await self.limit.begin()
+        began = await self.limit.turn(lambda: not all(each.withdrawn for each in items))
+        if began is None:
+            return
+        items = [each for each in items if not each.withdrawn]
+        if not items:  # taken back when its turn had come
+            self.limit.end()
+            return
+        for each in items:
+            each.begun = True
         try:
             answer = await self._ask(b"".join(each.data for each in items))
             halve = self._judge(items, answer, began)

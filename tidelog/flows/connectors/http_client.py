@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from tidelog.flows.connectors.wire import NameOrOptions, WireOptions, Writing
 from tidelog.flows.errors import RejectError, RetryError
 from tidelog.flows.event import Event
 from tidelog.flows.options import Size
+from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
@@ -98,24 +100,43 @@ class HttpClient(HttpCalls):
         self._headers = {name: Template(value) for name, value in options.headers.items()}
         if not any(name.lower() == "content-type" for name in options.headers):
             self._headers["Content-Type"] = Template(content_type(options.codec))
+        self._waiting: dict[int, deque[Event]] = {}  # of each write, by id(): those whose turn has not come
         self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
 
     async def write(self, events: list[Event]) -> Later:
         tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
+        waiting = deque(events)
+        self._waiting[id(waiting)] = waiting
         try:
-            for event in events:
-                began = await self.limit.begin()
-                task = loop.create_task(self._send(event, began))
+            while waiting:
+                began = await self.limit.turn(lambda: waiting)
+                if began is None:
+                    break
+                if not waiting:  # taken back when its turn had come
+                    self.limit.end()
+                    break
+                task = loop.create_task(self._send(waiting.popleft(), began))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.gather(*tasks)
         finally:
+            del self._waiting[id(waiting)]
             left = tuple(tasks)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
         return LATER
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        for waiting in self._waiting.values():
+            left = parted(list(waiting), wanted, found)
+            waiting.clear()
+            waiting.extend(left)
+        if found:
+            self.limit.look()
+        return found
 
     async def _send(self, event: Event, began: float) -> None:
         try:

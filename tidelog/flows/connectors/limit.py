@@ -36,7 +36,7 @@ class Limit:
         self.reason = ""  # why it is held
         self._target = target
         self._on_change = on_change
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[bool], Callable[[], object]]] = deque()
         self._usual = 0.0  # s; 0: not known
         self._good = 0  # answers since it last grew
         self._growing = True  # until the first bad answer
@@ -48,22 +48,39 @@ class Limit:
     # -- a request -------------------------------------------------------------------------------------------
     async def begin(self) -> float:
         """Wait until a request may begin: first come, first served. The loop's time is for ``good`` and ``bad``."""
+        began = await self.turn(lambda: True)
+        assert began is not None  # noqa: S101 - it is always needed
+        return began
+
+    async def turn(self, needed: Callable[[], object]) -> float | None:
+        """The same. None: it is not ``needed`` any more, and ``look`` noticed. ``end`` is not called then."""
         loop = asyncio.get_running_loop()
         if self._waiters or not self._free():
             waiter = loop.create_future()
-            self._waiters.append(waiter)
+            waits = (waiter, needed)
+            self._waiters.append(waits)
             try:
-                await waiter
+                came = await waiter
             except asyncio.CancelledError:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-                elif not waiter.cancelled():  # its turn had come
+                if waits in self._waiters:
+                    self._waiters.remove(waits)
+                elif not waiter.cancelled() and waiter.result():  # its turn had come
                     self.under_way -= 1
                 self._next()
                 raise
-            return loop.time()
+            return loop.time() if came else None
         self.under_way += 1
         return loop.time()
+
+    def look(self) -> None:
+        """Some of those that wait for their turn may not need it any more."""
+        left = deque[tuple[asyncio.Future[bool], Callable[[], object]]]()
+        for waiter, needed in self._waiters:
+            if needed():
+                left.append((waiter, needed))
+            elif not waiter.done():
+                waiter.set_result(False)
+        self._waiters = left
 
     def end(self) -> None:
         """A request is over, whatever became of it. Called once for each ``begin``."""
@@ -140,7 +157,7 @@ class Limit:
 
     def _next(self) -> None:
         while self._waiters and self._free():
-            waiter = self._waiters.popleft()
+            waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 self.under_way += 1
-                waiter.set_result(None)
+                waiter.set_result(True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from tidelog.flows.connectors.base import Connector, Sink, Source
 from tidelog.flows.connectors.options import ConnectorOptions
 from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event
+from tidelog.flows.runtime.channel import Wanted
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 
@@ -87,21 +89,31 @@ class FunctionSink(Sink):
         self._function = function
         self._calls = concurrency  # at a time
         self._takes_event = _takes_event(function)
+        self._left: deque[tuple[int, Event]] = deque()  # of the write under way: (place, event), not begun
 
     async def write(self, events: list[Event]) -> list[tuple[int, str]]:
-        if self._calls == 1 or len(events) == 1:
-            return [await self._call(event) for event in events]
         outcomes = [(OK, "")] * len(events)
-        left = iter(range(len(events)))
+        left = self._left = deque(enumerate(events))
 
         async def caller() -> None:
-            for place in left:
-                outcomes[place] = await self._call(events[place])
+            while left:
+                place, event = left.popleft()
+                outcomes[place] = await self._call(event)
 
+        if self._calls == 1 or len(events) == 1:
+            await caller()
+            return outcomes
         async with asyncio.TaskGroup() as group:
             for _ in range(min(self._calls, len(events))):
                 group.create_task(caller())
         return outcomes
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        waiting = list(self._left)
+        self._left.clear()
+        self._left.extend(each for each in waiting if not wanted(each[1]))
+        left = {place for place, _ in self._left}
+        return [event for place, event in waiting if place not in left]
 
     async def _call(self, event: Event) -> tuple[int, str]:
         try:

@@ -19,6 +19,7 @@ from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.hops import Overdue, Ramp, Sent, Stalled, now, runs, send
 from tidelog.flows.options import Duration, Struct
 from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
 from tidelog.flows.tokens import Token
 
@@ -78,6 +79,11 @@ class Backpressure(Operator):
 
     def kept(self) -> int:
         return len(self._kept)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        self._kept = parted(self._kept, wanted, found)
+        return found
 
     def process(self, events: list[Event]) -> None:
         room = len(events) if self._drains and self._pauses else self._room(len(events))

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar
 
 from tidelog.flows.event import Event
+from tidelog.flows.runtime.channel import Wanted
 from tidelog.flows.runtime.operatornode import OperatorNode
 from tidelog.flows.runtime.signals import Restore, Trigger
 from tidelog.flows.tokens import Token, Unsettled
@@ -23,6 +24,8 @@ class Operator:
     # It answers breaker messages of its outputs itself: sources above have starting:<this> until it restores that.
 
     gathers: ClassVar[bool] = False  # It keeps events until others have come: ``gathered`` and ``release``.
+
+    transparent: ClassVar[bool] = False  # It does nothing with events, and keeps none.
 
     last: ClassVar[bool] = False  # nothing leaves by ``out``, so there is nothing for an operator after it
 
@@ -68,6 +71,12 @@ class Operator:
 
     def release(self) -> None:
         """Send on what is gathered: its source reads nothing more until something is settled, and all waits here."""
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:  # noqa: ARG002 - others keep something
+        """Events that are kept and wanted by an operator before this one: it takes them back. They are kept no more,
+        and their tokens are settled by the caller. What can't be given back goes on, and is taken back further down.
+        """
+        return []
 
     def settled(self, tokens: list[Token]) -> None:
         """Tokens that this operator made (owner: its node) were settled. Passes them on to their parents."""

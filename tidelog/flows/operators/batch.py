@@ -18,6 +18,7 @@ import msgspec
 from tidelog.flows.event import Event
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.options import Duration, Size, Struct
+from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.tokens import RETRY, Group, Unsettled, Withheld, settle_all
 
 MOST: Final = 1_000_000  # events in a batch
@@ -159,6 +160,13 @@ class Batch(Operator):
             events, self._events, self._bytes = self._events, [], 0
             reason = Withheld(f"{self.node.name}: the flow drained before the batch was full")
             settle_all(events, RETRY, reason)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        self._events = parted(self._events, wanted, found)
+        if found and self._most_bytes is not None:
+            self._bytes = sum(size_of(each.value) for each in self._events)
+        return found
 
     def gathered(self) -> Iterable[Unsettled | None]:
         return [each.token for each in self._events]

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.flows.event import Event, copied
-from tidelog.flows.operators.hops import mark, parts
-from tidelog.flows.tokens import Group, Token, Unsettled
+from tidelog.flows.operators.hops import Sent, mark, parts
+from tidelog.flows.tokens import RETRY, Group, Token, Unsettled, Withdrawn
 
 if TYPE_CHECKING:
     from tidelog.flows.operators.base import Operator
@@ -64,6 +64,38 @@ class Copy:
                 token.settle(status, reason)
 
 
+class Lent(Sent):
+    """One event that left, with a copy of it as it came: it goes another way if it is taken back."""
+
+    __slots__ = ("_back", "_copy")
+
+    def __init__(self, event: Event, since: float, generation: int, way: str) -> None:
+        super().__init__(since, generation, way)
+        members = parts(event.token)
+        self._copy = Copy(event, None if members is None else list(members))
+        self._back: list[Unsettled | None] = []  # what the tokens were that came back unused
+
+    def sent(self, node: Node) -> Event:
+        """The event to send."""
+        event = duplicate(self._copy.event)
+        self.left = mark(node, event, self._copy.members, lambda _: self)
+        return event
+
+    def back(self, token: Token) -> None:
+        self._back.append(token.parent)
+
+    def returned(self) -> Event | None:
+        """All of it has come back: the event with the members that were taken back; None: there are none."""
+        if not self._back:
+            return None
+        copy = self._copy
+        if copy.members is not None:
+            numbers = {id(member): number for number, member in enumerate(copy.members)}
+            copy.failed = {numbers[id(each)]: (RETRY, "") for each in self._back}
+        copy.narrowed()
+        return copy.event
+
+
 class Copies:
     """Those of one operator. ``failed`` is called with a copy when all of it is settled, and something failed."""
 
@@ -89,7 +121,12 @@ class Copies:
         for token in tokens:
             copy: Copy
             copy, number = token.key
-            if token.status in self._statuses:
+            reason = token.reason
+            if isinstance(reason, Withdrawn):  # by this operator: it goes another way; by one above: that one's affair
+                failed = reason.by is self._operator.node
+            else:
+                failed = token.status in self._statuses
+            if failed:
                 copy.failed[number] = (token.status, token.reason)
             elif token.parent is not None:
                 token.parent.settle(token.status, token.reason)
@@ -105,9 +142,9 @@ class Copies:
         self.count -= 1
 
 
-def duplicate(event: Event) -> Event:
-    """The event once more, its value copied, with the same token."""
+def duplicate(event: Event, *, copies: bool = True) -> Event:
+    """The event once more, with the same token. copies: with a copy of its value."""
     return Event(
-        copied(event.value), dict(event.meta), event.id,
+        copied(event.value) if copies else event.value, dict(event.meta), event.id,
         ingest_ns=event.ingest_ns, attempt=event.attempt, path=event.path, token=event.token,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from collections import deque
 from tidelog.flows.event import Event
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.channel import Wanted, parted
 
 
 class DelayOptions(Struct):
@@ -69,6 +70,14 @@ class Delay(Operator):
         """At once."""
         while self._batches:
             self._next()
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        batches = [(due, parted(events, wanted, found)) for due, events in self._batches]
+        if found:
+            self._batches = deque(each for each in batches if each[1])
+            self._kept -= len(found)
+        return found
 
     def kept(self) -> int:
         return self._kept

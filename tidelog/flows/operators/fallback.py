@@ -1,8 +1,10 @@
 """``fallback``: what fails on ``out`` goes to the port ``fallback``.
 
 Rule 1: the source is not told that an event failed: it is told what became of it on ``fallback``.
-Rule 2: while a reason of ``out`` stands, events go to ``fallback`` at once (``outage: fallback``), or the source waits
-        (``outage: wait``). A flow starts when both ways are connected.
+Rule 2: while a reason of ``out`` stands, events go to ``fallback`` at once (``outage: fallback``), also those that were
+        sent to ``out`` and not begun there; or the source waits (``outage: wait``).
+Rule 3: a flow starts when one of the ways can be used, and its sources stop when none can. While ``fallback`` can't be
+        used, what fails on ``out`` is given back to its source to be tried again.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from typing import Final, Literal
 from tidelog.flows.event import Event
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.copies import Copies, Copy
-from tidelog.flows.operators.hops import now
+from tidelog.flows.operators.hops import Recall, now
 from tidelog.flows.options import Struct
 from tidelog.flows.runtime.breaker import Breaker
 from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
-from tidelog.flows.tokens import STATUSES, Token
+from tidelog.flows.tokens import RETRY, STATUSES, Token, Withdrawn
 
 FALLBACK: Final = "fallback"
 
@@ -39,13 +41,18 @@ class Fallback(Operator):
     """The operator."""
 
     type = "fallback"
+    guards = True
     Options = FallbackOptions
 
     def __init__(self, options: FallbackOptions | None = None) -> None:
         self._options = options or FallbackOptions()
-        self._below = Breaker()  # of out, while its messages end here
+        self._out = Breaker()  # of out, while its messages end here
+        self._spare = Breaker()  # of fallback
         statuses = frozenset(STATUSES.index(each) for each in self._options.on)
         self._copies = Copies(self, self._options.most, statuses, self._failed)
+        self._recall = Recall(self, self._lost, self._taken_back)
+        self._began = False
+        self._open = False  # sources above may send
 
     def ports(self) -> tuple[str, ...]:
         return (FALLBACK,)
@@ -53,9 +60,16 @@ class Fallback(Operator):
     def required(self) -> tuple[str, ...]:
         return self.ports()
 
+    def start(self) -> None:
+        self._began = True
+        self._look()
+
+    def busy(self) -> bool:
+        return not self._open
+
     def process(self, events: list[Event]) -> None:
-        if self._below:
-            why = ", ".join(each.reason for each in self._below.reasons)
+        if self._out:
+            why = self._why(self._out)
             for event in events:
                 event.meta["error"] = why
             self._divert(events)
@@ -75,15 +89,58 @@ class Fallback(Operator):
     def _failed(self, copy: Copy) -> None:
         self._copies.done()
         reason = copy.reason()
+        if self._spare and not self._out:
+            self.node.count("given_back")
+            why = f"{reason}; {FALLBACK} can't be used: {self._why(self._spare)}"
+            copy.failed = dict.fromkeys(copy.failed, (RETRY, why))
+            copy.give_up()
+            return
         copy.narrowed()
-        copy.event.meta["error"] = reason
+        copy.event.meta["error"] = str(reason)
         self._divert([copy.event])
 
+    # -- outages ---------------------------------------------------------------------------------------------
     def breaker(self, message: Trigger | Restore, port: str) -> bool:
-        if port != "out" or self._options.outage == "wait" or message.reason.startswith(f"{PAUSED}:"):
+        if port == FALLBACK:
+            below = self._spare
+        elif port == "out" and self._options.outage == FALLBACK and not message.reason.startswith(f"{PAUSED}:"):
+            below = self._out
+        else:
             return False
         if isinstance(message, Trigger):
-            self._below.trigger(message, now())
-            return True
-        self._below.restore(message)
-        return False  # reasons from before the start are the sources' own
+            below.trigger(message, now() if self._began else 0.0)
+        else:
+            below.restore(message)
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Whether there is a way left has changed, perhaps."""
+        if not self._began:
+            return
+        usable = not self._out or not self._spare
+        if usable and not self._open:
+            self._open = True
+            self.node.started()
+            self.node.restore(FALLBACK)
+            self.node.wake()
+        elif not usable and self._open:
+            self._open = False
+            self.node.trigger(FALLBACK, f"out: {self._why(self._out)}; {FALLBACK}: {self._why(self._spare)}")
+        self._recall.look()
+
+    @staticmethod
+    def _why(below: Breaker) -> str:
+        return ", ".join(each.reason for each in below.reasons)
+
+    def _lost(self) -> list[str]:
+        return ["out"] if self._out and not self._spare and self._copies.count else []
+
+    def _taken_back(self, port: str, events: list[Event]) -> None:  # noqa: ARG002 - there is one
+        reason = Withdrawn(self._why(self._out), self.node)
+        for event in events:
+            if event.token is not None:
+                event.token.settle(RETRY, reason)
+
+    def stop(self) -> None:
+        self._recall.stop()

@@ -2,7 +2,8 @@
 
 Rule 1: a batch that leaves is one ``Sent``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
 Rule 2: an event made of several keeps an outcome for each: its hop is a group of one token for each member.
-Rule 3: what is remembered of a batch does not grow with its age: a time, a count, where it went. It leads to no event
+Rule 3: an event that was taken back from an output (``Withdrawn``) says nothing about that output.
+Rule 4: what is remembered of a batch does not grow with its age: a time, a count, where it went. It leads to no event
         that it is the token of: the collector of circles doesn't look at events and tokens, so they must not be in one.
 """
 
@@ -14,14 +15,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidelog.flows.event import BATCH, Event
-from tidelog.flows.tokens import DISCARD, RETRY, Group, Token, Unsettled, WatchedToken
+from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.operatornode import OperatorNode
+from tidelog.flows.tokens import DISCARD, OK, RETRY, Group, Token, Unsettled, WatchedToken, Withdrawn, owned
 
 if TYPE_CHECKING:
     from tidelog.flows.operators.base import Operator
-    from tidelog.flows.runtime.node import Node
 
 GATHERED: Final = 0.05  # s until it is looked whether all that is under way waits for more; grows to GATHERED_MOST
 GATHERED_MOST: Final = 1.0  # s
+RECALLED: Final = 0.1  # s until more is taken back from an output that can't be used; grows to RECALLED_MOST
+RECALLED_MOST: Final = 1.0  # s
 FEW: Final = 64  # batches: fewer are not worth a look for settled ones among them
 
 
@@ -68,8 +72,9 @@ class Run(NamedTuple):
 
     sent: Sent
     size: int  # tokens
-    answered: bool  # somebody looked at one of them: not all were discarded on the way
+    answered: bool  # somebody looked at one of them: not all were discarded on the way, or taken back
     retry: str | None  # the reason of one that is to be tried again; None: there was none
+    withdrawn: bool = False  # one of them was taken back
 
 
 def send(node: Node, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> Sent:
@@ -95,15 +100,20 @@ def runs(tokens: Sequence[Token]) -> Iterable[Run]:
         sent: Sent = tokens[start].key
         answered = False
         retry = None
+        withdrawn = False
         end = start
         while end < size and tokens[end].key is sent:
             token = tokens[end]
             if token.status == RETRY:
+                if isinstance(token.reason, Withdrawn):
+                    withdrawn = True
+                    end += 1
+                    continue
                 retry = token.reason or "to be tried again"
             answered = answered or token.status != DISCARD
             end += 1
         sent.left -= end - start
-        yield Run(sent, end - start, answered, retry)
+        yield Run(sent, end - start, answered, retry, withdrawn)
         start = end
 
 
@@ -154,8 +164,103 @@ class Ramp:
             self.earlier -= run.size
             return
         self.under_way -= run.size
-        if self.limit and run.retry is None and not self.under_way:
+        if self.limit and run.retry is None and not (self.under_way or run.withdrawn):
             self.limit = self.limit * 2 if self.limit * 2 < BATCH else 0
+
+
+def unmarked(node: Node, event: Event) -> list[Token]:
+    """Undo ``mark``: the event has the token that it came with. Returns the tokens of ``node`` that it had; none: they
+    are not only this event's, or a part of it was settled, and nothing was done.
+    """
+    token = event.token
+    tokens = list(token.members) if isinstance(token, Group) and token.intact else [token]
+    own = [each for each in tokens if isinstance(each, Token) and each.owner is node]
+    if len(own) < len(tokens) or any(each.pending != 1 or each.status != OK for each in own):
+        return []
+    if isinstance(token, Group):
+        event.token = token.of([each.parent for each in own if each.parent is not None])
+    else:
+        event.token = own[0].parent
+    for each in own:
+        each.pending = 0
+    return own
+
+
+def direct(node: Node, port: str) -> bool:
+    """Whether events get from a port to one sink, and nothing is done with them on the way."""
+    channels = [each for each in node.outputs.get(port, ()) if each.authoritative]
+    if len(channels) != 1:
+        return False
+    consumer = channels[0].consumer
+    if isinstance(consumer, OperatorNode):
+        return consumer.operator.transparent and direct(consumer, "out")
+    return consumer.kind == "sink"
+
+
+def withdrawn(node: Node, port: str) -> list[Event]:
+    """Take back what was sent by a port and not begun, wherever it is. Their tokens are the caller's to settle."""
+
+    def wanted(event: Event) -> bool:
+        return any(getattr(token.key, "way", port) == port for token in owned(event.token, node))
+
+    found = [*Node.withdraw(node, wanted)] if node.held else []
+    reached = [each.consumer for each in node.outputs.get(port, ())]
+    seen: set[int] = set()
+    while reached:
+        each = reached.pop()
+        if id(each) in seen or not isinstance(each, Node):
+            continue
+        seen.add(id(each))
+        found += each.withdraw(wanted)
+        if isinstance(each, OperatorNode):
+            reached += [channel.consumer for channels in each.outputs.values() for channel in channels]
+    return found
+
+
+class Recall:
+    """Takes back what was sent to outputs that can't be used: at once, and what comes to light there later, such as
+    what an operator on the way was busy with.
+    """
+
+    def __init__(
+        self, operator: Operator, lost: Callable[[], Iterable[str]], take: Callable[[str, list[Event]], None]
+    ) -> None:
+        self._operator = operator
+        self._lost = lost  # ports that can't be used, where something is under way that can go another way
+        self._take = take  # is given what was taken back from a port
+        self._known: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait = RECALLED
+
+    def look(self) -> None:
+        """Something has changed."""
+        lost = set(self._lost())
+        new = lost - self._known
+        self._known = lost
+        if new:
+            self._wait = RECALLED
+            self._recall(new)
+        if self._known and self._timer is None:
+            self._timer = self._operator.node.after(self._wait, self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        self._wait = min(self._wait * 2, RECALLED_MOST)
+        self._known = set(self._lost())
+        self._recall(self._known)
+        self.look()
+
+    def _recall(self, ports: Iterable[str]) -> None:
+        for port in sorted(ports):
+            events = withdrawn(self._operator.node, port)
+            if events:
+                self._operator.node.count("recalled", len(events))
+                self._take(port, events)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Stalled:

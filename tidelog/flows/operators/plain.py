@@ -15,6 +15,7 @@ class Passthrough(Operator):
     """For pipelines that only join or part ways."""
 
     type = "passthrough"
+    transparent = True
     Options = PassthroughOptions
 
     def __init__(self, options: PassthroughOptions | None = None) -> None:

@@ -22,6 +22,7 @@ from tidelog.flows.operators.keys import key_text
 from tidelog.flows.operators.rates import Buckets, Rate
 from tidelog.flows.operators.sharedrates import SharedBuckets
 from tidelog.flows.options import Duration, Struct
+from tidelog.flows.runtime.channel import Wanted
 
 RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
 LEAST: Final = 0.001  # s: the shortest wait
@@ -80,6 +81,12 @@ class RateLimit(Operator):
 
     def kept(self) -> int:
         return len(self._kept)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found = [event for _, event in self._kept if wanted(event)]
+        if found:
+            self._kept = [each for each in self._kept if not wanted(each[1])]
+        return found
 
     def process(self, events: list[Event]) -> None:
         if self._key is None:

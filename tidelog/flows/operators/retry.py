@@ -15,6 +15,7 @@ from tidelog.flows.operators.copies import Copies, Copy
 from tidelog.flows.operators.hops import now
 from tidelog.flows.options import Duration, Struct
 from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.channel import Wanted
 from tidelog.flows.runtime.signals import Restore, Trigger
 from tidelog.flows.tokens import RETRY, Token
 
@@ -62,6 +63,17 @@ class Retry(Operator):
 
     def kept(self) -> int:
         return len(self._waiting) + len(self._due)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        """What waits to be sent again."""
+        copies = [copy for copy, _ in self._waiting.values()] + self._due
+        taken = {id(copy): copy.event for copy in copies if wanted(copy.event)}
+        for name in taken:
+            if name in self._waiting:
+                self._waiting.pop(name)[1].cancel()
+            self._copies.done()
+        self._due = [each for each in self._due if id(each) not in taken]
+        return list(taken.values())
 
     def settled(self, tokens: list[Token]) -> None:
         self._copies.settled(tokens)

@@ -4,7 +4,9 @@ Rule 1: an output is out of rotation while a reason of it stands (a TRIGGER came
         failed several times in a row. After that time, or a reason that ended by time, it gets one event, then more.
 Rule 2: its breaker messages end here. Sources above hear TRIGGER when no output is left, and RESTORE with the first
         one. They start when the first one can be used.
-Rule 3: an output that has ``most`` events under way gets none until some are settled, so one that hangs holds up so
+Rule 3: what an output that is out of rotation has not begun is taken back and dealt out to the others. It counts as no
+        try. Where operators lie between, a copy of each event is kept for that, as it came here.
+Rule 4: an output that has ``most`` events under way gets none until some are settled, so one that hangs holds up so
         many and no more.
 """
 
@@ -16,11 +18,13 @@ from typing import Final
 from tidelog.flows.event import Event
 from tidelog.flows.links import NAME
 from tidelog.flows.operators.base import Operator
-from tidelog.flows.operators.hops import Ramp, Run, Stalled, now, runs, send
+from tidelog.flows.operators.copies import Lent, duplicate
+from tidelog.flows.operators.hops import Ramp, Recall, Run, Sent, Stalled, direct, now, runs, send, unmarked
 from tidelog.flows.options import Duration, Struct
 from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.runtime.signals import Restore, Trigger
-from tidelog.flows.tokens import Token
+from tidelog.flows.tokens import RETRY, Token, Withdrawn
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
 PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or ``probe_after`` if that is longer
@@ -54,6 +58,7 @@ class Output:
         self.name = name
         self.breaker = Breaker()
         self.ramp = Ramp(most)
+        self.direct = True  # nothing is done with events before they are written, so no copies are needed
         self.failed = 0  # in a row
         self.rest: float = 0.0  # s of the last rest after failures
         self.timer: TimerHandle | None = None  # it rests
@@ -61,6 +66,10 @@ class Output:
     @property
     def usable(self) -> bool:
         return not self.breaker and self.timer is None
+
+    @property
+    def under_way(self) -> int:
+        return self.ramp.under_way + self.ramp.earlier
 
     @property
     def why(self) -> str:
@@ -84,10 +93,11 @@ class Roundrobin(Operator):
         self._outputs = {name: Output(name, options.most) for name in options.outputs}
         self._order = list(self._outputs.values())
         self._turn = 0  # the output that is next
-        self._kept: list[Event] = []  # at most a batch: no output had room
+        self._kept: list[Event] = []  # no output had room: at most a batch, and what was taken back
         self._began = False
         self._open = False  # sources above may send
         self._stalled = Stalled(self, "most", self._full)
+        self._recall = Recall(self, self._lost, self._taken_back)
 
     def ports(self) -> tuple[str, ...]:
         return tuple(self._options.outputs)
@@ -96,6 +106,8 @@ class Roundrobin(Operator):
         return self.ports()
 
     def start(self) -> None:
+        for each in self._order:
+            each.direct = direct(self.node, each.name)
         self._began = True
         self._look()
 
@@ -108,6 +120,11 @@ class Roundrobin(Operator):
 
     def kept(self) -> int:
         return len(self._kept)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        self._kept = parted(self._kept, wanted, found)
+        return found
 
     def process(self, events: list[Event]) -> None:
         self._kept = events
@@ -133,8 +150,18 @@ class Roundrobin(Operator):
         clock = now()
         for output, events in zip(order, dealt, strict=True):
             if events:
-                output.ramp.sent(send(self.node, events, clock, output.ramp.generation, output.name))
-                self.emit(events, output.name)
+                self._send(output, events, clock)
+
+    def _send(self, output: Output, events: list[Event], clock: float) -> None:
+        ramp = output.ramp
+        if output.direct:
+            ramp.sent(send(self.node, events, clock, ramp.generation, output.name))
+        else:
+            for place, event in enumerate(events):
+                lent = Lent(event, clock, ramp.generation, output.name)
+                events[place] = lent.sent(self.node)
+                ramp.sent(lent)
+        self.emit(events, output.name)
 
     def _room(self, output: Output, wanted: int) -> int:
         channels = self.node.outputs.get(output.name, ())
@@ -147,12 +174,53 @@ class Roundrobin(Operator):
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
-        super().settled(tokens)
+        for token in tokens:
+            if token.status == RETRY and isinstance(token.key, Lent) and self._own(token.reason):
+                token.key.back(token)
+            elif token.parent is not None:
+                token.parent.settle(token.status, token.reason)
+        again: list[Event] = []
         for run in runs(tokens):
             output = self._outputs[run.sent.way]
             output.ramp.back(run)
             self._judge(output, run)
+            if not run.sent.left and isinstance(run.sent, Lent):
+                event = run.sent.returned()
+                if event is not None:
+                    again.append(event)
         self._look()
+        self._deal_again(again)
+
+    def _own(self, reason: str) -> bool:
+        """Whether it was this operator that took something back."""
+        return isinstance(reason, Withdrawn) and reason.by is self.node
+
+    def _lost(self) -> list[str]:
+        """Outputs that can't be used, from which something can go to another one."""
+        if not self._open:
+            return []
+        return [each.name for each in self._order if not each.usable and each.under_way > 0]
+
+    def _taken_back(self, port: str, events: list[Event]) -> None:
+        output = self._outputs[port]
+        again: list[Event] = []
+        for event in events:
+            tokens = unmarked(self.node, event) if output.direct else []
+            if not tokens:
+                if event.token is not None:
+                    event.token.settle(RETRY, Withdrawn(f"{self.node.name}: {output.why}", self.node))
+                continue
+            for token in tokens:
+                sent: Sent = token.key
+                sent.left -= 1
+                output.ramp.back(Run(sent, 1, answered=False, retry=None, withdrawn=True))
+            again.append(event)
+        self._deal_again(again)
+
+    def _deal_again(self, events: list[Event]) -> None:
+        if events:
+            self._kept = [duplicate(each, copies=False) for each in events] + self._kept
+            self._route()
 
     def _judge(self, output: Output, run: Run) -> None:
         if run.sent.generation != output.ramp.generation:  # sent before its rest
@@ -201,6 +269,7 @@ class Roundrobin(Operator):
         elif not usable and self._open:
             self._open = False
             self.node.trigger(ROUNDROBIN, "; ".join(each.why for each in self._order))
+        self._recall.look()
 
     # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:
@@ -208,6 +277,7 @@ class Roundrobin(Operator):
 
     def stop(self) -> None:
         self._stalled.stop()
+        self._recall.stop()
         for each in self._order:
             if each.timer is not None:
                 each.timer.cancel()

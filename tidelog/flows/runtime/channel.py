@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 from tidelog.flows.event import Event
 from tidelog.flows.runtime.signals import Restore, Signal, Trigger
 
+Wanted: TypeAlias = Callable[[Event], bool]  # whether an operator takes this event back (``hops.Recall``)
 Tap: TypeAlias = Callable[[list[Event]], None]  # sees each batch as it leaves; must not change or keep it
 
 
@@ -69,3 +70,26 @@ class Channel:
         if was_full:
             self.producer.wake()
         return item
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        """Take events out that nobody has taken yet."""
+        was_full = self.full
+        found: list[Event] = []
+        left: deque[list[Event] | Signal] = deque()
+        for item in self.items:
+            if isinstance(item, Signal):
+                left.append(item)
+            elif some := parted(item, wanted, found):
+                left.append(some)
+        self.items = left
+        if was_full and not self.full:
+            self.producer.wake()
+        return found
+
+
+def parted(events: list[Event], wanted: Wanted, found: list[Event]) -> list[Event]:
+    """Those that are not wanted. The others are added to ``found``."""
+    left: list[Event] = []
+    for each in events:
+        (found if wanted(each) else left).append(each)
+    return left

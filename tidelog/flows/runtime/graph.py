@@ -137,9 +137,9 @@ def _reached(node: Node, around: Surroundings, seen: set[int]) -> list[tuple[str
             elif isinstance(consumer, OperatorNode) and consumer.operator.guards:
                 if reason not in consumer.standing:
                     consumer.standing[reason] = Trigger(reason, around.version())
-                    for own, trigger in _reached(consumer, around, set()):
-                        consumer.operator.breaker(trigger, own)
-                behind = [consumer.standing[reason]] if reason in consumer.standing else []
+                passed = _reached(consumer, around, set())
+                behind = [each for own, each in passed if not consumer.operator.breaker(each, own)]
+                behind.append(consumer.standing[reason])
             elif id(consumer) in seen or not isinstance(consumer, Node):
                 continue
             else:

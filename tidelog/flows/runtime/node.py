@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.flows.event import BATCH, Event
-from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.channel import Channel, Wanted, parted
 from tidelog.flows.runtime.signals import Restore, Signal, Trigger
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.tokens import DISCARD, Group, LostTokenError, SettledTwiceError, Token, settle_all
@@ -229,6 +229,23 @@ class Node:
                 channel.put(item)
                 moved = True
         return moved
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        """Take back events that wait before this entity, or for room behind it, and that nothing was done with.
+
+        Their tokens are the caller's to settle.
+        """
+        found: list[Event] = []
+        for channel in self.inputs:
+            found += channel.withdraw(wanted)
+        if self._held:
+            kept = list(self._held)
+            self._held.clear()
+            for channel, item in kept:
+                left = item if isinstance(item, Signal) else parted(item, wanted, found)
+                if left:
+                    self._held.append((channel, left))
+        return found
 
     @property
     def held(self) -> int:

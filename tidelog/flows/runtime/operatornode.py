@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from tidelog.flows.errors import RetryError
 from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.channel import Channel, Wanted
 from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.signals import STARTING, Restore, Signal, Trigger
 from tidelog.flows.runtime.surroundings import Surroundings
@@ -23,6 +23,7 @@ class Operated(Protocol):
 
     guards: ClassVar[bool]
     gathers: ClassVar[bool]
+    transparent: ClassVar[bool]
     node: OperatorNode
 
     def ports(self) -> tuple[str, ...]: ...
@@ -34,6 +35,7 @@ class Operated(Protocol):
     def kept(self) -> int: ...
     def gathered(self) -> Iterable[Unsettled | None]: ...
     def release(self) -> None: ...
+    def withdraw(self, wanted: Wanted) -> list[Event]: ...
     def settled(self, tokens: list[Token]) -> None: ...
     def breaker(self, message: Trigger | Restore, port: str) -> bool: ...
     def stop(self) -> None: ...
@@ -86,6 +88,12 @@ class OperatorNode(Node):
             )  # fmt: skip
         self.count("released")
         self.later(self.operator.release)
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found = [*super().withdraw(wanted), *self.operator.withdraw(wanted)]
+        if found:
+            self.wake()  # there may be room, or nothing left to drain
+        return found
 
     def ready(self) -> bool:
         return not self.operator.busy()

@@ -21,7 +21,7 @@ from tidelog.flows.connectors.base import Later, Outcome, Sink
 from tidelog.flows.errors import GoneError, RejectError
 from tidelog.flows.event import Event
 from tidelog.flows.runtime.cancelling import from_outside
-from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.channel import Channel, Wanted
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node, fail
 from tidelog.flows.runtime.signals import DISCONNECTED, PAUSED, STARTING
@@ -49,6 +49,7 @@ class SinkNode(Node):
         self._whole: dict[int, list[Event]] = {}  # batches that are being written, by id(); no event of theirs answered
         self._single: dict[int, Event] = {}  # of batches that are being written, of which some are answered, by id()
         self._later: dict[int, tuple[float, Event]] = {}  # written, and not answered, by id(); since when, in order
+        self._withdrawn: set[int] = set()  # id() of events of writes under way that were taken back
         self._overdue: asyncio.TimerHandle | None = None
         self.authoritative = True  # False: what becomes of an event here does not count
         self.paused = False
@@ -89,6 +90,16 @@ class SinkNode(Node):
         super().forget()
         for each in (self._whole, self._single, self._later):
             each.clear()
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found = super().withdraw(wanted)
+        for event in self.sink.withdraw(wanted):
+            if self._take_out(event):
+                self._withdrawn.add(id(event))  # the write keeps it, so the number is its own
+                found.append(event)
+        if found:
+            self.wake()  # there may be nothing left to write before the end
+        return found
 
     # -- writing ---------------------------------------------------------------------------------------------
     def ready(self) -> bool:
@@ -142,6 +153,9 @@ class SinkNode(Node):
             self._failed(self._open(events), RETRY, RuntimeError("the write was cancelled from inside"))
         except Exception as error:  # noqa: BLE001 - the sink's own, or outcomes that are none: its events are not lost
             self._raised(events, error, connects)
+        finally:
+            if self._withdrawn:
+                self._withdrawn.difference_update(map(id, events))
 
     def _raised(self, events: list[Event], error: Exception, connects: int) -> None:
         gone = isinstance(error, OSError)  # ConnectionError is one
@@ -211,6 +225,8 @@ class SinkNode(Node):
             return
         self._apart(events)
         for event, outcome in zip(events, outcomes, strict=True):
+            if id(event) in self._withdrawn:
+                continue
             if isinstance(outcome, int):
                 self.answer(event, outcome)
             elif outcome and isinstance(outcome[0], int):
