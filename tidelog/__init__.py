@@ -1,6 +1,7 @@
 """tidelog: clients of a tidelog-server. They talk RESP to it and share no code with it.
 
-``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return.
+``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return. ``Access`` says
+where the servers are where a URL is not enough.
 
     client   the clients, and what the other parts build on
     topics   streams in parts, with records of one type
@@ -14,6 +15,7 @@
 """
 
 from tidelog.client import calls
+from tidelog.client.access import Access
 from tidelog.client.aio import AsyncClient
 from tidelog.client.client import Client, ConflictError, NoGroupError, NoStageError, StaleEpochError
 from tidelog.client.entries import (
@@ -33,6 +35,7 @@ from tidelog.client.entries import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "Access",
     "Client",
     "AsyncClient",
     "StreamId",

@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 #: By module: what README.md, docs/ and docstrings name.
 NAMES = {
     "tidelog": [
-        "AsyncClient", "Batch", "Client", "ConflictError", "Entry", "GroupInfo", "Info", "MISSING", "Missing",
+        "Access", "AsyncClient", "Batch", "Client", "ConflictError", "Entry", "GroupInfo", "Info", "MISSING", "Missing",
         "NoGroupError", "NoStageError", "Pending", "PendingSummary", "Published", "Span", "StaleEpochError", "StreamId",
         "__version__", "calls",
     ],
     "tidelog.client": [
-        "Client", "ConflictError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError",
+        "Access", "Client", "ConflictError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError",
     ],
     "tidelog.spark": ["native", "register"],
     "tidelog.workers": [

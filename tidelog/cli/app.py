@@ -12,12 +12,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.connect import connected, reported, url_option
+from tidelog.cli.connect import choose, connected, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration
 from tidelog.cli.report import table
 from tidelog.cli.status import print_status, to_json
-from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers, UnreachableError
@@ -231,7 +230,7 @@ def _list(found: Found) -> None:
 def asking(app: App, url: str | None) -> Iterator[Ask]:
     """What drives operations on the app's server, with errors as messages of the program."""
     with reported(url or app.access.places):
-        access = app.access if url is None else Access((url,))
+        access = choose(url, app.access, app.url is None, f"app {app.name!r}") or app.access
         access = replace(
             access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
         )  # fmt: skip

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 import redis
+from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
-from tidelog.client.access import shown
+from tidelog.client.access import Access, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +24,33 @@ def url_option(command: F) -> F:
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="The server: redis://, rediss:// (TLS) or unix://, with user and password if it wants them.",
+        help="The server: redis://, rediss:// (TLS) or unix://, several of them with commas, or redis+sentinel://.",
     )(command)
+
+
+def choose(url: str | None, declared: Access | None, given: bool, what: str) -> Access | None:
+    """The server that a command talks to: that of --url, or the one that ``what`` was declared with. None: neither.
+
+    ``given``: it was declared by an Access. That has what a URL can't say, so --url may not name another server. The
+    environment variable may not, either, where a URL was declared: nobody would see it.
+
+    Raises click.UsageError for a URL that can't be used, and for one that contradicts the declaration.
+    """
+    if url is None:
+        return declared
+    try:
+        wanted = Access.of(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if declared is None or declared.has(wanted):
+        return declared or wanted
+    context = click.get_current_context()
+    silent = context.get_parameter_source("url") == ParameterSource.ENVIRONMENT
+    if not given and not (silent and declared != Access()):
+        return wanted
+    option = f"TIDELOG_URL ({wanted.places})" if silent else f"--url ({wanted.places})"
+    how = "leave it out" if not silent else "unset it" if given else "unset it, or say --url"
+    raise click.UsageError(f"{what} is on {declared.places}, which {option} contradicts: {how}")
 
 
 @contextmanager
@@ -41,9 +67,10 @@ def reported(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(url: str) -> Iterator[Client]:
+def connected(where: str | Access) -> Iterator[Client]:
     """A client, with its errors ``reported``."""
-    with reported(url), Client(url) as client:
+    place = where if isinstance(where, str) else where.places
+    with reported(place), Client(where) as client:
         yield client
 
 

@@ -60,7 +60,8 @@ def engine(
       tidelog jobs engine --master spark://head:7077 --state-dir /scratch/jobs --conf spark.executor.memory=4g
 
     It is one Spark driver. Any number of engines share the jobs of a server; the partitions of a job run on the
-    executors of its engine. --url may name several servers, separated by commas: the one that leads is used.
+    executors of its engine. --url may name several servers, separated by commas, or Sentinels: the one that leads is
+    used.
     """
     given = name or f"{socket.gethostname().partition('.')[0]}-{os.getpid()}"
     if not _NAME.fullmatch(given):
@@ -69,7 +70,7 @@ def engine(
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection
     folders = tuple(map(os.path.abspath, path or (os.getcwd(),)))
     try:
-        access = Access(tuple(url.split(",")))
+        access = Access.of(url)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     settings = Settings(given, access, master, state_dir, store, folders, _settings(conf), lease, grace, replicas)

@@ -19,7 +19,7 @@ from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
 from tidelog.cli.report import table
 from tidelog.client import calls, strings
-from tidelog.client.access import Access, shown
+from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good, one
@@ -280,7 +280,8 @@ def _event(entry: Entry) -> str:
 def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
     """What drives operations on the server, with errors as messages of the program."""
     try:
-        line = Line(Access((url,)), "tidelog-jobs-program", ANSWER_MS + block_ms)
+        access = Access.of(url)
+        line = Line(access, "tidelog-jobs-program", ANSWER_MS + block_ms)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     try:
@@ -289,7 +290,7 @@ def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
         raise click.ClickException(str(error)) from None
     except LOST as error:
         if isinstance(error, OSError):
-            raise click.ClickException(f"no answer from {shown(url)}: {error.__cause__ or error}") from None
+            raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
         raise click.ClickException(f"the server says: {error}") from None
     finally:
         line.close()

@@ -15,10 +15,11 @@ import click
 import msgspec
 import redis
 
-from tidelog.cli.connect import connected
+from tidelog.cli.connect import choose, connected
 from tidelog.cli.load import BadRow, guess_format, read_rows
 from tidelog.cli.modules import Declaration
 from tidelog.cli.progress import Progress
+from tidelog.client.access import Access
 from tidelog.codecs import CodecError
 from tidelog.topics import SyncTopic, Topic, TopicError
 
@@ -27,8 +28,9 @@ BATCH = 5000  # records of one batch
 
 @contextmanager
 def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
-    """The topic, sending to its own server or to another. Errors become messages of the program."""
-    with connected(url or topic.url or "redis://localhost:6379") as client:
+    """The topic, sending to its own server, or to that of --url. Errors become messages of the program."""
+    where = choose(url, topic.access, topic.url is None and topic.access is not None, f"topic {topic.name!r}")
+    with connected(where or Access()) as client:
         topic.use(sync=client)
         try:
             yield topic.sync
@@ -39,7 +41,7 @@ def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
 def server_option(command: Any) -> Any:
     """--url, where the topic may name its server."""
     return click.option(
-        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server; default: the topic's, or localhost."
+        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server, where the topic names none; else localhost."
     )(command)
 
 

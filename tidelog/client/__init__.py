@@ -6,23 +6,27 @@ In reading order:
     calls       each command defined once: what is sent, how the reply is read
     packedrows  TMAPPEND and TSTAGE of rows that are packed already
     strings     SET, GET and the like for what programs agree by: leases, claims, documents
+    address     what the URL of a server says
+    access      where the servers are, and how to connect to them
+    wire        one connection: pipelined commands, long ranges in pages of bounded size
+    servers     finding the leader, and trying again when it does not answer
+    pools       redis-py's connections, to one server or to the one that leads
     client      ``Client``, over redis-py
     aio         ``AsyncClient``, for asyncio
     steps       operations as generators of calls, so that they exist once for threads and for asyncio
     alone       an operation on a connection of its own
-    access      where the servers are, and how to connect to them
     hiding      URLs without their secrets, for logs, errors and status
     refusals    error replies: which pass, and which are about who asks
     saying      texts of exceptions, whatever their own code does
     signals     signals of a program, taken for a time, and never its children's
-    wire        one connection: pipelined commands, long ranges in pages of bounded size
-    servers     finding the leader, and trying again when it does not answer
     channel     one connection for asyncio: requests of many tasks, replies in order
     waker       which of many readers have news: one thread, a few connections
     publish     publishing rows exactly once: staged on the server, then published in one step
 """
 
-from tidelog.client.access import DEFAULT_URL
+from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.client.client import PAGE, Client, ConflictError, NoGroupError, NoStageError, StaleEpochError
 
-__all__ = ["Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError", "ConflictError"]
+__all__ = [
+    "Access", "Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError", "ConflictError",
+]  # fmt: skip

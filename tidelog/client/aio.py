@@ -12,10 +12,11 @@ import redis
 import redis.asyncio
 
 from tidelog.client import calls
-from tidelog.client.access import DEFAULT_URL
+from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.client.calls import Call, IdLike, Name
-from tidelog.client.client import PAGE, connection_options, is_sent, packed, read_all, translated, with_self
+from tidelog.client.client import PAGE, is_sent, packed, read_all, translated, with_self
 from tidelog.client.entries import Entry
+from tidelog.client.pools import pool_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,8 +76,12 @@ class AsyncClient:
     delivered: they are delivered again if the read had ``retry``, and not otherwise.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
-        self._use(redis.asyncio.Redis.from_url(url, **connection_options(url, options)))
+    def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
+        single = options.pop("single_connection_client", False)
+        pool = redis.asyncio.ConnectionPool(**pool_options(url, options, redis.asyncio))
+        made = redis.asyncio.Redis(connection_pool=pool, single_connection_client=single)
+        made.auto_close_connection_pool = True
+        self._use(made)
 
     def _use(self, client: redis.asyncio.Redis) -> None:
         self.redis = client

@@ -11,15 +11,15 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import hiredis
 import redis
 
 from tidelog.client.access import Access, shown
+from tidelog.client.address import Address
 from tidelog.client.calls import Call
 from tidelog.client.client import translated
-from tidelog.client.wire import PASSING, PORT, tls_context
+from tidelog.client.wire import PASSING, tls_context
 
 #: Codes of errors after which the same request may succeed later, perhaps elsewhere: the connection counts as lost.
 LATER: Final = PASSING | {"NOREPLICAS", "MISCONF", "OOM", "UNBLOCKED", "CLUSTERDOWN"}
@@ -136,31 +136,29 @@ async def connect(access: Access, url: str, name: str) -> Channel:
 
     redis.ResponseError for a wrong password.
     """
-    parts = urlsplit(url)
+    address = access.address(url)
     loop = asyncio.get_running_loop()
     made = Channel(shown(url), access.read_ms / 1000)
     async with asyncio.timeout(access.connect_ms / 1000):
-        if parts.scheme == "unix":
-            await loop.create_unix_connection(lambda: made, unquote(parts.path))
+        if address.path:
+            await loop.create_unix_connection(lambda: made, address.path)
         else:
-            tls = tls_context(access, url) if access.secure else None
-            host, port = parts.hostname or "localhost", parts.port or PORT
-            await loop.create_connection(lambda: made, host, port, ssl=tls)
+            tls = tls_context(access, address) if address.tls else None
+            await loop.create_connection(lambda: made, address.host, address.port, ssl=tls)
         try:
-            await _greet(made, access, url, name)
+            await _greet(made, address, name)
         except BaseException:
             made.close()
             raise
     return made
 
 
-async def _greet(made: Channel, access: Access, url: str, name: str) -> None:
-    parts = urlsplit(url)
-    username = access.username or (unquote(parts.username) if parts.username else None)
-    password = access.password if access.password is not None else parts.password and unquote(parts.password)
+async def _greet(made: Channel, address: Address, name: str) -> None:
     greeting: list[Call[Any]] = []
-    if password is not None:
-        greeting.append(plain("AUTH", *((username,) if username else ()), password))
+    if address.password is not None:
+        greeting.append(plain("AUTH", *((address.username,) if address.username else ()), address.password))
+    if address.db:
+        greeting.append(plain("SELECT", address.db))
     greeting.append(plain("CLIENT", "SETNAME", name))
     for reply in await made.send(greeting):
         if isinstance(reply, redis.ResponseError):

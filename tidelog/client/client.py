@@ -18,14 +18,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import hiredis
 import redis
-from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
-from redis.retry import Retry
 
 from tidelog.client import calls
-from tidelog.client.access import DEFAULT_URL
+from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.client.calls import Call, IdLike, Name
 from tidelog.client.entries import Entry
+from tidelog.client.pools import pool_options
 
 PAGE = 1000  # entries a command when a range is read in pages
 
@@ -79,14 +77,6 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
 
     with_self(method, build)
     return method
-
-
-def connection_options(url: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What both clients pass to redis-py: our defaults, overridden by the caller's options."""
-    defaults: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
-    if not url.startswith("unix:"):
-        defaults["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-    return defaults | options
 
 
 def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: bool) -> list[Any]:
@@ -158,16 +148,21 @@ class Client:
     >>> with Client("redis://localhost:6379") as client:
     ...     client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    ``url`` is as for redis.Redis.from_url: redis://, rediss:// or unix://, with user, password and options. Keyword
-    arguments are redis-py's. ``client.redis`` is a redis.Redis over the same connections, for all other commands.
+    ``url`` is redis://, rediss:// (TLS) or unix://, with user, password and options, several URLs, or Sentinels: a text
+    as ``Access.of`` takes it, or an Access. Keyword arguments are redis-py's; what a URL says wins over them.
+    ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer; it may have carried out
     the command all the same. They raise redis.ResponseError, with the server's text, if it refuses the command, and its
     subclasses NoGroupError, NoStageError, StaleEpochError and ConflictError.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
-        self._use(redis.Redis.from_url(url, **connection_options(url, options)))
+    def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
+        single = options.pop("single_connection_client", False)
+        pool = redis.ConnectionPool(**pool_options(url, options, redis))
+        made = redis.Redis(connection_pool=pool, single_connection_client=single)
+        made.auto_close_connection_pool = True
+        self._use(made)
 
     def _use(self, client: redis.Redis) -> None:
         self.redis = client

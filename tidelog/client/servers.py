@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from tidelog.client.access import Access, shown
 from tidelog.client.calls import Call
@@ -110,8 +111,9 @@ class Servers:
             if role[0] != b"master":
                 return (leader.url,)
             scheme = "rediss" if self.access.secure else "redis"
-            user, at, _ = leader.url.partition("://")[2].rpartition("@")  # replicas have the leader's password
-            return tuple(f"{scheme}://{user}{at}{_host(host.decode())}:{port.decode()}" for host, port, _ in role[2])
+            address = self.access.address(leader.url)  # replicas have the leader's password
+            user = f"{quote(address.username or '', '')}:{quote(address.password, '')}@" if address.password else ""
+            return tuple(f"{scheme}://{user}{_host(host.decode())}:{port.decode()}" for host, port, _ in role[2])
 
         return self.attempts(once)
 

@@ -18,18 +18,17 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 
 from tidelog.client.access import Access, shown
+from tidelog.client.address import Address
 from tidelog.client.calls import Call, Value
 
 CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
 PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for it
 #: The largest entry, in bytes. With a page and a chunk it stays below 2^31, the limit of an Arrow column.
 ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
-PORT: Final = 6379
 
 #: Codes of errors that pass, such as those of a server that is starting or has lost its leader: try again.
 PASSING: Final = frozenset({"LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"})
@@ -74,16 +73,16 @@ class Wire:
     """
 
     def __init__(self, access: Access, url: str, name: str) -> None:
-        parts = urlsplit(url)
         self.url = url
+        address = access.address(url)
         self._reader = hiredis.Reader()
-        self._sock = _connect(access, url)
+        self._sock = _connect(access, address)
         self._patience = self._sock.gettimeout()
         try:
-            username = access.username or (unquote(parts.username) if parts.username else None)
-            password = access.password if access.password is not None else parts.password and unquote(parts.password)
-            if password is not None:
-                self.ask("AUTH", *((username,) if username else ()), password)
+            if address.password is not None:
+                self.ask("AUTH", *((address.username,) if address.username else ()), address.password)
+            if address.db:
+                self.ask("SELECT", address.db)
             if self.ask("CLIENT", "SETNAME", name) != b"OK":
                 raise ConnectionError(f"{self.place} does not speak RESP")
         except BaseException:
@@ -215,20 +214,18 @@ class Wire:
 _pack: Callable[[tuple[Value, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # of any length
 
 
-def _connect(access: Access, url: str) -> socket.socket:
-    parts = urlsplit(url)
+def _connect(access: Access, address: Address) -> socket.socket:
     seconds = access.connect_ms / 1000
-    if parts.scheme == "unix":
+    if address.path:
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(seconds)
-        sock.connect(unquote(parts.path))
+        sock.connect(address.path)
     else:
-        host, port = parts.hostname or "localhost", parts.port or PORT
-        sock = socket.create_connection((host, port), seconds)
+        sock = socket.create_connection((address.host, address.port), seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if access.secure:
+        if address.tls:
             try:
-                sock = tls_context(access, url).wrap_socket(sock, server_hostname=host)
+                sock = tls_context(access, address).wrap_socket(sock, server_hostname=address.host)
             except BaseException:
                 sock.close()
                 raise
@@ -236,16 +233,18 @@ def _connect(access: Access, url: str) -> socket.socket:
     return sock
 
 
-def tls_context(access: Access, url: str) -> ssl.SSLContext:
-    """TLS as ``access`` says. Of redis-py's settings in a URL, ``ssl_ca_certs`` counts too."""
-    query = parse_qs(urlsplit(url).query)
-    ca_file = access.ca_file or query.get("ssl_ca_certs", [None])[0]
-    if ca_file and not os.path.exists(ca_file):
-        raise FileNotFoundError(f"{access.called('ca_file')}: no such file here: {ca_file}")
-    context = ssl.create_default_context(cafile=ca_file)
-    if not access.verify:
+def tls_context(access: Access, address: Address) -> ssl.SSLContext:
+    """TLS as ``address`` says, which ``access`` has completed. FileNotFoundError for a file that is not there."""
+    for name in ("ca_file", "ca_path", "cert_file", "key_file"):
+        path = getattr(address, name)
+        if path and not os.path.exists(path):
+            raise FileNotFoundError(f"{access.called(name)}: no such file here: {path}")
+    context = ssl.create_default_context(cafile=address.ca_file, capath=address.ca_path)
+    if not address.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if access.cert_file:
-        context.load_cert_chain(access.cert_file, access.key_file)
+    elif not address.check_hostname:
+        context.check_hostname = False
+    if address.cert_file:
+        context.load_cert_chain(address.cert_file, address.key_file, address.key_password)
     return context

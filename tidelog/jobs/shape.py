@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from tidelog.client.access import Access, shown
+from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.servers import Servers
 from tidelog.client.steps import Steps, drive, good
@@ -129,16 +129,18 @@ def _partitions(job: Job, inputs: Mapping[str, Facts]) -> int:
 
 def _same_server(access: Access, ask: Ask, job: Job) -> None:
     """JobError where topics name other servers than the job's."""
-    topics = {topic.name: topic.url for topic in (*job.inputs, *job.outputs) if topic.url is not None}
-    if len(set(topics.values())) > 1:
-        listed = ", ".join(f"{name!r} is at {shown(url)}" for name, url in topics.items())
+    declared = (*job.inputs, *job.outputs)
+    topics = {topic.name: (topic.url, topic.access) for topic in declared if topic.access is not None}
+    if len({one.places for _, one in topics.values()}) > 1:
+        listed = ", ".join(f"{name!r} is at {one.places}" for name, (_, one) in topics.items())
         raise JobError(f"job {job.name!r}: all its topics must be on one server: {listed}")
-    for name, url in topics.items():
-        if url in access.urls:
+    for name, (url, one) in topics.items():
+        if url in access.urls or access.has(one):
             continue
         (get,) = facts_now([name])
         try:
-            other = Servers(replace(access, urls=(url,), sentinels=(), service="", retries=0, connect_ms=PROBE_MS), "")
+            probed = one if url is None or one.movable else replace(access, urls=(url,), sentinels=(), service="")
+            other = Servers(replace(probed, retries=0, connect_ms=PROBE_MS), "")
             try:
                 (there,) = good(other.ask(get))
             finally:
@@ -150,7 +152,7 @@ def _same_server(access: Access, ask: Ask, job: Job) -> None:
         ids = [None if text is None else read_facts(name, text).id for text in (there, here)]
         if ids[0] != ids[1]:
             raise JobError(
-                f"job {job.name!r}: topic {name!r} is declared at {shown(url)}, and the job's server is"
+                f"job {job.name!r}: topic {name!r} is declared at {one.places}, and the job's server is"
                 f" {access.places}: leave out url in the declaration, or run the engine with that server"
             )
         return

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
-from urllib.parse import parse_qs, urlsplit
 
 import hiredis
 
-from tidelog.client.access import Access, is_url, shown
+from tidelog.client.access import Access, shown
+from tidelog.client.address import address_of
 from tidelog.client.calls import Value
 from tidelog.client.wire import ReplyError, Wire
 from tidelog.moving.errors import MovingError, RefusedError
@@ -30,20 +30,14 @@ class End:
     """A server. MovingError where it can't take part, OSError where none answers."""
 
     def __init__(self, side: Side, url: str, password: str | None = None) -> None:
-        if not is_url(url):
-            raise MovingError(
-                f"the {side} {shown(url)!r} is no URL of a server: it must be redis://, rediss:// (TLS) or unix://"
-            )
         self.side = side
         self.url = url
         self.place = shown(url)
-        parts = urlsplit(url)
-        query = parse_qs(parts.query)
-        self.db = _db(parts.path if parts.scheme != "unix" else "", query, url)
-        self._access = Access(
-            (url,), password=password, verify=query.get("ssl_cert_reqs", [""])[0] != "none",
-            cert_file=query.get("ssl_certfile", [None])[0], key_file=query.get("ssl_keyfile", [None])[0],
-        )  # fmt: skip
+        try:
+            self.db = address_of(url).db or 0
+            self._access = Access((url,), password=password)
+        except ValueError as error:
+            raise MovingError(f"the {side}: {error}") from None
         self._wire: Wire | None = None
         self.connect()
         try:
@@ -63,8 +57,6 @@ class End:
             self._wire = Wire(self._access, self.url, NAME)
         except ReplyError as error:
             raise RefusedError(self.where, "the connection", str(error)) from None
-        if self.db:
-            self.ask("SELECT", self.db)
 
     def close(self) -> None:
         if self._wire is not None:
@@ -175,13 +167,6 @@ def different_servers(source: End, target: End) -> None:
     """MovingError if both ends are the same server."""
     if source.run_id and source.run_id == target.run_id:
         raise MovingError(f"{source.place} and {target.place} are the same server: nothing to move")
-
-
-def _db(path: str, query: dict[str, list[str]], url: str) -> int:
-    text = query["db"][0] if "db" in query else path.strip("/")
-    if text and not text.isdigit():
-        raise MovingError(f"{shown(url)}: {text!r} is no number of a database")
-    return int(text or 0)
 
 
 def _pairs(reply: bytes) -> dict[str, str]:

@@ -9,12 +9,12 @@ Rule 2: when Spark makes a source or a sink, it does not say whether it is for a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.client.access import Access, is_url
+from tidelog.client.access import Access
 from tidelog.client.publish import Copies
 from tidelog.codecs.choose import NAMES as CODECS
 from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROUTES, ROWS, SINK, SOURCE, STREAM, Given, OptionError
@@ -37,46 +37,58 @@ IN_PASSING_MS: Final = 1000  # for replicas that nobody has asked for
 SENTINEL_PORT: Final = ":26379"
 #: The options that fields of Access come from, for its error messages.
 ACCESS_NAMES: Final = {
-    "urls": "url", "ca_file": "tlsCaFile",
+    "urls": "url", "ca_file": "tlsCaFile", "cert_file": "tlsCertFile", "key_file": "tlsKeyFile",
     "sentinels": "sentinels", "retries": "fetchOffset.numRetries", "retry_ms": "fetchOffset.retryIntervalMs",
 }  # fmt: skip
 
 
 def access_of(given: Given) -> Access:
-    urls = tuple(url.strip() for url in given.text("url").split(","))
-    if not all(map(is_url, urls)):
-        raise OptionError("url must be redis://host:port, rediss://host:port or unix:///path, several by commas")
-    secure = any(url.startswith("rediss:") for url in urls)
-    if "tls" in given and not given.flag("tls") and secure:
+    """What the options say of the servers. OptionError as in Rule 1."""
+    text = given.text("url")
+    # With tls, options for TLS may stand in a URL of redis://.
+    settings: dict[str, Any] = {"tls": True} if given.flag("tls") else {}
+    try:
+        found = Access.of(text, **settings)
+    except ValueError as error:
+        raise OptionError(f"url {str(error).removeprefix('urls ')}") from None
+    if "tls" in given and not given.flag("tls") and found.secure:
         raise OptionError("tls is false, and url says rediss://")
-    tls = given.flag("tls") or secure
-    for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify"):
+    tls = given.flag("tls") or found.secure
+    for name in ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify", "tlsCheckHostname"):
         if name in given and not tls:
             raise OptionError(f"{name} is given, but neither tls is true nor does url say rediss://")
     if ("tlsCertFile" in given) != ("tlsKeyFile" in given):
         raise OptionError("tlsCertFile and tlsKeyFile belong together")
     sentinels = _sentinels(given, tls)
-    if "password" in given and any("@" in url for url in urls):
+    if "password" in given and any(found.address(url).password is not None for url in found.urls):
         raise OptionError("password is given, and url has one too")
     if "username" in given and "password" not in given:
         raise OptionError("username is given without password")
-    return Access(
-        urls, given.filled("username"), given.values.get("password"), tls, given.filled("tlsCaFile"),
-        given.filled("tlsCertFile"), given.filled("tlsKeyFile"), given.flag("tlsVerify"),
-        given.needed("connectTimeoutMs", 1), given.needed("readTimeoutMs", 1),
-        given.needed("fetchOffset.numRetries"), given.needed("fetchOffset.retryIntervalMs"), sentinels,
-        given.text("sentinelMaster"), given.filled("sentinelUsername"), given.values.get("sentinelPassword"),
-        ACCESS_NAMES,
-    )  # fmt: skip
+    ours: dict[str, Any] = {
+        "username": given.filled("username"), "password": given.values.get("password"), "tls": tls or None,
+        "ca_file": given.filled("tlsCaFile"), "cert_file": given.filled("tlsCertFile"),
+        "key_file": given.filled("tlsKeyFile"), "key_password": given.values.get("tlsKeyPassword"),
+        "verify": given.flag("tlsVerify") and None, "check_hostname": given.flag("tlsCheckHostname") and None,
+        "sentinels": sentinels or None, "service": given.text("sentinelMaster") or None,
+        "sentinel_username": given.filled("sentinelUsername"),
+        "sentinel_password": given.values.get("sentinelPassword"),
+        "connect_ms": given.needed("connectTimeoutMs", 1), "read_ms": given.needed("readTimeoutMs", 1),
+        "retries": given.needed("fetchOffset.numRetries"),
+        "retry_ms": given.needed("fetchOffset.retryIntervalMs"), "names": ACCESS_NAMES,
+    }  # fmt: skip
+    for name, field in (("connectTimeoutMs", "connect_ms"), ("readTimeoutMs", "read_ms")):
+        if name not in given:  # the URL may say it
+            del ours[field]
+    return replace(found, **{field: value for field, value in ours.items() if value is not None})
 
 
 def given_of(access: Access) -> dict[str, str]:
     """The options that ``access_of`` makes an equal Access of, apart from the names that messages say."""
     given: dict[str, str | int | bool | None] = {
         "username": access.username, "password": access.password, "tlsCaFile": access.ca_file,
-        "tlsCertFile": access.cert_file, "tlsKeyFile": access.key_file, "connectTimeoutMs": access.connect_ms,
-        "readTimeoutMs": access.read_ms, "fetchOffset.numRetries": access.retries,
-        "fetchOffset.retryIntervalMs": access.retry_ms,
+        "tlsCertFile": access.cert_file, "tlsKeyFile": access.key_file or access.cert_file,
+        "tlsKeyPassword": access.key_password, "connectTimeoutMs": access.connect_ms, "readTimeoutMs": access.read_ms,
+        "fetchOffset.numRetries": access.retries, "fetchOffset.retryIntervalMs": access.retry_ms,
     }  # fmt: skip
     if access.sentinels:
         given |= {
@@ -89,6 +101,8 @@ def given_of(access: Access) -> dict[str, str]:
         given["tls"] = "true"
     if not access.verify:
         given["tlsVerify"] = "false"
+    if not access.check_hostname:
+        given["tlsCheckHostname"] = "false"
     return {name: str(value) for name, value in given.items() if value is not None}
 
 

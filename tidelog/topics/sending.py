@@ -56,7 +56,7 @@ class Keyed:
 
     def __init__(self, title: str, partition_by: PartitionBy, mapping: bool) -> None:
         self._title = title  # of the topic, for messages
-        self._by = partition_by
+        self.by = partition_by
         self._turn = count()  # without keys, partitions take turns
         self._key: Callable[[Any], Key] | None = None
         if callable(partition_by):
@@ -74,7 +74,7 @@ class Keyed:
         """The partition of each record. CodecError as ``partition``, for the first record that has none."""
         if self._key is None:
             return [at % partitions for at in islice(self._turn, len(records))]
-        if callable(self._by):
+        if callable(self.by):
             return [self._of(key, partitions) for key in map(self._key, records)]
         try:
             keys: list[Any] = list(map(self._key, records))
@@ -110,9 +110,9 @@ class Keyed:
         try:
             return self._key(record)
         except (KeyError, AttributeError, TypeError) as error:
-            if callable(self._by):
+            if callable(self.by):
                 raise
-            raise CodecError(f"{self._title}: a record has no field {self._by!r}, its partition key: {error}") from None
+            raise CodecError(f"{self._title}: a record has no field {self.by!r}, its partition key: {error}") from None
 
 
 class Run:

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from tidelog.client import steps
+from tidelog.client.access import Access
 from tidelog.client.aio import AsyncClient
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
@@ -57,11 +58,15 @@ class Topic(Generic[R]):
     overflow: ``protect`` (default) evicts only what all groups of a partition have finished (``trim``). ``drop`` evicts
         with each send, read or not.
     hard_limit: for ``protect``: sending to a partition with so many entries raises TopicFullError.
-    url: the server, as for Client. ``use`` gives clients instead.
+    url: the server, as for Client; ``access`` instead for TLS files and all else that a URL doesn't say. ``use`` gives
+        clients instead.
 
     The first use writes these facts to the server, or compares them: TopicMismatchError where they differ. They are
     compared again every few seconds, so that a running program notices when a topic grows. TopicError and CodecError
     for a declaration that makes no sense.
+
+    A topic can be pickled: it is declared there as it is here, with connections of its own. Clients that it was given
+    (``use``) don't go with it.
     """
 
     def __init__(
@@ -77,12 +82,14 @@ class Topic(Generic[R]):
         overflow: Overflow | None = None,
         hard_limit: int | None = None,
         url: str | None = None,
+        access: Access | None = None,
     ) -> None:
         title = f"topic {name!r}"
         check_name(name)
         check_partitions(name, partitions)
         self.name = name
         self.url = url
+        self.access = _access(title, url, access)
         self.codec: Codec[R] = codec_for(record_type, codec)
         check_key_type(title, partition_by, self.codec)
         self._keyed = Keyed(title, partition_by, self.codec.shape.mapping)
@@ -98,11 +105,22 @@ class Topic(Generic[R]):
         self._sender: Sender | None = None
         self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Lane, AsyncClient]] = WeakKeyDictionary()
         self._given: AsyncClient | None = None
+        self._given_in: asyncio.AbstractEventLoop | None = None  # the event loop that ``_given`` is for; None: any
         self._sync_client: Client | None = None
         self._sync_is_ours = True
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, {self.codec.shape.title})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        declared, kept = self.declared, self.declared.retention
+        options = {
+            "partition_by": self._keyed.by, "partitions": declared.partitions, "codec": self.codec.name,
+            "partition_size": kept.partition_size, "overflow": kept.overflow, "hard_limit": kept.hard_limit,
+            "max_age": None if kept.max_age_ms is None else timedelta(milliseconds=kept.max_age_ms), "url": self.url,
+            "access": self.access if self.url is None else None,
+        }  # fmt: skip
+        return _again, (type(self), self.name, self.codec.shape.type, options, self._facts)
 
     # -- what needs no server --------------------------------------------------------------------------------
     def stream(self, partition: int) -> str:
@@ -147,11 +165,22 @@ class Topic(Generic[R]):
 
     # -- the server ------------------------------------------------------------------------------------------
     def use(self, client: AsyncClient | None = None, sync: Client | None = None) -> None:
-        """Send over these clients. They stay the caller's, who closes them."""
+        """Send over these clients. They stay the caller's, who closes them.
+
+        ``client`` is used in the event loop that runs now; where none does, in any.
+        """
         if client is not None:
-            self._given = client
+            self._given, self._given_in = client, _running()
         if sync is not None:
             self._sync_client, self._sync_is_ours = sync, False
+
+    def forget(self, client: AsyncClient) -> None:
+        """Send no more over a client that ``use`` was given."""
+        if self._given is client:
+            self._given = None
+        for loop, (_, used) in list(self._lanes.items()):
+            if used is client:
+                del self._lanes[loop]
 
     @contextmanager
     def elsewhere(self, url: str) -> Iterator[None]:
@@ -160,8 +189,9 @@ class Topic(Generic[R]):
         Whoever enters it closes what was opened meanwhile (``close``) before it ends.
         """
         ours: dict[str, Any] = {
-            "url": url, "_facts": None, "_check_at": 0.0, "_sender": None, "_lanes": WeakKeyDictionary(),
-            "_given": None, "_sync_client": None, "_sync_is_ours": True,
+            "url": url, "access": Access.of(url), "_facts": None, "_check_at": 0.0, "_sender": None,
+            "_lanes": WeakKeyDictionary(), "_given": None, "_given_in": None, "_sync_client": None,
+            "_sync_is_ours": True,
         }  # fmt: skip
         kept = {name: self.__dict__[name] for name in ours}
         self.__dict__.update(ours)
@@ -173,11 +203,12 @@ class Topic(Generic[R]):
 
     @property
     def lane(self) -> Lane:
-        """The lane of the running event loop. A client that was given (``use``) is for one loop only."""
+        """The lane of the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._lanes.get(loop)
         if found is None:
-            client = self._given or AsyncClient(self._url())
+            given = self._given if self._given_in in (None, loop) else None
+            client = given or AsyncClient(self._where())
             found = self._lanes[loop] = (Lane(client), client)
         return found[0]
 
@@ -185,13 +216,15 @@ class Topic(Generic[R]):
     def client(self) -> Client:
         """The client of the sync twin."""
         if self._sync_client is None:
-            self._sync_client, self._sync_is_ours = Client(self._url()), True
+            self._sync_client, self._sync_is_ours = Client(self._where()), True
         return self._sync_client
 
-    def _url(self) -> str:
-        if self.url is None:
+    def _where(self) -> str | Access:
+        """What clients are made of."""
+        where = self.url or self.access
+        if where is None:
             raise TopicError(f"topic {self.name!r} has no server: Topic(..., url='redis://...'), or topic.use(client)")
-        return self.url
+        return where
 
     async def close(self) -> None:
         """Close the connections that the topic made in the running event loop."""
@@ -375,6 +408,34 @@ class SyncTopic(Generic[R]):
     def close(self) -> None:
         """Close the connections that the topic made."""
         self.topic.close_sync()
+
+
+def _access(title: str, url: str | None, access: Access | None) -> Access | None:
+    """Where a topic's server is. TopicError for a URL that can't be used."""
+    if url is not None and access is not None:
+        raise TopicError(f"{title}: url and access both say where the server is: give one")
+    if access is not None and not isinstance(access, Access):
+        raise TopicError(f"{title}: access is a tidelog.Access: {access!r}")
+    if url is None:
+        return access
+    try:
+        return Access.of(url)
+    except ValueError as error:
+        raise TopicError(f"{title}: {error}") from None
+
+
+def _again(kind: type[Topic[Any]], name: str, record_type: Any, options: dict[str, Any], facts: Facts | None) -> Any:
+    """A topic that was pickled."""
+    made = kind(name, record_type, **options)
+    made._facts = facts
+    return made
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _milliseconds(title: str, span: timedelta | float | None) -> int | None:

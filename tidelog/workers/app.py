@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from tidelog.client.access import DEFAULT_URL, Access, shown
+from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.codecs import CodecError
 from tidelog.topics import Topic, TopicError
 from tidelog.workers.declared import BatchOptions, Declared, EachOptions, Options, check_name, declare
@@ -36,7 +36,8 @@ class App:
 
     name: 1 to 100 letters, digits, - and _. It stands in the keys of the app and in its groups' names: another name is
         another app, which begins anew.
-    url: the server; ``access`` instead for several servers, Sentinels, TLS files.
+    url: the server, several of them, or Sentinels, as for ``Client``; ``access``, a ``tidelog.Access``, instead for
+        TLS files and all else that a URL doesn't say. The app's topics are there, also where no worker runs.
     lease: seconds after which the others take a silent worker for dead.
     grace: seconds that a worker which goes down gives to what is in hand.
     middleware: around all processors, outermost first.
@@ -69,7 +70,7 @@ class App:
                 " its work later than one that dies: shorten lease, or give more grace"
             )
         try:
-            self.access = access or Access((url or DEFAULT_URL,))
+            self.access = access or Access.of(url or DEFAULT_URL)
         except ValueError as error:
             raise AppError(f"{title}: {error}") from None
         self.name = name
@@ -80,7 +81,7 @@ class App:
         self.topics: dict[str, Topic[Any]] = {}
         self.processors: dict[str, Declared] = {}
         self.timers: dict[str, Scheduled] = {}  # timers and crons
-        self._url = url or (DEFAULT_URL if access is None else None)
+        self.url = None if access is not None else url or DEFAULT_URL  # None: it was declared by an Access
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
@@ -95,7 +96,10 @@ class App:
             example = "partition_by=lambda record: record.id"
             check_takes(f"topic {name!r}: partition_by", options["partition_by"], example)
         try:
-            topic: Topic[Any] = Topic(name, record_type, **{"url": self._url, **options})
+            where: dict[str, Any] = {"url": self.url, "access": self.access if self.url is None else None}
+            if options.keys() & {"url", "access"}:
+                where = {}
+            topic: Topic[Any] = Topic(name, record_type, **where, **options)
         except TypeError as error:
             if isinstance(error, CodecError):
                 raise AppError(f"topic {name!r}: {error}") from None
@@ -213,11 +217,10 @@ class App:
         return decorate
 
     def _add_topic(self, topic: Topic[Any]) -> None:
-        known_urls = () if self.access.sentinels else self.access.urls
-        if topic.url is not None and topic.url not in known_urls:
+        if topic.access is not None and not self.access.has(topic.access):
             raise AppError(
-                f"topic {topic.name!r} is on {shown(topic.url)}, app {self.name!r} on {self.access.places}: an app's"
-                " topics are on its server. Leave url out of the topic, or give both the same"
+                f"topic {topic.name!r} is on {topic.access.places}, app {self.name!r} on {self.access.places}: an app's"
+                " topics are on its server. Leave url out of the topic, and access too, or give both the same"
             )
         known = self.topics.setdefault(topic.name, topic)
         if known is not topic:

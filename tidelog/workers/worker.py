@@ -310,6 +310,7 @@ class _Topics:
 
     async def __aexit__(self, *_: object) -> None:
         for topic in self._topics:
+            topic.forget(cast(AsyncClient, self._line))
             await topic.close()
         self._line.close()
 

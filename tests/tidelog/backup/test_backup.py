@@ -364,7 +364,7 @@ def test_servers_that_are_none(servers: Cluster, target: Path) -> None:
     assert "no answer from redis://127.0.0.1" in tidelog("backup", target, "--url", url(leader), ok=False)
     replica = servers.node(of=leader.port)
     assert "NOMASTERLINK" in tidelog("backup", target, "--url", url(replica), ok=False)
-    assert "Redis URL must specify" in tidelog("backup", target, "--url", "http://localhost", ok=False)
+    assert "urls must be redis://" in tidelog("backup", target, "--url", "http://localhost", ok=False)
     assert not list(target.glob("locks/*"))
     if shutil.which("redis-server"):
         with cluster("redis") as others:

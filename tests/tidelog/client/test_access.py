@@ -16,7 +16,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "accepted"),
     [
-        ("redis://h", True), ("redis://:secret@h:1?ssl_ca_certs=/x", True), ("rediss://[::1]:1", True),
+        ("redis://h", True), ("rediss://:secret@h:1?ssl_ca_certs=/x", True), ("rediss://[::1]:1", True),
         ("unix:///x", True), ("redis://", False), ("http://h", False), ("h:6379", False), ("", False),
         (" redis://h", False),
     ],

@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import redis
-import redis.asyncio
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from tidelog.client.access import Access
+from tidelog.client.aio import AsyncClient
 from tidelog.flows.connectors.base import Outcome, Sink, Source
 from tidelog.flows.tokens import RETRY
 
@@ -26,15 +24,12 @@ LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 def client(url: str) -> Any:
     """A client that sends a command once, and returns bytes."""
-    return redis.asyncio.Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), decode_responses=False, socket_timeout=BLOCK_MS / 1000 + ANSWER
-    )
+    return AsyncClient(url, decode_responses=False, socket_timeout=BLOCK_MS / 1000 + ANSWER).redis
 
 
 def check_url(url: str) -> None:
-    """ValueError: it is none."""
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(f"url is {url!r}: it must be redis://, rediss:// or unix://")
+    """Raises ValueError if it can't be used."""
+    Access.of(url)
 
 
 async def asked(work: Awaitable[Any]) -> Any:

@@ -4,7 +4,9 @@ A flow's ``server`` is one of
 
     redis://HOST:PORT                                  rediss:// (TLS) and unix:// as well
     redis://HOST:PORT,redis://HOST:PORT                whichever of them leads
-    redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name
+    redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name; rediss+sentinel:// too
+
+each with user, password and the options of ``tidelog.client.address``.
 
 Rule 1: a connection that is lost is not made again here: the runtime does that, by the connector's ``reconnect``. What
         was under way on it gets LostError, which is a ConnectionError.
@@ -18,43 +20,24 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 
-from tidelog.client.access import Access, is_url
+from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel, connect
 from tidelog.client.entries import StreamId
-from tidelog.client.hiding import HIDDEN, hidden
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.client.waker import Waker
 from tidelog.client.wire import ReplyError
 
-_SENTINEL: Final = "redis+sentinel://"
-
 
 def access(url: str) -> Access:
-    """ValueError: the URL is none."""
-    if not url.startswith(_SENTINEL):
-        urls = tuple(each.strip() for each in url.split(","))
-        for each in urls:
-            if not is_url(each):
-                _, at, place = each.rpartition("@")  # no password
-                shown = f"{HIDDEN}@{place}" if at else hidden(each)
-                raise ValueError(f"{shown!r} is no URL of a server, such as redis://HOST:PORT or unix:///PATH")
-        return Access(urls, retries=0)
-    user, at, places = url.removeprefix(_SENTINEL).rpartition("@")
-    hosts, _, service = places.partition("/")
-    if not hosts or not service:
-        raise ValueError("a URL of Sentinels is redis+sentinel://HOST:PORT,HOST:PORT/SERVICE")
-    name, _, password = user.partition(":")
-    return Access(
-        sentinels=tuple(f"redis://{each.strip()}" for each in hosts.split(",")), service=service, retries=0,
-        username=unquote(name) or None if at else None, password=unquote(password) if password else None,
-    )  # fmt: skip
+    """Raises ValueError if the URL can't be used."""
+    return Access.of(url, retries=0)
 
 
 async def channel(where: Access, name: str) -> Channel:

@@ -30,7 +30,8 @@ class Line:
 
     def __init__(self, access: Access, name: str, answer_ms: int = ANSWER_MS) -> None:
         patient = replace(
-            access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, answer_ms)
+            access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS),
+            read_ms=min(access.read_ms, ANSWER_MS) + answer_ms - ANSWER_MS,
         )  # fmt: skip
         self._servers = Servers(patient, name)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
