@@ -239,8 +239,11 @@ class Keyspace(KeyTable):
         No group has read more entries than were added.
         """
         self.before(key)
+        lower = last_id < stream.last_id
         stream.set_last_id(last_id, entries_added, max_deleted)
         for group in stream.groups.values():
+            if lower:  # IDs of entries that are gone can be given again
+                group.pending.pass_none()
             if group.entries_read > entries_added:
                 group.entries_read = entries_added
                 group.dirty = True

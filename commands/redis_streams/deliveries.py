@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from commands.context import Context
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import count_after
@@ -13,7 +15,8 @@ from storage.groups.pending import PendingRow
 from storage.nodes.dashed import dashed
 from storage.stream import Stream
 
-_NEVER_DELIVERED = b":0\r\n:0\r\n"  # idle time and deliveries of a new entry, in a reply to CLAIM
+GONE_AT_ONCE: Final = 5000  # messages without an entry that a read with CLAIM looks at; the next one goes on there
+_NEVER_DELIVERED: Final = b":0\r\n:0\r\n"  # idle time and deliveries of a new entry, in a reply to CLAIM
 
 
 def deliver_new(
@@ -50,17 +53,26 @@ def deliver_again(
 
 
 def add_claimed(
-    stream: Stream, rows: list[PendingRow], now: int, claimed: list[bytes], again: list[bytes], gone: list[bytes]
-) -> None:  # fmt: skip
-    """``claimed``: get the entries as the reply has them; ``again``: their IDs; ``gone``: the IDs without an entry."""
+    stream: Stream, group: Group, rows: list[PendingRow], now: int, claimed: list[bytes], again: list[bytes]
+) -> int:
+    """``claimed``: gets the entries as the reply has them; ``again``: their IDs, which the caller delivers.
+
+    Messages without an entry stay as they are. Returns how many these are; they are passed (pass_idle()), so that the
+    next read need not look at them.
+    """
+    gone: PendingRow | None = None
+    count = 0
     for row in rows:
-        raw = row.id.to_bytes(16, "big")
         wire = stream.find(row.id)
         if wire is None:
-            gone.append(raw)
+            gone = row
+            count += 1
             continue
         claimed.append(_with_delivery(wire, b":%d\r\n:%d\r\n" % (idle_of(row, now), row.deliveries)))
-        again.append(raw)
+        again.append(row.id.to_bytes(16, "big"))
+    if gone is not None:
+        group.pending.pass_idle(gone)
+    return count
 
 
 def fresh_entries(stream: Stream, lo: int, hi: int) -> list[bytes]:

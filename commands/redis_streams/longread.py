@@ -11,7 +11,7 @@ from typing import Final
 
 from commands.context import Chunks, Context
 from commands.parts import AT_ONCE
-from commands.redis_streams.deliveries import add_claimed, deliver_again, deliver_new, fresh_entries
+from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, deliver_new, fresh_entries
 from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.readargs import NEW, NO_CLAIM, GroupReadArgs
 from commands.redis_streams.replies import KeyPart, keys_reply
@@ -183,11 +183,12 @@ class History(KeyRead):
 class NewRead(KeyRead):
     """What was never delivered; before that, with CLAIM, what is idle for long enough."""
 
-    __slots__ = ("_claims", "_new")
+    __slots__ = ("_claims", "_gone", "_new")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         super().__init__(read, name, after, moment)
         self._claims = read.claim != NO_CLAIM  # there may be more to claim
+        self._gone = 0  # messages without an entry that it has come to
         self._new: NewEntries | None = None  # None: it has not come to them
 
     def begun(self) -> bool:
@@ -212,17 +213,16 @@ class NewRead(KeyRead):
         rows = group.pending.idle_before(max(0, self._moment - read.claim), None, most)
         claimed: list[bytes] = []
         again: list[bytes] = []
-        gone: list[bytes] = []
-        add_claimed(stream, rows, self._moment, claimed, again, gone)
+        self._gone += add_claimed(stream, group, rows, self._moment, claimed, again)
         # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
         effects.own(
-            ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, gone,
+            ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [],
             last=last,
         )  # fmt: skip
         self._pieces.append(b"".join(claimed))
         self._count += len(claimed)
-        self._claims = len(rows) == most and self._left() > 0
+        self._claims = len(rows) == most and self._left() > 0 and self._gone < GONE_AT_ONCE
         return self._claims or self._left() > 0
 
     def _deliver(self, ctx: Context, stream: Stream, group: Group) -> bool:

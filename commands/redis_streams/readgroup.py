@@ -1,8 +1,8 @@
 """XREADGROUP: reading for a consumer of a group.
 
-For each key a read first decides (which pending messages are idle for long enough, which entries are new, what is
-gone), then makes one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all
-keys at once. Of many messages see ``longread``.
+For each key a read first decides (which pending messages are idle for long enough, which entries are new), then makes
+one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all keys at once. Of many
+messages see ``longread``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from commands.context import Block, Chunks, Context, Reply, Slices, next_pending
 from commands.declare import arg, block, command, key, opt, token
 from commands.parts import AT_ONCE
-from commands.redis_streams.deliveries import add_claimed, deliver_again, fresh_entries
+from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, fresh_entries
 from commands.redis_streams.lag import count_after
 from commands.redis_streams.longread import LongRead, is_long
 from commands.redis_streams.owners import consumer_of
@@ -123,9 +123,8 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
     claimed: list[bytes] = []
     again: list[bytes] = []
-    gone: list[bytes] = []
     if read.claim != NO_CLAIM:
-        _claim(read, stream, group, now, claimed, again, gone)
+        _claim(read, stream, group, now, claimed, again)
     offset, entries_read = group.offset, group.entries_read
     lo, hi = effects.cursor(stream, group), 0
     new: list[bytes] = []
@@ -138,7 +137,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
         first = last if len(new) == 1 else int.from_bytes(new[0], "big")
         entries_read = count_after(stream, group, len(new), first, last)
         offset = last
-    elif not again and not gone:
+    elif not again:
         return None
     part: KeyPart | None = None
     if new or claimed:
@@ -152,7 +151,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
     effects.own(
-        ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, gone
+        ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, []
     )
     if new:
         group.cursor, group.cursor_of = hi, offset
@@ -160,16 +159,15 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
 
 
 def _claim(
-    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: list[bytes], again: list[bytes],
-    gone: list[bytes],
+    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: list[bytes], again: list[bytes]
 ) -> None:  # fmt: skip
     """Find the messages that are idle for long enough, at most COUNT, oldest first: see add_claimed()."""
     row: PendingRow | None = None
-    latest = max(0, now - read.claim)
-    while not read.count or len(claimed) < read.count:
+    latest, gone = max(0, now - read.claim), 0
+    while gone < GONE_AT_ONCE and (not read.count or len(claimed) < read.count):
         most = min(AT_ONCE, read.count - len(claimed)) if read.count else AT_ONCE
         rows = group.pending.idle_before(latest, row, most)
-        add_claimed(stream, rows, now, claimed, again, gone)
+        gone += add_claimed(stream, group, rows, now, claimed, again)
         if len(rows) < most:
             break
         row = rows[-1]

@@ -29,12 +29,15 @@ COUNT_BYTES: Final = 150  # memory of an owner's count
 class Owned:
     """The runs of one pending list that are OWNED, and how many messages each owner has."""
 
-    __slots__ = ("_by_last", "_by_owner", "counts")
+    __slots__ = ("_by_last", "_by_owner", "counts", "passed")
 
     def __init__(self) -> None:
         self._by_owner = SortedRows(BY_OWNER, BY_OWNER)
         self._by_last = SortedRows(BY_LAST, BY_LAST)
         self.counts: dict[int, int] = {}  # messages by owner; none is 0
+        # As a row of _by_last, but with a message's own ID: the entries of the messages up to it are all gone. Not
+        # stored; empty if nobody has looked. Whoever looks for idle messages begins behind it.
+        self.passed = b""
 
     # -- changes ---------------------------------------------------------------------------------------------
     def put(self, run: bytes) -> None:
@@ -43,11 +46,13 @@ class Owned:
 
     def begin(self, run: bytes) -> None:
         """put() the first one."""
+        self.passed = b""
         self._by_owner.begin(run[52:56] + run[:ID_SIZE])
         self._by_last.begin(moment(run) + run[:ID_SIZE])
 
     def clear(self) -> None:
         """All runs are gone, and no owner has a message."""
+        self.passed = b""
         self._by_owner.clear()
         self._by_last.clear()
         self.counts.clear()
@@ -81,6 +86,11 @@ class Owned:
             if run[-1] == OWNED:
                 self.count(owner_of(run), start - stop)
 
+    def note(self, owner: int, last: int) -> None:
+        """Messages become an owner's, delivered at ``last``: they may come before ``passed``."""
+        if self.passed and pack_time(TAKEN + last if owner else last) <= self.passed[:8]:
+            self.passed = b""
+
     # -- reading ---------------------------------------------------------------------------------------------
     def lows(self, owner: int, start: bytes, limit: int) -> list[bytes]:
         """Where at most ``limit`` runs of an owner begin, from ``start`` on."""
@@ -92,10 +102,10 @@ class Owned:
         """At most ``limit`` rows of _by_last, from ``start`` on, that nobody owns or were delivered up to ``last``."""
         return self._by_last.span(start, pack_time(TAKEN + min(max(last, -1), TAKEN - 2) + 1), limit)
 
-    def first(self) -> int | None:
-        """The earliest last delivery, 0 if nobody owns the first message; None if there is none."""
-        row = self._by_last.first()
-        return max(int.from_bytes(row[:8], "big") - TAKEN, 0) if row else None
+    def begin_of(self, place: bytes) -> bytes:
+        """The row of _by_last from whose run on the messages behind ``place`` are: see ``passed``."""
+        row = self._by_last.floor(place)
+        return row if row[:8] == place[:8] else place
 
     def newest_of_nobody(self) -> int:
         """The highest ``last`` of what nobody owns; -1 if there is nothing."""

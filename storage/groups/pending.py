@@ -31,6 +31,7 @@ from storage.timers import NEVER
 SWEEP: Final = 1000  # expired runs that one due() looks at
 AT_ONCE: Final = 10_000  # messages that forget() removes together
 ZEROS: Final = bytes(12)
+NEVER_AGO: Final = (1 << 63) - 1  # ms since epoch: later than any delivery
 
 
 class PendingRow(NamedTuple):
@@ -126,6 +127,7 @@ class PendingTable(RunTable):
             if self._fresh:
                 self._enter()
             owned = self._has_owners()
+            owned.note(owner, last)
             self._add(raws, owned_terms(last, last, deliveries, owner))
             owned.count(owner, len(raws))  # after what _add() has removed, which may be theirs
 
@@ -140,6 +142,7 @@ class PendingTable(RunTable):
             raise KeyError("a message that isn't pending")
         if raws:
             owned = self._has_owners()
+            owned.note(owner, last)
             owned.lose(self._runs, raws)
             owned.count(owner, len(raws))
             self._change(raws, Owning(owner, last, count, step))
@@ -196,22 +199,19 @@ class PendingTable(RunTable):
         """Messages of consumers that were last delivered at ``ms`` or before, oldest first; at most ``limit``.
 
         What was given back comes before them, in the order in which that happened. ``start``: the last row of the call
-        before, to go on after it; it must not have changed since.
+        before, to go on after it; it must not have changed since. Without it, those that were passed are left out.
         """
         found: list[PendingRow] = []
         owned = self._owned
         if owned is None or limit <= 0:
             return found
-        begin, after = b"", b""  # a row of by_last(), and the message in its run behind which to begin
-        if start is not None:
-            after = start.id.to_bytes(16, "big")
-            run = self._runs.floor(after)
-            begin = moment(run) + run[:ID_SIZE]
+        place = owned.passed if start is None else self._place(start)
+        begin = owned.begin_of(place) if place else b""
         for entry in owned.by_last(begin, ms, limit + 1):
             low = entry[8:]
             run, border = self._runs.get(low), self._runs.above(low)[:ID_SIZE]
             if entry == begin:
-                low = self._rows.above(after)
+                low = self._rows.above(place[8:])
                 if not low or (border and low >= border):
                     continue
             found += [self._open(row, run) for row in self._rows.span(low, border, limit - len(found))]
@@ -219,9 +219,26 @@ class PendingTable(RunTable):
                 break
         return found
 
+    def _place(self, row: PendingRow) -> bytes:
+        """Where a consumer's message is in the order of idle_before()."""
+        raw = row.id.to_bytes(16, "big")
+        return moment(self._runs.floor(raw)) + raw
+
+    def pass_idle(self, row: PendingRow) -> None:
+        """The entries of all messages up to this one, in the order of idle_before(), are gone, or the messages are
+        about to be delivered: idle_before() and first_idle() leave them out, until others come before it."""
+        if self._owned is not None:
+            self._owned.passed = self._place(row)
+
+    def pass_none(self) -> None:
+        """Entries may be there again."""
+        if self._owned is not None:
+            self._owned.passed = b""
+
     def first_idle(self) -> int | None:
         """The earliest last delivery of consumers' messages, 0 if one was given back; None if there are none."""
-        return None if self._owned is None else self._owned.first()
+        rows = self.idle_before(NEVER_AGO, None, 1)
+        return rows[0].last if rows else None
 
     def next_of_nobody(self, now: int) -> int:
         """``last`` for messages that are given back now, so that they come after those that were before."""

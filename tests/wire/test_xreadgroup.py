@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from commands.redis_streams.deliveries import GONE_AT_ONCE
 from respserver.testing import RunningServer
 from tests.wire.rawclient import Raw
 from tests.wire.test_tread import blocked
@@ -249,20 +250,61 @@ def test_claim_with_noack_after_setid(c: Raw) -> None:
     assert pending(c) == [[1, b"d", 0, 2]]
 
 
-def test_claim_of_what_is_gone(connect: Connect, hand: RunningServer, c: Raw) -> None:
+def test_claim_leaves_what_is_gone_pending(connect: Connect, hand: RunningServer, c: Raw) -> None:
+    """As it was: only XAUTOCLAIM and XCLAIM clear it away."""
     add(c, 1, 2, 3)
     read(c)
+    hand.advance(50)
     c("XTRIM", "s", "MAXLEN", 1)
-    assert read(c, "CLAIM", 0, "COUNT", 1) == [(3, 0, 1)]
-    assert pending(c) == [[3, b"c", 0, 2]]
-    c("XTRIM", "s", "MAXLEN", 0)
+    assert read(c, "CLAIM", 0, "COUNT", 1, consumer="d") == [(3, 50, 1)]
+    gone = [[1, b"c", 50, 1], [2, b"c", 50, 1]]
+    assert pending(c) == [*gone, [3, b"d", 0, 2]]
+    c("XDEL", "s", "3-0")
     reader = connect()
     wait(reader, "CLAIM", 100)
     blocked(hand, 1)
     hand.advance(200)
-    assert pending(c) == []
+    assert [row[0] for row in pending(c)] == [1, 2, 3]
+    assert hand.call(lambda: hand.server.blocking.count) == 1
     add(c, 4)
     assert got(reader.read()) == [(4, 0, 0)]
+    hand.advance(10)
+    assert read(c, "CLAIM", 5) == [(4, 10, 1)]
+    assert c("XAUTOCLAIM", "s", "g", "c", 0, 0)[2] == [b"1-0", b"2-0", b"3-0"]
+    assert [row[0] for row in pending(c)] == [4]
+
+
+def test_claim_comes_to_messages_behind_many_that_are_gone(hand: RunningServer, c: Raw) -> None:
+    """A read looks at so many of them, and the next one goes on behind them."""
+    many = GONE_AT_ONCE + 1000
+    add(c, *range(1, many + 1))
+    c("XREADGROUP", "GROUP", "g", "c", "COUNT", many, "STREAMS", "s", ">")
+    c("XTRIM", "s", "MAXLEN", 0)
+    hand.advance(1)
+    add(c, many + 1)
+    assert read(c) == [many + 1]
+    hand.advance(10)
+    assert read(c, "CLAIM", 5, "COUNT", 10) is None
+    assert read(c, "CLAIM", 5, "COUNT", 10) == [(many + 1, 10, 1)]
+    hand.advance(10)
+    for _ in range(2):
+        assert read(c, "CLAIM", 0, "COUNT", 10) == [(many + 1, 10, 2)]
+        assert c("XCLAIM", "s", "g", "d", 0, f"{many + 1}-0", "IDLE", 10, "RETRYCOUNT", 2, "JUSTID")
+    assert c("XCLAIM", "s", "g", "d", 0, f"{many + 1}-0", "IDLE", 50, "RETRYCOUNT", 2, "JUSTID")
+    assert read(c, "CLAIM", 50) == [(many + 1, 50, 2)]  # which comes before all those that were passed
+    assert c("XPENDING", "s", "g")[0] == many + 1
+
+
+def test_claim_of_an_entry_that_is_there_again(hand: RunningServer, c: Raw) -> None:
+    add(c, 1, 2)
+    read(c)
+    c("XTRIM", "s", "MAXLEN", 0)
+    hand.advance(10)
+    assert read(c, "CLAIM", 5) is None
+    c("XSETID", "s", "0-1")
+    add(c, 2)
+    assert read(c, "CLAIM", 5) == [(2, 10, 1)]
+    assert [row[0] for row in pending(c)] == [1, 2]
 
 
 def test_a_blocked_consumer_claims_when_the_time_has_come(connect: Connect, hand: RunningServer, c: Raw) -> None:

@@ -286,7 +286,6 @@ class Oracle:
             if (count and len(found) == count) or not self.is_idle(one, idle):
                 break
             if entry_id not in stream.entries:
-                del group.pending[entry_id]
                 continue
             found.append([shown(entry_id), stream.entries[entry_id], self.idle_of(one), one.count])
             group.pending[entry_id] = Pending(consumer, self.now, one.more())
