@@ -25,6 +25,8 @@ from tidelog.backup.places import BackupError, Place
 FOLDER = "locks"
 STALE = 900  # seconds; longer than a file may take
 RENEW = 60  # seconds
+LONGEST = 4096  # bytes of a lock
+MOST = {"pid": 1 << 31, "began": 1 << 37, "seen": 1 << 37}  # a larger one is no process ID, or a time after 6300
 
 
 class Lock:
@@ -88,13 +90,16 @@ class Lock:
 def _read(place: Place, file: str) -> dict[str, Any] | None:
     """A lock's content; None if it has just been removed."""
     try:
-        facts: dict[str, Any] = json.loads(place.read(file))
-        return {"host": str(facts["host"]), **{name: int(facts[name]) for name in ("pid", "began", "seen")}}
+        facts: dict[str, Any] = json.loads(place.read(file, LONGEST))
+        found = {name: int(facts[name]) for name in ("pid", "began", "seen")}
+        if not all(0 < number < MOST[name] for name, number in found.items()):
+            raise ValueError
+        return {"host": str(facts["host"]), **found}
     except BackupError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise BackupError(f"{place.shown}/{file} is not the lock of a backup: remove it if none is running") from None
 
 

@@ -30,6 +30,12 @@ FORMAT: Final = "tidelog backup, format 1"
 ENDING: Final = ".json"
 NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+LONGEST: Final = 1 << 30  # bytes of a manifest: 10 million chunks
+MOST: Final = 1 << 63  # of its numbers, each and the sum of all sizes
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
+_ID: Final = re.compile(r"[0-9a-f]{40}")  # a replication ID
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
+_FORMS: Final = {"name": NAME, "began": _TIME, "ended": _TIME, "replid": _ID}
 
 Chunk = tuple[str, int]  # SHA-256 of the content, in hex; bytes
 
@@ -75,7 +81,7 @@ class Manifest:
             content = json.loads(raw)
             stated = content.pop("sha256")
             form = content["format"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise BackupError(f"{shown} is damaged or incomplete: it is no manifest of a backup") from None
         if form != FORMAT and re.fullmatch(r"tidelog backup, format \d+", str(form)):
             raise BackupError(f"{shown} says '{form}', which this tidelog does not know: use the newer one")
@@ -85,17 +91,30 @@ class Manifest:
         try:
             if content.keys() != {field.name for field in fields(cls)}:
                 raise ValueError
-            return cls(**{**content, "store": _chunks(content["store"]), "log": _chunks(content["log"])})
+            return _sound(cls(**{**content, "store": _chunks(content["store"]), "log": _chunks(content["log"])}))
         except (ValueError, TypeError):
             raise BackupError(f"{shown} is damaged: it has other fields than a manifest") from None
 
 
 def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
     """ValueError or TypeError if they are no chunks."""
-    chunks = tuple((digest, int(size)) for digest, size in pairs)
-    if not all(DIGEST.fullmatch(digest) for digest, _ in chunks):
+    chunks = tuple((digest, size) for digest, size in pairs)
+    if not all(DIGEST.fullmatch(digest) and type(size) is int and 0 < size < MOST for digest, size in chunks):
         raise ValueError
     return chunks
+
+
+def _sound(found: Manifest) -> Manifest:
+    """Raises ValueError or TypeError if a value has another form than this program writes: others may have made it."""
+    for field in fields(Manifest):
+        value = getattr(found, field.name)
+        if field.type == "int" and not (type(value) is int and 0 <= value < MOST):
+            raise ValueError
+        if field.type == "str" and not _FORMS.get(field.name, _TEXT).fullmatch(value):
+            raise ValueError
+    if found.size >= MOST or found.log_offset < found.store_offset:
+        raise ValueError
+    return found
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -115,7 +134,11 @@ def backups(place: Place) -> list[str]:
 
 def load(place: Place, name: str) -> Manifest:
     """The manifest of the backup of that name. BackupError."""
-    return Manifest.loaded(place.read(name + ENDING), f"{place.shown}/{name}{ENDING}")
+    shown = f"{place.shown}/{name}{ENDING}"
+    found = Manifest.loaded(place.read(name + ENDING, LONGEST), shown)
+    if found.name != name:
+        raise BackupError(f"{shown} is the manifest of {found.name}: it was renamed")
+    return found
 
 
 def find(backup: str) -> tuple[Place, Manifest]:

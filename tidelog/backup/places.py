@@ -5,11 +5,14 @@ Names are relative, with slashes. Both kinds raise BackupError, whose text says 
 Rule 1: in a folder, a file has all of its content or is not there. Elsewhere that is up to the file system; therefore
 everything that is written is read back.
 Rule 2: in a folder, files belong to their owner alone (0600, folders 0700).
+Rule 3: only regular files are read, and no more of them than the caller expects: a FIFO would block, and a link to
+/dev/zero has no end.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +34,8 @@ class Place(Protocol):
     def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
         """Files in a folder, and ``below`` it, with their sizes in bytes; {} if it is not there."""
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str, most: int) -> bytes:
+        """The content of a file of at most that many bytes. Raises BackupError if it is longer, or no regular file."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, or replace it."""
@@ -74,9 +78,14 @@ class Folder:
                         found[path.relative_to(self._path).as_posix()] = path.stat().st_size
         return found
 
-    def read(self, name: str) -> bytes:
-        with _explained(f"can't read {self._path / name}"):
-            return (self._path / name).read_bytes()
+    def read(self, name: str, most: int) -> bytes:
+        path = self._path / name
+        with _explained(f"can't read {path}"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(None, "it is no regular file")
+                return _limited(file.read(most + 1), most)
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path / name
@@ -141,10 +150,13 @@ class Remote:
         skipped = len(self._top) + 1
         return {name[skipped:]: int(facts["size"] or 0) for name, facts in found.items()}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int) -> bytes:
         with _explained(f"can't read {self.shown}/{name}"):
-            data: bytes = self._files.cat_file(self._at(name))
-        return data
+            local = getattr(self._files, "local_file", False)
+            if local and self._files.info(self._at(name))["type"] != "file":
+                raise OSError(None, "it is no regular file")
+            data: bytes = self._files.cat_file(self._at(name), 0, most + 1)
+            return _limited(data, most)
 
     def write(self, name: str, data: bytes) -> None:
         with _explained(f"can't write {self.shown}/{name}"):
@@ -163,6 +175,12 @@ class Remote:
 
     def settle(self) -> None:
         """Does nothing: what fsspec has written is the file system's to keep."""
+
+
+def _limited(data: bytes, most: int) -> bytes:
+    if len(data) > most:
+        raise OSError(None, f"it has more than the {most:,} bytes that it may have")
+    return data
 
 
 def sync_folder(folder: Path) -> None:

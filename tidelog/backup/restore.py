@@ -84,9 +84,9 @@ def _look_for_all(place: Place, manifest: Manifest) -> None:
 
 def _read(place: Place, chunk: Chunk) -> bytes:
     """A chunk's content. BackupError if it is not what was written."""
-    digest, _ = chunk
+    digest, size = chunk
     file = chunk_file(digest)
-    data = place.read(file)
+    data = place.read(file, size)
     if sha256(data).hexdigest() != digest:
         raise _damaged(place, file, "its SHA-256 is not its name")
     return data

@@ -12,6 +12,7 @@ closes the connection after its repl-timeout.
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -31,6 +32,8 @@ PING_SECONDS = 1.0
 SILENT = 120.0  # seconds without a byte from the server after which it counts as gone
 STALLED = 300.0  # seconds that the target may take for one file
 LONGEST_LINE = 4096  # bytes of the answer to PSYNC
+FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18})", re.ASCII)
+VERSION = re.compile(r"[!-~]{1,100}")
 PING = b"*1\r\n$4\r\nPING\r\n"
 PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
 
@@ -122,14 +125,14 @@ class Frames:
             line, rest = self._line()
         except OSError as error:
             raise _lost(error) from error
-        words = line.split()
-        if len(words) != 3 or words[0] != "+FULLRESYNC" or not words[2].isdigit():
+        answer = FULL.fullmatch(line)
+        if answer is None:
             raise BackupError(f"the server says: {line.removeprefix('-')}")
         self._busy_since = time.monotonic()
         self._put(self._decoder.feed(rest))
         self._thread = threading.Thread(target=self._run, name="tidelog-backup", daemon=True)
         self._thread.start()
-        return words[1], int(words[2])
+        return answer[1], int(answer[2])
 
     def _line(self) -> tuple[str, bytes]:
         """The first line that is not empty, and what came after it."""
@@ -218,10 +221,20 @@ class Frames:
 
 def _facts(reply: bytes) -> Facts:
     """From the reply of INFO. BackupError if it is another server's."""
+    if not isinstance(reply, bytes):
+        raise BackupError(f"the server answered INFO with {type(reply).__name__} instead of text")
     pairs = [line.partition(":") for line in reply.decode("utf-8", "replace").splitlines()]
     info = {name: value for name, _, value in pairs}
-    if "tidelog_version" not in info:
-        raise BackupError("the server is no tidelog-server")
+    try:
+        return _facts_in(info)
+    except (KeyError, ValueError):
+        raise BackupError("the server is no tidelog-server: its INFO lacks what a backup needs") from None
+
+
+def _facts_in(info: dict[str, str]) -> Facts:
+    """Raises KeyError or ValueError."""
+    if not VERSION.fullmatch(info["tidelog_version"]):
+        raise ValueError
     databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]
     return Facts(
         version=info["tidelog_version"],

@@ -104,7 +104,7 @@ class _Shelf:
         for file, size in self.new.items():
             self._lock.renew()
             report("verifying", done, total)
-            if sha256(self._place.read(file)).hexdigest() != file.rpartition("/")[2]:
+            if sha256(self._place.read(file, size)).hexdigest() != file.rpartition("/")[2]:
                 raise BackupError(f"{self._place.shown}/{file}: what was read back is not what was written")
             done += size
 
@@ -158,7 +158,7 @@ def _complete(place: Place, manifest: Manifest) -> None:
     file = manifest.name + ENDING
     place.write(file, raw)
     place.settle()
-    if place.read(file) != raw:
+    if place.read(file, len(raw)) != raw:
         place.remove(file)
         raise BackupError(f"{place.shown}/{file}: what was read back is not what was written")
 

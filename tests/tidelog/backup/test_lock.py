@@ -67,7 +67,7 @@ def test_it_is_renewed(place: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         (file,) = place.names("locks")
         held._began = 4711
         held.renew()
-        assert json.loads(place.read(file))["began"] == 4711
+        assert json.loads(place.read(file, 4096))["began"] == 4711
 
 
 def test_one_that_was_taken_for_dead_completes_nothing(place: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,14 @@ def test_one_that_was_taken_for_dead_completes_nothing(place: Folder, monkeypatc
             held.renew()
 
 
-def test_a_file_that_is_no_lock(place: Folder) -> None:
-    place.write("locks/x.json", b"{")
-    with pytest.raises(BackupError, match=r"locks/x\.json is not the lock of a backup"), Lock(place):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{", b"[]", b"[" * 4000, b"x" * 5000, b'{"host":"h","pid":0,"began":1,"seen":1}',
+        b'{"host":"h","pid":1,"began":1e30,"seen":99999999999}', b'{"host":"h","pid":9999999999,"began":1,"seen":1}',
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_lock(place: Folder, content: bytes) -> None:
+    place.write("locks/x.json", content)
+    with pytest.raises(BackupError, match=r"locks/x\.json"), Lock(place):
         pass

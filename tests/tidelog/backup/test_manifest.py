@@ -59,6 +59,37 @@ def test_chunks_that_are_none(store: Any) -> None:
         Manifest.loaded(replace(MADE, store=store).dumped(), "f")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"keys": -1}, {"entries": 1.5}, {"entries": True}, {"log_offset": 1 << 63}, {"log_offset": 3999},
+        {"store_entries": "3"}, {"store_entries": None}, {"store_offset": 10**400}, {"keys": float("nan")},
+        {"store": (("0" * 64, -1),)}, {"store": (("0" * 64, 1.0),)}, {"store": (("0" * 64, 1 << 62),) * 2},
+        {"store": (("0" * 64, "9"),)}, {"log": None}, {"log": {"0" * 64: 1}},
+        {"server": "\x1b]0;title\x07"}, {"server": 5}, {"role": "\x9b2J"}, {"version": "x" * 2000},
+        {"replid": "../x"}, {"name": "../../etc/x"}, {"began": "yesterday"}, {"began": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_of_another_form(odd: dict[str, Any]) -> None:
+    """Its checksum is right: whoever can write files at the target can make one."""
+    with pytest.raises(BackupError, match=r"f is damaged"):
+        Manifest.loaded(replace(MADE, **odd).dumped(), "f")
+
+
+def test_a_manifest_nested_without_an_end() -> None:
+    with pytest.raises(BackupError, match="f is damaged"):
+        Manifest.loaded(b"[" * 1_000_000, "f")
+
+
+def test_a_manifest_that_was_renamed(tmp_path: Path) -> None:
+    place = Folder(tmp_path)
+    other = "20261122T080000.000Z-5000"
+    place.write(f"{other}.json", MADE.dumped())
+    with pytest.raises(BackupError, match=f"is the manifest of {NAME}: it was renamed"):
+        load(place, other)
+
+
 def test_what_a_user_may_call_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Folder(tmp_path / "t")
     newer = replace(MADE, name="20261122T080000.000Z-5000")

@@ -29,7 +29,7 @@ def test_files(place: Place) -> None:
     assert place.names() == {"a.json": 5, "chunks/ab/abc": 6}
     assert place.names("chunks") == {"chunks/ab/abc": 6}
     assert place.names(below=False) == {"a.json": 5}
-    assert (place.read("a.json"), place.read("chunks/ab/abc")) == (b"first", b"second")
+    assert (place.read("a.json", 100), place.read("chunks/ab/abc", 100)) == (b"first", b"second")
     place.remove("a.json")
     place.remove("a.json")
     assert place.names() == {"chunks/ab/abc": 6}
@@ -37,7 +37,26 @@ def test_files(place: Place) -> None:
 
 def test_a_file_that_is_missing(place: Place) -> None:
     with pytest.raises(BackupError, match=r"can't read .*a\.json: it is not there"):
-        place.read("a.json")
+        place.read("a.json", 100)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder", "large"])
+@pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+def test_only_regular_files_of_the_expected_size_are_read(tmp_path: Path, scheme: str, kind: str) -> None:
+    path = tmp_path / "a.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(bytes(11))
+    place = place_at(f"{scheme}{tmp_path}")
+    with pytest.raises(BackupError, match=r"can't read .*a\.json: "):
+        place.read("a.json", 10)
+    (tmp_path / "b.json").write_bytes(bytes(10))
+    assert place.read("b.json", 10) == bytes(10)
 
 
 def test_modes_of_a_folder(tmp_path: Path) -> None:
@@ -58,7 +77,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BackupError, match=r"can't write .*/a: No space left on device"):
         place.write("a", b"new")
-    assert (place.names(), place.read("a")) == ({"a": 3}, b"old")
+    assert (place.names(), place.read("a", 100)) == ({"a": 3}, b"old")
 
 
 def test_a_target_that_is_no_folder(tmp_path: Path) -> None:
