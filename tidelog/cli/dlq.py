@@ -104,18 +104,27 @@ def show(name: str, letter_id: str, url: str) -> None:
 @_ids
 @_all
 @_processor
+@click.option(
+    "--allow", multiple=True, metavar="TOPIC|STREAM", help="Replay letters of it as well: NAME may not belong to it."
+)
 @url_option
-def replay(name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | None, url: str) -> None:
+def replay(
+    name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | None, allow: tuple[str, ...], url: str
+) -> None:
     """Send the events of letters of NAME again, to the topics that they came from.
 
     \b
     They are appended as new entries, after what is there: the order of a key is
     not what it was. Every processor of the topic gets them, not only the one that
     gave them up. A letter is replayed once, also if two do it at a time.
+
+    A letter says where its event was. It is replayed only if NAME belongs to that topic or stream: orders.dead belongs
+    to orders, others to those whose processors wrote to them. Whoever may append to NAME could forge another target.
     """
     with connected(url) as client:
         topic = _topic(client, name)
-        done = run_alone(client, deadletters.replay(topic, _wanted(ids, all_of_them, processor)))
+        allowed = [deadletters.home(each, part) for each in allow for part in (0, deadletters.NO_PARTITION)]
+        done = run_alone(client, deadletters.replay(topic, _wanted(ids, all_of_them, processor), allowed))
         _tell("replayed", done, ids)
 
 

@@ -20,6 +20,9 @@ Rule 2: a letter is open while the group ``dlq`` has not finished it: either it 
 Rule 3: replaying is one transaction: the entry is appended to its topic, the letter is finished. What watches over it
         is the counter ``dlq:<stream>``, that every replay and purge increments: so of two at a time, one begins again,
         and letters that arrive meanwhile disturb nobody.
+Rule 4: a letter says where its event was, and everybody who may append letters can write one. So a replay appends only
+        to what the topic for dead letters belongs to: ``T.dead`` to the topic T, and others to the topics and streams
+        in ``letters_of`` of its facts, which the processors write before their first letter.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ TRACEBACK: Final = 16384  # characters of a traceback that are kept: the last
 PAGE: Final = 100  # letters in one transaction, and in one round trip
 FOREVER: Final = 1 << 61  # ms: letters are never due
 NO_PARTITION: Final = -1  # of an entry of a stream that is no partition
+DEAD: Final = ".dead"  # appended to a topic's name: the topic for its dead letters, unless another one is named
+HOMES: Final = 1000  # topics and streams that one topic for dead letters belongs to, at most
 
 _DECLARED: Final = Facts(None, None, "plain", {name.decode(): "str" for name in FIELDS})
 
@@ -91,6 +96,11 @@ def stream_of(name: str) -> str:
     return f"{name}:0"
 
 
+def home(topic: str, partition: int = 0) -> str:
+    """What letters of such events belong to, as ``Facts.letters_of`` has it. ``partition``: as of a letter."""
+    return f"stream {topic}" if partition == NO_PARTITION else f"topic {topic}"
+
+
 # -- writing -------------------------------------------------------------------------------------------------
 def fields_of(
     topic: str, partition: int, entry: Entry, key: Key | None, processor: str, error: BaseException, attempts: int,
@@ -110,20 +120,37 @@ def append(name: str, fields: Sequence[tuple[bytes, bytes]]) -> Call[StreamId]:
     return calls.tappend(stream_of(name), fields)
 
 
-def ready(name: str) -> Steps[Facts]:
-    """Make the topic for dead letters, or see that it is one. TopicMismatchError where it is another one."""
-    wanted = replace(_DECLARED.complete(), partitions=1)
+def ready(name: str, *homes: str) -> Steps[Facts]:
+    """Make the topic for dead letters, or see that it is one. Raises TopicMismatchError if it is another one.
+
+    ``homes``: what it belongs to from now on (``home``), besides what it belongs to already. ``T.dead`` belongs to T
+    anyway. Beyond HOMES nothing is added: such letters can be written, and replayed with a permission only.
+    """
+    wanted = _belonging(name, replace(_DECLARED.complete(), partitions=1), homes)
     while True:
         (there,) = good((yield [strings.set_absent(key_of(name), wanted.written())]))
         if there is None:
             return wanted
         known = read_facts(name, there)
-        facts = _DECLARED.agreed(name, known)
+        facts = _belonging(name, _DECLARED.agreed(name, known), homes)
         if facts is known:
             return known
         (before,) = good((yield [strings.set_equal(key_of(name), facts.written(), there)]))
         if before == there:
             return facts
+
+
+def _belonging(name: str, facts: Facts, homes: Iterable[str]) -> Facts:
+    known = {*facts.letters_of, *_natural(name)}
+    new = [each for each in dict.fromkeys(homes) if each not in known]
+    if not new or len(facts.letters_of) + len(new) > HOMES:
+        return facts
+    return replace(facts, letters_of=(*facts.letters_of, *new))
+
+
+def _natural(name: str) -> tuple[str, ...]:
+    """What a topic for dead letters belongs to by its name."""
+    return (home(name.removesuffix(DEAD)),) if name.endswith(DEAD) and name != DEAD else ()
 
 
 def _type_name(error: BaseException) -> str:
@@ -225,14 +252,28 @@ def everything(letter: Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG0
     return True
 
 
-def replay(name: str, wanted: Wanted = everything) -> Steps[Done]:
+def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) -> Steps[Done]:
     """Append the events of open letters to their topics again, each once, as new entries; the letters are done.
 
     An event goes to the partition that its key has today. All processors of its topic get it; so an event that several
     of them gave up is appended once, where its letters are replayed together. ``wanted`` is asked
-    about each letter that there is now. To be driven on one connection (``run_alone``).
+    about each letter that there is now. A letter of a topic or stream that ``name`` does not belong to is refused
+    (rule 4), unless it is in ``allowed``, as ``home`` writes it. To be driven on one connection (``run_alone``).
     """
-    return (yield from _through(name, wanted, _appended))
+    (text,) = good((yield [strings.get(key_of(name))]))
+    known = () if text is None else read_facts(name, text).letters_of
+    homes = frozenset((*known, *_natural(name), *allowed))
+
+    def appended(letter: Letter | None, id: StreamId, facts: dict[str, Facts | None]) -> Call[Any]:  # noqa: A002
+        if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
+            target = home(letter.topic, letter.partition)
+            raise TopicError(
+                f"letter {id}: {name!r} has no letters of the {target}: whoever may append to it may have forged this"
+                f" one. If it is to go there, allow it: tidelog dlq replay --allow {letter.topic!r}"
+            )
+        return _appended(letter, id, facts)
+
+    return (yield from _through(name, wanted, appended))
 
 
 def purge(name: str, wanted: Wanted = everything) -> Steps[Done]:

@@ -97,6 +97,7 @@ class Facts:
     retention: Retention = field(default_factory=Retention)
     hash: str = HASH
     servers: None = None
+    letters_of: tuple[str, ...] = ()  # of a topic for dead letters: what it belongs to (``deadletters.home``)
     id: str = ""  # of this topic: another one of the same name has another; empty in a declaration
     version: int = VERSION
 

@@ -173,7 +173,8 @@ class Failures:
         declared = self._declared
         name = ending.target(declared.topic.name)
         if name not in self._letters:
-            await self._listed(partition, lambda: arun(self._line, deadletters.ready(name)))
+            source = deadletters.home(declared.topic.name)
+            await self._listed(partition, lambda: arun(self._line, deadletters.ready(name, source)))
             self._letters.add(name)
         outputs = []
         for row in rows:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tidelog.codecs import UndecodableError
 from tidelog.topics import Topic, TopicError
+from tidelog.topics.deadletters import DEAD
 from tidelog.workers.errors import AppError
 
 
@@ -72,7 +73,7 @@ class DeadLetter:
 
     def target(self, topic: str) -> str:
         """The topic that dead letters of ``topic`` go to."""
-        return self.topic or f"{topic}.dead"
+        return self.topic or topic + DEAD
 
 
 @dataclass(frozen=True)

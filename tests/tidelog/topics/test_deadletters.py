@@ -260,6 +260,44 @@ def test_what_cannot_be_replayed_stays(client: Client) -> None:
     assert (run(client, deadletters.count(DEAD)), client.tlen(STREAM)) == (0, 0)
 
 
+def forge(client: Client, topic: str, partition: int, name: str = DEAD) -> None:
+    fields = deadletters.fields_of(
+        topic, partition, Entry(StreamId(1), [b"id", b"1"]), None, "x.y", raised(), 1, "", 0
+    )
+    client.run(deadletters.append(name, fields))
+
+
+def test_a_letter_decides_no_target(client: Client) -> None:
+    """Who may only append letters would choose what the operator's replay writes."""
+    Topic("other", dict, partition_by="id", partitions=1, url="redis://unused").use(sync=client)
+    client.redis.set("topic:other", client.redis.get("topic:orders") or b"")
+    forge(client, "jobs:registry", -1)
+    forge(client, "other", 0)
+    forge(client, "orders", -1)  # the stream, not the topic
+    bury(client, 1)
+    done = run_alone(client, deadletters.replay(DEAD))
+    assert done.letters == 1
+    assert [each.partition("of the ")[2].partition(":")[0] for each in done.refused] == [
+        "stream jobs", "topic other", "stream orders",
+    ]  # fmt: skip
+    assert client.redis.exists("jobs:registry", "other:0", "orders") == 0
+    assert run(client, deadletters.count(DEAD)) == 3
+    allowed = [deadletters.home("jobs:registry", -1)]
+    assert run_alone(client, deadletters.replay(DEAD, allowed=allowed)).letters == 1
+    assert client.tlen("jobs:registry") == 1
+
+
+def test_a_topic_of_another_name_belongs_to_what_its_processors_say(client: Client) -> None:
+    run(client, deadletters.ready("failed", deadletters.home("orders")))
+    run(client, deadletters.ready("failed", deadletters.home("jobs", -1), deadletters.home("orders")))
+    assert admin.facts_of(client, "failed").letters_of == ("topic orders", "stream jobs")
+    for topic, partition in (("orders", 1), ("jobs", -1), ("jobs:registry", -1)):
+        forge(client, topic, partition, "failed")
+    done = run_alone(client, deadletters.replay("failed"))
+    assert (done.letters, len(done.refused)) == (2, 1)
+    assert client.tlen("jobs") == 1
+
+
 def test_a_partition_that_is_no_stream_loses_no_letter(client: Client) -> None:
     bury(client, 1)
     client.redis.set("orders:2", "text")

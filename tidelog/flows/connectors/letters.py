@@ -90,6 +90,7 @@ class LetterBox:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self._ready = False
+        self._homes: set[str] = set()  # what it belongs to, as the topic's facts say
 
     async def write(
         self, over: Channel, letters: Sequence[Sequence[tuple[bytes, bytes]]], acks: Sequence[Call[Any]] = ()
@@ -97,9 +98,11 @@ class LetterBox:
         """Append letters and send ``acks`` in one MULTI. ConnectionError, redis.ResponseError: it is not known, or not,
         done; TopicError: the topic is for something else.
         """
-        if not self._ready:
-            await arun(Talk(over), deadletters.ready(self.topic))
+        homes = {deadletters.home(stream.decode(), NO_PARTITION) for (_, stream), *_ in letters if stream}
+        if not self._ready or not homes <= self._homes:
+            await arun(Talk(over), deadletters.ready(self.topic, *sorted(homes - self._homes)))
             self._ready = True
+            self._homes |= homes
         good(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
         work = [*(deadletters.append(self.topic, each) for each in letters), *acks]
         *_, done = good(await over.send([plain("MULTI"), *map(queued, work), plain("EXEC")]))

@@ -33,7 +33,6 @@ from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
 
 KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
-DEAD: Final = ".dead"  # appended to a topic's name: its dead letters, as workers name them
 
 
 class Writer:
@@ -153,7 +152,7 @@ def ready_for_letters(servers: Servers, place: Place, topics: Sequence[str]) -> 
     """Make the topics for the dead letters of these topics. JobError where one is something else."""
     for topic in topics:
         try:
-            drive(lambda made: servers.ask(*made), deadletters.ready(topic + DEAD))
+            drive(lambda made: servers.ask(*made), deadletters.ready(topic + deadletters.DEAD))
         except TopicError as error:
             raise JobError(f"{place}: the dead letters of topic {topic!r} can't be written: {error}") from None
 
@@ -169,7 +168,7 @@ def letter(skipped: Skipped, partition: int, entry: Entry, place: Place, now_ms:
         skipped.topic.name, partition, entry, key, f"job.{place.job.name}", skipped.error, 1, socket.gethostname(),
         now_ms,
     )  # fmt: skip
-    return _part(deadletters.stream_of(skipped.topic.name + DEAD), pairs)
+    return _part(deadletters.stream_of(skipped.topic.name + deadletters.DEAD), pairs)
 
 
 def marker_part(place: Place, marker: Marker) -> Part:
