@@ -24,4 +24,5 @@
     lines     entries as JSON lines and as text
     report    what ``tidelog info`` prints
     progress  a progress bar
+    output    text for the terminal, without control characters
 """

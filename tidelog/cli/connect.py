@@ -62,8 +62,15 @@ def reported(url: str) -> Iterator[None]:
         raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
     except redis.ResponseError as error:
         raise click.ClickException(f"the server says: {error}") from None
+    except redis.RedisError as error:
+        raise click.ClickException(f"the server at {_shown(url)}: {error}") from None
     except ValueError as error:  # not a URL, or not an ID
         raise click.ClickException(str(error)) from None
+    except (TypeError, LookupError, AttributeError) as error:
+        if not _of_redis(error):
+            raise
+        text = f"the server at {_shown(url)} sends replies of an unexpected form: is it a tidelog-server?"
+        raise click.ClickException(text) from None
 
 
 @contextmanager
@@ -72,6 +79,14 @@ def connected(where: str | Access) -> Iterator[Client]:
     place = where if isinstance(where, str) else where.places
     with reported(place), Client(where) as client:
         yield client
+
+
+def _of_redis(error: BaseException) -> bool:
+    """Whether redis-py raised it, which reads replies as if they had the form that Redis gives them."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "redis"
 
 
 def _shown(url: str) -> str:

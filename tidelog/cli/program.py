@@ -23,6 +23,7 @@ from tidelog.cli.dlq import dlq
 from tidelog.cli.later import Later
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
+from tidelog.cli.output import Program
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
@@ -38,7 +39,7 @@ POLL = 60_000  # ms that a tail waits in one TREAD
 AT_ONCE = 100  # entries that a tail reads in one TREAD
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tidelog.__version__)
 def main() -> None:
     """Work with the streams of a tidelog-server.

@@ -47,19 +47,12 @@ def _group(client: Client, key: str, group: GroupInfo) -> list[str]:
 
 def print_server(client: Client) -> None:
     """The server, and its streams by name."""
-    info: dict[str, Any] = client.redis.info()
-    facts_lines(
-        {
-            "server": f"tidelog {info['tidelog_version']}, behaves as Redis {info['redis_version']}",
-            "up for": f"{info['uptime_in_seconds']:,} s, process {info['process_id']}, port {info['tcp_port']}",
-            "clients": f"{info['connected_clients']}, {info['blocked_clients']} of them blocked",
-            "memory": size(info["used_memory"]),
-            "streams": f"{info['streams']:,} with {info['stream_entries']:,} entries, {size(info['stream_memory'])}",
-            "pending": f"{info['group_pending']:,} in {info['groups']:,} groups",
-            "replication": _replication(info),
-            "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
-        }
-    )
+    try:
+        info: dict[str, Any] = client.redis.info()
+        facts = _server(info)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise click.ClickException("the server is no tidelog-server: its INFO lacks what tidelog info shows") from None
+    facts_lines(facts)
     # SCAN may return a key twice.
     names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
     if names:
@@ -67,6 +60,19 @@ def print_server(client: Client) -> None:
         table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
     if info["streams"] > SHOWN:
         click.echo(f"and {info['streams'] - SHOWN:,} more")
+
+
+def _server(info: dict[str, Any]) -> dict[str, str]:
+    return {
+        "server": f"tidelog {info['tidelog_version']}, behaves as Redis {info['redis_version']}",
+        "up for": f"{info['uptime_in_seconds']:,} s, process {info['process_id']}, port {info['tcp_port']}",
+        "clients": f"{info['connected_clients']}, {info['blocked_clients']} of them blocked",
+        "memory": size(info["used_memory"]),
+        "streams": f"{info['streams']:,} with {info['stream_entries']:,} entries, {size(info['stream_memory'])}",
+        "pending": f"{info['group_pending']:,} in {info['groups']:,} groups",
+        "replication": _replication(info),
+        "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
+    }
 
 
 def _replication(info: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import redis.asyncio
 from tidelog.client import calls
 from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.client.calls import Call, IdLike, Name
-from tidelog.client.client import PAGE, is_sent, packed, read_all, translated, with_self
+from tidelog.client.client import PAGE, is_sent, packed, read_all, read_one, translated, with_self
 from tidelog.client.entries import Entry
 from tidelog.client.pools import pool_options
 
@@ -106,7 +106,7 @@ class AsyncClient:
             reply = await self._raw.execute_command(*call.args, block=call.block)
         except redis.ResponseError as error:
             raise translated(error) from None
-        return call.read(reply)
+        return read_one(call, reply)
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send calls in order on one connection; see ``Client.together``."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.entries import (
     MISSING,
@@ -49,6 +49,23 @@ class Call(Generic[T]):
     read: Callable[[Any], T]  # from the reply, bytes undecoded, to the result
     block: int | None = None  # ms for which the server may hold back the reply, 0 = no limit; None: it replies at once
     packed: bytes | None = None  # the command in RESP, where the caller has made it; ``args`` begins like it
+
+
+class UnexpectedReplyError(ValueError):
+    """A reply of another form than the command has: the peer is no tidelog-server, or not one of this version."""
+
+
+WRONG: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)  # of code that reads such a reply
+
+
+def unexpected(call: Call[Any], error: Exception) -> Exception:
+    """The error to raise for one of WRONG that ``call.read`` raised. Subclasses are errors of their own."""
+    if type(error) not in WRONG:
+        return error
+    name = call.args[0] if call.args else "no command"
+    name = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
+    text = f"the reply to {name} has an unexpected form: {type(error).__name__}: {error}"
+    return UnexpectedReplyError(f"{text}. Is the server a tidelog-server?")
 
 
 # -- arguments -----------------------------------------------------------------------------------------------

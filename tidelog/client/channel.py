@@ -18,7 +18,7 @@ import redis
 from tidelog.client.access import Access, shown
 from tidelog.client.address import Address
 from tidelog.client.calls import Call
-from tidelog.client.client import translated
+from tidelog.client.client import read_one, translated
 from tidelog.client.wire import PASSING, tls_context
 
 #: Codes of errors after which the same request may succeed later, perhaps elsewhere: the connection counts as lost.
@@ -123,7 +123,7 @@ class Channel(asyncio.Protocol):
         try:
             request.future.set_result(
                 [
-                    found if isinstance(found, redis.ResponseError) else call.read(found)
+                    found if isinstance(found, redis.ResponseError) else read_one(call, found)
                     for call, found in zip(request.calls, request.replies, strict=True)
                 ]
             )

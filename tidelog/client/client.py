@@ -21,7 +21,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.access import DEFAULT_URL, Access
-from tidelog.client.calls import Call, IdLike, Name
+from tidelog.client.calls import WRONG, Call, IdLike, Name, unexpected
 from tidelog.client.entries import Entry
 from tidelog.client.pools import pool_options
 
@@ -79,6 +79,14 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
     return method
 
 
+def read_one(call: Call[T], reply: Any) -> T:
+    """What a call reads from its reply. Raises UnexpectedReplyError."""
+    try:
+        return call.read(reply)
+    except WRONG as error:
+        raise unexpected(call, error) from error
+
+
 def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: bool) -> list[Any]:
     """What each call reads from its reply. The first error among the replies is raised, or each is in its place."""
     results: list[Any] = []
@@ -86,7 +94,10 @@ def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: boo
     for call in calls:
         reply = next(left) if is_sent(call) else None
         if not isinstance(reply, redis.ResponseError):
-            results.append(call.read(reply))
+            try:
+                results.append(call.read(reply))
+            except WRONG as error:
+                raise unexpected(call, error) from error
         elif raise_on_error:
             raise translated(reply) from None
         else:
@@ -193,7 +204,7 @@ class Client:
             reply = self._raw.execute_command(*call.args, block=call.block)
         except redis.ResponseError as error:
             raise translated(error) from None
-        return call.read(reply)
+        return read_one(call, reply)
 
     def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send calls in order on one connection, without waiting in between; returns what each reads from its reply.

@@ -23,7 +23,7 @@ import hiredis
 
 from tidelog.client.access import Access, shown
 from tidelog.client.address import Address
-from tidelog.client.calls import Call, Value
+from tidelog.client.calls import WRONG, Call, Value, unexpected
 
 CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
 PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for it
@@ -148,10 +148,13 @@ class Wire:
         """
         self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in calls]))
         replies = [self.take() for _ in calls]
-        return [
-            ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else call.read(reply)
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+        results: list[Any] = []
+        for call, reply in zip(calls, replies, strict=True):
+            try:
+                results.append(ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else call.read(reply))
+            except WRONG as error:
+                raise unexpected(call, error) from error
+        return results
 
     # -- long ranges --------------------------------------------------------------------------------------------
     def header(self) -> tuple[int, bytes]:
