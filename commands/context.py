@@ -21,15 +21,23 @@ class Chunks:
     """A streamed reply: ``pieces`` yields encoded bytes; ``close()`` releases what they need.
 
     The connection takes the next piece when the socket's buffer has room. So memory is bounded: a piece has about
-    ``stream-node-max-bytes`` at most. ``held``: bytes of memory that it takes until it is sent, roughly.
+    ``stream-node-max-bytes`` at most. ``held``: bytes of memory that it takes until it is sent, roughly. ``pinned()``:
+    bytes of data that it keeps in memory and that the keyspace may have dropped meanwhile.
     """
 
-    __slots__ = ("close", "held", "pieces")
+    __slots__ = ("close", "held", "pieces", "pinned")
 
-    def __init__(self, pieces: Iterator[bytes], close: Callable[[], None], held: int = 0) -> None:
+    def __init__(
+        self, pieces: Iterator[bytes], close: Callable[[], None], held: int = 0, pinned: Callable[[], int] | None = None
+    ) -> None:  # fmt: skip
         self.pieces = pieces
         self.close = close
         self.held = held
+        self.pinned = pinned
+
+    def memory_bytes(self) -> int:
+        """What it takes in memory now."""
+        return self.held if self.pinned is None else self.held + self.pinned()
 
 
 # Which pending messages of its group a blocked reader waits for (Block.wants), if not those of consumers that have been

@@ -9,6 +9,7 @@ from commands.context import Chunks, Context, Slices
 from commands.parse import raw_ids
 from resp import reply
 
+ROW_BYTES: Final = 32  # memory of a pending message that a listing has yet to send
 AT_ONCE: Final = 1000  # arguments in a slice: some milliseconds; a command with no more than these has no slices
 LONG_NAME: Final = 4096  # bytes; names that each slice would log again
 PIECE_BYTES: Final = 64 * 1024  # of a streamed array
@@ -98,17 +99,21 @@ def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes 
 def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:
     """An array of bulk strings, ``null`` for None, after ``head``: streamed if it is long.
 
-    Until it is sent, it takes 8 bytes an item: the same value may be in it many times.
+    Until it is sent, it takes the items, which may leave the keyspace meanwhile; a long one that is in it many times
+    counts once.
     """
     top = head + reply.array_header(len(items))
-    if len(items) <= AT_ONCE:
-        size = 0
-        for item in items:
-            if item is not None:
-                size += len(item)
-        if size <= PIECE_BYTES:
-            return top + b"".join([null if item is None else reply.bulk(item) for item in items])
-    return Chunks(_pieces(top, items, null), _nothing, 8 * len(items))
+    size = 0
+    for item in items:
+        if item is not None:
+            size += len(item)
+    if size <= PIECE_BYTES and len(items) <= AT_ONCE:
+        return top + b"".join([null if item is None else reply.bulk(item) for item in items])
+    long = [len(item) for item in items if item is not None and len(item) > LONG_NAME]
+    if len(long) > 1:
+        size += sum({id(item): len(item) for item in items if item is not None and len(item) > LONG_NAME}.values())
+        size -= sum(long)
+    return Chunks(_pieces(top, items, null), _nothing, 8 * len(items) + size)
 
 
 def in_pieces(parts: list[bytes]) -> bytes | Chunks:

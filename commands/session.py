@@ -10,6 +10,10 @@ from storage.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 SUPERUSER: Final = superuser()
+# Memory of a watched key, and of a subscription, without its name: places in two tables, mostly with a set of its own.
+WATCH_BYTES: Final = 400
+SUBSCRIPTION_BYTES: Final = 400
+SHORT_NAMES: Final = 256
 
 
 @dataclass
@@ -64,11 +68,10 @@ class Session:
     """The state of one client."""
 
     __slots__ = (
-        "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas",
-        "exec_abort", "id", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring",
-        "multi",
-        "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels",
-        "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
+        "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas", "exec_abort", "id",
+        "kept", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "name",
+        "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels", "shards",
+        "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
     )
 
     def __init__(self, client_id: int, addr: str, laddr: str, now: int) -> None:
@@ -112,6 +115,7 @@ class Session:
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.shards: set[bytes] = set()  # shard channels
+        self.kept = 0  # bytes of memory that its watched keys, subscriptions and prefixes take, roughly
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
@@ -136,14 +140,21 @@ class Session:
         self.plain = usual and self.user.unrestricted
         self.limited = usual and not self.plain
 
+    def memory_bytes(self) -> int:
+        """What it keeps in memory, roughly, without the commands that wait for EXEC and without its connection."""
+        names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
+        return self.kept + (names if names > SHORT_NAMES else 0)  # short ones are a part of any client
+
     def watch(self, ks: Keyspace, key: bytes) -> None:
-        """From now on a change of the key sets ``dirty_cas``."""
+        """From now on a change of the key sets ``dirty_cas``. It is not watched yet."""
         self.watching.add(key)
+        self.kept += WATCH_BYTES + len(key)
         ks.watchers.setdefault(key, set()).add(cast(Watcher, self))
 
     def unwatch(self, ks: Keyspace) -> None:
         """Stop watching all keys. ``dirty_cas`` stays."""
         for key in self.watching:
+            self.kept -= WATCH_BYTES + len(key)
             watchers = ks.watchers.get(key)
             if watchers is not None:
                 watchers.discard(cast(Watcher, self))

@@ -65,7 +65,8 @@ class RequestDecoder(ExactDecoder):
         self.bodies: dict[int, list[bytes]] = {}
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
-        """Change the limits; a header that was accepted stays accepted."""
+        """Change the limits. The header of an argument that was accepted stays accepted; not the bytes of a command
+        beyond ``max_buffer``."""
         super().limit(max_bulk, max_buffer)
         # The complete commands in a chunk of up to this size can't exceed a limit: an argument takes six bytes or more.
         self._at_once = min(LARGEST, max_bulk, max_buffer, 6 * self.max_multibulk)

@@ -228,6 +228,8 @@ class ExactDecoder:
 
     def _fill(self, value: BytesIO, data: bytes, at: int) -> int:
         """Take bytes of the incomplete argument; returns the index after them."""
+        if self._wire > self.max_buffer and self.buffered > self.max_buffer:  # the limit was lowered meanwhile
+            raise QueryBufferError()
         take = min(self._need, len(data) - at)
         text = min(take, self._need - 2)  # the last two are its line end; negative: one of those has arrived already
         if text > 0:

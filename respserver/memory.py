@@ -1,9 +1,9 @@
 """What the server holds in memory, and the gate that ``maxmemory`` closes.
 
 Counted are the data (keys, strings, what of streams is in memory, groups, stages, fences), the cache of nodes, what
-waits for clients and from them, and what CLIENT TRACKING remembers. Not counted, as in Redis: what waits for replicas
-and for the journal; nor the program itself. The figure is an estimate, the same for the same data; the clients' part is
-at most a second old.
+waits for clients and from them, what clients watch and are subscribed to, what CLIENT TRACKING remembers, and users.
+Not counted, as in Redis: what waits for replicas and for the journal; nor the program itself. The figure is an
+estimate, the same for the same data; the clients' part is at most a second old.
 
 Rule 1: it is a sum of counters, kept where things are added and dropped. So it is computed when it is asked for: at the
 end of each tick while there is a limit, and for each command that was about to be refused.
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from respserver.clients.clients import Clients
-from respserver.clients.tracking import Tracking
 from respserver.config.config import Config
 from respserver.data import Data
 from respserver.gates import Gates
@@ -24,17 +23,19 @@ from storage.memory import memory_bytes
 
 
 class Memory:
-    """Compares used() with ``maxmemory``. ``make_room``: starts a checkpoint unless one is running."""
+    """Compares used() with ``maxmemory``. ``overheads``: returns the bytes of what is neither data nor a client's.
+    ``make_room``: starts a checkpoint unless one is running.
+    """
 
     def __init__(
-        self, config: Config, data: Data, gates: Gates, clients: Clients, tracking: Tracking,
+        self, config: Config, data: Data, gates: Gates, clients: Clients, overheads: Callable[[], int],
         make_room: Callable[[], None],
     ) -> None:  # fmt: skip
         self._config = config
         self._data = data
         self._gates = gates
         self._clients = clients
-        self._tracking = tracking
+        self.overheads = overheads
         self._make_room = make_room
         self._peak = 0
         self.limit = 0  # ``maxmemory``, as of the last check(), which follows each change of it
@@ -42,7 +43,7 @@ class Memory:
     def used(self) -> int:
         """Bytes in memory."""
         ks = self._data.ks
-        used = memory_bytes(ks) + ks.pool.cache.bytes + self._clients.bytes + self._tracking.bytes
+        used = memory_bytes(ks) + ks.pool.cache.bytes + self._clients.bytes + self.overheads()
         self._peak = max(self._peak, used)
         return used
 

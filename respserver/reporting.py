@@ -90,6 +90,7 @@ class Reporting:
             patterns=self._pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
             histograms=self._timings.histograms, peak_memory=self._memory.peak(),
             denials=self._users.denials.counts, tracking=self._tracking.stats(),
+            overheads=self._memory.overheads(),
         )  # fmt: skip
 
     def reset(self) -> None:

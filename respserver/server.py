@@ -63,6 +63,7 @@ class Server:
     # declared here because callbacks of earlier parts use them
     roles: Roles
     checkpoints: Checkpoints
+    _forgetter: asyncio.Handle | None = None
 
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -90,8 +91,9 @@ class Server:
         self.pubsub = PubSub(relay=lambda channel, message, shard: self.roles.relay(channel, message, shard))
         self.notices = Notices(config, self.data, self.clients, self.ticks, self.pubsub)
         self.memory = Memory(
-            config, self.data, self.gates, self.clients, self.tracking, make_room=lambda: self.checkpoints.make_room()
-        )
+            config, self.data, self.gates, self.clients, self._overheads,
+            make_room=lambda: self.checkpoints.make_room(),
+        )  # fmt: skip
         self.exhaustion = Exhaustion(self.counters, logger)
         self.blocking = Blocking(
             loop, self.clock, self.data, self.ticks, self.counters, logger, self, self.exhaustion
@@ -144,6 +146,10 @@ class Server:
     def tracking(self) -> Tracking:
         return self.notices.tracking
 
+    def _overheads(self) -> int:
+        """Bytes of memory that are neither data nor one client's."""
+        return self.tracking.bytes + self.pubsub.bytes + self.users.held_bytes + self.slicing.left_bytes()
+
     # -- start -----------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Take the configured role, and listen. Raises OSError, ConfigError; then everything is closed again."""
@@ -171,8 +177,11 @@ class Server:
             "acllog-max-len", "notify-keyspace-events",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
+            "tracking-table-max-keys",
         ):  # fmt: skip
             self.config.on_change[name] = self._configure
+        for name in ("repl-backlog-size", "repl-backlog-ttl"):
+            self.config.on_change[name] = self.replicas.configure
 
     def _configure(self) -> None:
         self.timings.configure()
@@ -184,6 +193,7 @@ class Server:
         self.ticks.check_disk()
         self.roles.tell_gates()
         self.memory.check()
+        self._forget_excess()
 
     # -- the tick --------------------------------------------------------------------------------------------
     def tick(self) -> None:
@@ -257,6 +267,14 @@ class Server:
         if self.data.ks.log or self.data.ks.ready:
             self.ticks.queue()
 
+    def _forget_excess(self) -> None:
+        """Let CLIENT TRACKING forget what is beyond its limit, some keys at a time."""
+        if self._forgetter is not None:
+            self._forgetter.cancel()
+            self._forgetter = None
+        if self.tracking.forget_excess():
+            self._forgetter = self._loop.call_soon(self._guarded, self._forget_excess)
+
     def on_time(self) -> None:
         """The periodic work, ``hz`` times a second."""
         now, mono = self.clock.now(), self.clock.mono()
@@ -269,6 +287,7 @@ class Server:
         self.pauses.on_time(now)
         self.memory.check()
         self.counters.sample(now)
+        self._forget_excess()
         self._admission.on_time(now, mono)
         self.checkpoints.on_time(now)
         self.roles.on_time(mono)
@@ -347,7 +366,7 @@ class Server:
         self.slicing.finish_all()
         if not now:
             await self.roles.let_catch_up()
-        for timer in (self._cron, self._waker, self._expirer):
+        for timer in (self._cron, self._waker, self._expirer, self._forgetter):
             if timer is not None:
                 timer.cancel()
         self.tick()

@@ -57,6 +57,7 @@ class Keyspace(KeyTable):
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
         self.stream_keys = 0  # bytes of keys of streams
+        self.expiring_names = 0  # bytes of keys that expire, once more: ``expires`` and the timer have a copy
         self.group_bytes = 0  # memory of groups, but for what the groups in ``uncounted`` have changed since
         self.uncounted: dict[Group, None] = {}
         # stats since start
@@ -425,9 +426,12 @@ class Keyspace(KeyTable):
 
     def _set_deadline(self, key: bytes, at_ms: int) -> None:
         if at_ms:
+            if key not in self.expires:
+                self.expiring_names += len(key)
             self.expires[key] = at_ms
             self.timers.arm(timers.KEY_EXPIRY, key, b"", at_ms)
         elif self.expires.pop(key, None) is not None:
+            self.expiring_names -= len(key)
             self.timers.cancel(timers.KEY_EXPIRY, key)
 
     def _forget(self, key: bytes) -> None:
@@ -465,7 +469,8 @@ class Keyspace(KeyTable):
         self.expires.clear()
         self.stages.clear()
         self.timers.clear()
-        self.string_bytes = self.stream_keys = self.group_bytes = 0
+        self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
+        self.pool.dropped += self.pool.unstored
         self.pool.bytes = self.pool.unstored = 0
         self.uncounted.clear()
         if self.tracked:

@@ -8,7 +8,6 @@ from storage.keyspace import Keyspace
 
 KEY_BYTES: Final = 200  # memory of a key: its slots in the key table and the index, its objects without their content
 DEADLINE_BYTES: Final = 300  # of a key's expiry and its timer
-FENCE_BYTES: Final = 150
 
 
 def stream_bytes(ks: Keyspace) -> int:
@@ -31,6 +30,6 @@ def recount(ks: Keyspace, limit: int) -> bool:
 def memory_bytes(ks: Keyspace) -> int:
     """Bytes of memory that the whole content takes, without the cache of nodes; see stream_bytes()."""
     return (
-        stream_bytes(ks) + ks.string_bytes + ks.stages.bytes + KEY_BYTES * len(ks.keys)
-        + DEADLINE_BYTES * len(ks.expires) + FENCE_BYTES * len(ks.stages.fences)
+        stream_bytes(ks) + ks.string_bytes + ks.stages.bytes + ks.stages.fence_bytes
+        + KEY_BYTES * len(ks.keys) + DEADLINE_BYTES * len(ks.expires) + ks.expiring_names
     )  # fmt: skip

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from storage.marks import Marks
-from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.pool import NodeStore
+from storage.nodes.pool import NodePool, NodeStore
 
 SNAPSHOT_BYTES: Final = 1000  # of the objects
 
@@ -25,22 +24,24 @@ class Snapshot:
     """
 
     __slots__ = (
-        "_blobs", "_borders", "_cache", "_hi", "_lo", "_marks", "_ms", "_seq", "_sid", "_tail", "_tail_ord", "_view",
+        "_blob_bytes", "_blobs", "_borders", "_dropped", "_hi", "_lo", "_marks", "_ms", "_pool", "_seq", "_sid",
+        "_tail", "_tail_ord", "_view",
     )  # fmt: skip
 
     def __init__(
-        self, sid: int, lo: int, hi: int, cache: NodeCache, view: NodeStore, borders: array[int],
-        ids: tuple[array[int], array[int]], blobs: dict[int, bytes | Draft], tail: Node | None,
-        marks: Marks | None,
+        self, sid: int, lo: int, hi: int, pool: NodePool, borders: array[int], ids: tuple[array[int], array[int]],
+        blobs: dict[int, bytes | Draft], tail: Node | None, marks: Marks | None,
     ) -> None:  # fmt: skip
         self._sid = sid
         self._lo = lo
         self._hi = hi
-        self._cache = cache
-        self._view: NodeStore | None = view
+        self._pool = pool
+        self._view: NodeStore | None = pool.store.pin()
         self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
         self._ms, self._seq = ids  # their first IDs
         self._blobs = blobs  # first ordinal -> blob or draft, of nodes that the store didn't have
+        self._blob_bytes = sum([blob.size if isinstance(blob, Draft) else len(blob) for blob in blobs.values()])
+        self._dropped = pool.dropped
         self._tail = tail  # the tail's part of the range, None if it has none
         self._tail_ord = 0 if tail is None else hi - len(tail)  # the ordinal of its first entry
         self._marks = marks  # of the dead entries among these; None if there are none
@@ -65,6 +66,10 @@ class Snapshot:
         """What it takes in memory, roughly, without the nodes that it shares with the stream."""
         held = SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._tail is None else self._tail.size)
         return held if self._marks is None else held + self._marks.bytes
+
+    def pinned(self) -> int:
+        """Bytes of nodes that it shared with the stream, and that may since have left the stream: an upper bound."""
+        return min(self._blob_bytes, self._pool.dropped - self._dropped)
 
     def end_at(self, hi: int) -> None:
         """Leave out the entries from ordinal ``hi`` on. At least one living one must be left."""
@@ -139,15 +144,17 @@ class Snapshot:
         return [(start - first, stop - first) for start, stop in self._marks.runs(lo, hi)]
 
     def _node(self, number: int, stop: int) -> AnyNode:
-        """Sealed node ``number`` of the range, which has at least ``stop`` entries."""
+        """Sealed node ``number`` of the range, which has at least ``stop`` entries. It is asked for once."""
         if self._view is None:
             raise RuntimeError("a snapshot was read after its close()")
         first = self._borders[number]
+        blob = self._blobs.pop(first, None)
+        if blob is not None:
+            self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
         # what others have opened since a checkpoint may lack the bytes of entries that died after this moment
-        node = self._cache.get(self._sid, first) if self._view.is_current() else None
+        node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
         if node is None or len(node) < stop:  # after a reload with other limits it may end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
-            blob = self._blobs.get(first)
             if isinstance(blob, Draft):
                 return blob.unpack()
             blob = blob or self._view.load(self._sid, first, first_id)

@@ -407,3 +407,4 @@ class Stream(StreamReads):
         """The stream was deleted: its memory no longer counts."""
         self.pool.bytes -= self.memory_bytes()
         self.pool.unstored -= self._blob_bytes
+        self.pool.dropped += self._blob_bytes

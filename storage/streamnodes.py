@@ -536,3 +536,4 @@ class StreamNodes:
             self._blob_bytes -= size
             self.pool.bytes -= BLOB_BYTES + size
             self.pool.unstored -= size
+            self.pool.dropped += size

@@ -406,4 +406,4 @@ class StreamReads(StreamNodes):
         if marks is not None:
             end = max(hi, borders[-1]) if borders else hi
             marks = marks.freeze(min(lo, borders[0]) if borders else lo, end)
-        return Snapshot(self.sid, lo, hi, self.pool.cache, self.pool.store.pin(), borders, ids, blobs, tail, marks)
+        return Snapshot(self.sid, lo, hi, self.pool, borders, ids, blobs, tail, marks)

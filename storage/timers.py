@@ -15,6 +15,10 @@ NEVER: Final = 0  # as a deadline in ms since epoch: there is none
 
 Item = tuple[int, bytes, bytes]  # kind, key (or a stage's name), group name (b"" for a key or a stage)
 
+# Bytes of names that entries which are not valid any more may hold, and as many more for each entry.
+STALE_BYTES: Final = 1 << 20
+STALE_NAME: Final = 256
+
 KEY_EXPIRY: Final = 0
 GROUP_EXPIRY: Final = 1
 PENDING_DROP: Final = 2
@@ -26,11 +30,12 @@ PRODUCED: Final = 5  # IDs of a stream's producers are forgotten
 class Timers:
     """Times are ms since epoch. Every method is amortized O(log n)."""
 
-    __slots__ = ("_armed", "_heap")
+    __slots__ = ("_armed", "_heap", "_stale")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Item]] = []
         self._armed: dict[Item, int] = {}  # each item's earliest moment in the heap
+        self._stale = 0  # bytes of names in entries of the heap that are not valid any more, at most
 
     def __len__(self) -> int:
         return len(self._armed)
@@ -39,8 +44,10 @@ class Timers:
         """Let the item come up at ``when``; an earlier moment that it is armed for stays."""
         item = (kind, key, group)
         armed = self._armed.get(item)
-        if armed is not None and armed <= when:
-            return
+        if armed is not None:
+            if armed <= when:
+                return
+            self._stale += len(key) + len(group)
         self._armed[item] = when
         heappush(self._heap, (when, item))
         self._tidy()
@@ -48,6 +55,7 @@ class Timers:
     def cancel(self, kind: int, key: bytes, group: bytes = b"") -> None:
         """The subject is gone. (A timer left behind does no harm, but takes memory.)"""
         if self._armed.pop((kind, key, group), None) is not None:
+            self._stale += len(key) + len(group)
             self._tidy()
 
     def cancel_all(self, kind: int, keys: Iterable[bytes]) -> None:
@@ -55,14 +63,17 @@ class Timers:
         armed = self._armed
         if armed:
             for key in keys:
-                armed.pop((kind, key, b""), None)
+                if armed.pop((kind, key, b""), None) is not None:
+                    self._stale += len(key)
             self._tidy()
 
     def _tidy(self) -> None:
-        """Keep at least a fourth of the heap's entries valid."""
-        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._armed):
+        """Keep at least a fourth of the heap's entries valid, and forget long names soon."""
+        entries = len(self._heap)
+        if (entries > 64 and entries > 4 * len(self._armed)) or self._stale > STALE_BYTES + STALE_NAME * entries:
             self._heap = [(at, it) for it, at in self._armed.items()]
             heapify(self._heap)
+            self._stale = 0
 
     def next(self) -> int | None:
         """The earliest moment that an item is armed for, None if there is none."""
@@ -83,3 +94,4 @@ class Timers:
     def clear(self) -> None:
         self._heap.clear()
         self._armed.clear()
+        self._stale = 0

@@ -10,6 +10,7 @@ from typing import Final
 
 SAME_MS: Final = 60_000  # a denial like one of the latest is counted there, if that one is no older
 LOOKED_AT: Final = 10  # how many of the latest are compared
+ENTRY_BYTES: Final = 1000  # memory of an entry
 LONGEST: Final = 1024  # bytes of a user's name, a key, a channel or a client's line that an entry keeps
 
 
@@ -64,6 +65,10 @@ class Denials:
     def entries(self) -> list[Entry]:
         """Newest first."""
         return list(self._entries)
+
+    def memory_bytes(self) -> int:
+        """What the entries take in memory, roughly."""
+        return ENTRY_BYTES * len(self._entries)
 
     def reset(self) -> None:
         """Remove all entries. Numbers go on."""

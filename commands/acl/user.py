@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
+from typing import Final
 
 from commands.keys.glob import Glob
+
+# Memory of a user's objects, a password, a rule for commands, and a place in a set of commands.
+USER_BYTES: Final = 1000
+PASSWORD_BYTES: Final = 200
+RULE_BYTES: Final = 150
+COMMAND_BYTES: Final = 40
 
 
 class KeyPattern:
@@ -64,6 +71,14 @@ class User:
     def refresh(self) -> None:
         """Recompute ``unrestricted``."""
         self.unrestricted = self.all_commands and self.all_keys and self.all_channels
+
+    def memory_bytes(self) -> int:
+        """What the user takes in memory, roughly, with its text for CONFIG REWRITE."""
+        size = USER_BYTES + 2 * len(self.name) + PASSWORD_BYTES * len(self.passwords) + RULE_BYTES * len(self.rules)
+        if not self.all_commands:
+            size += COMMAND_BYTES * len(self.commands)
+        globs = [*self.channels, *[pattern.glob for pattern in self.keys]]
+        return size + sum([glob.memory_bytes() + len(glob.pattern) for glob in globs])
 
     # -- passwords -------------------------------------------------------------------------------------------
     def opens(self, password: bytes) -> bool:

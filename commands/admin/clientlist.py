@@ -33,9 +33,10 @@ def transport_stats(session: Session) -> TransportStats:
     return session.transport.stats() if session.transport is not None else TransportStats()
 
 
-def client_bytes(stats: TransportStats) -> int:
+def client_bytes(session: Session, stats: TransportStats) -> int:
     """An estimate of a client's memory in bytes, without the commands that wait for EXEC."""
-    return IDLE_CLIENT_BYTES + stats.query_buffered + stats.output_queued + stats.output_buffered + stats.wait
+    buffers = stats.query_buffered + stats.output_queued + stats.output_buffered + stats.wait
+    return IDLE_CLIENT_BYTES + session.memory_bytes() + buffers
 
 
 def queued_bytes(session: Session) -> int:
@@ -78,7 +79,7 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("obl", stats.output_queued),
         ("oll", stats.output_pieces),
         ("omem", stats.output_buffered),
-        ("tot-mem", client_bytes(stats) + argv_bytes + queued),
+        ("tot-mem", client_bytes(session, stats) + argv_bytes + queued),
         ("events", events),
         ("cmd", session.last_command),
         ("user", session.user.name.decode("latin-1")),

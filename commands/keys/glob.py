@@ -19,9 +19,12 @@ from functools import lru_cache
 from resp.errors import CommandError
 
 MAX_PATTERN = 4096  # bytes; a longer one is refused
+SHORT = 128  # bytes: a pattern that takes little memory
 MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; one of single bytes may have more
 MAX_SEARCHED = 64  # tokens of one of its parts between two stars: the search takes up to that many steps a byte
 MAX_CLASSES = 16  # in it: each takes some 20 microseconds to compile
+GLOB_BYTES = 1000  # memory of a pattern's objects
+PART_BYTES = 150  # and of one of its parts
 
 _STAR, _ANY, _OPEN, _CLOSE, _ESCAPE, _NOT, _DASH = b"*?[]\\^-"
 _EVERY = (1 << 256) - 1
@@ -51,6 +54,11 @@ class Glob:
         self._automaton = None if searchable else _Automaton(parts)
         found = [_Part(part) for part in parts] if searchable else [_Part([])]
         self._first, self.middle, self._last = found[0], found[1:-1], found[-1]
+
+    def memory_bytes(self) -> int:
+        """What it takes in memory, roughly; of an automaton, what it takes once it has met every byte."""
+        size = GLOB_BYTES + 3 * len(self.pattern) + PART_BYTES * len(self.middle)
+        return size if self._automaton is None else size + self._automaton.memory_bytes()
 
     @property
     def method(self) -> str:
@@ -143,6 +151,10 @@ class _Automaton:
                 return False
         return states & self._end != 0
 
+    def memory_bytes(self) -> int:
+        number = self._end.bit_length() // 8 + PART_BYTES
+        return (len(self._places) + 256) * number
+
     def _mask(self, byte: int) -> int:
         mask = 0
         for token, places in self._places:
@@ -230,9 +242,18 @@ def _class(pattern: bytes, at: int) -> tuple[Token, int]:
     return _EVERY ^ found if negated else found, min(at, end - 1)
 
 
-@lru_cache(maxsize=256)
 def compiled(pattern: bytes) -> Glob:
     """The compiled pattern, from a cache of those used last. Raises CommandError."""
+    return _compiled(pattern) if len(pattern) <= SHORT else _long(pattern)
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: bytes) -> Glob:
+    return Glob(pattern)
+
+
+@lru_cache(maxsize=8)  # a long one can take some hundred kilobytes
+def _long(pattern: bytes) -> Glob:
     return Glob(pattern)
 
 

@@ -121,7 +121,7 @@ def _full(stream: Stream, count: int, proto: int) -> bytes | Chunks:
     held = len(head) + len(tail) + sum([group.held for group in groups])
     if isinstance(entries, bytes):
         return Chunks(_in_turn(head, iter([entries]), tail, groups), _nothing, held + len(entries))
-    return Chunks(_in_turn(head, entries.pieces, tail, groups), entries.close, held + entries.held)
+    return Chunks(_in_turn(head, entries.pieces, tail, groups), entries.close, held + entries.held, entries.pinned)
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
-from commands.parts import AT_ONCE, Ids, by_id, in_pieces
+from commands.parts import AT_ONCE, ROW_BYTES, Ids, by_id, in_pieces
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
 from commands.redis_streams.owners import idle_of, is_idle, owner_of
 from resp import errors
@@ -130,7 +130,8 @@ def _range_reply(group: Group, start: int, end: int, count: int, now: int) -> by
     head = encode.array_header(total)
     if total <= AT_ONCE:
         return head + _listed(group.owners, pending.rows(start, end, total), now)
-    return Chunks(_listing(head, group.owners.copy(), pending.freeze(), start, end, total, now), _nothing)
+    pieces = _listing(head, group.owners.copy(), pending.freeze(), start, end, total, now)
+    return Chunks(pieces, _nothing, ROW_BYTES * total)
 
 
 def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int) -> bytes:

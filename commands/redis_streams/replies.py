@@ -20,7 +20,7 @@ def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Ch
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join([top, *stream.dashed(place, hi)])
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes)
+    return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chunks:
@@ -29,7 +29,8 @@ def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chun
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return top + dashed_many(stream.read_reverse(lo, hi))
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(after([top], _dashed(snapshot.entries_reverse())), snapshot.close, snapshot.memory_bytes)
+    pieces = after([top], _dashed(snapshot.entries_reverse()))
+    return Chunks(pieces, snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
 
 def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
@@ -96,7 +97,7 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
                 pieces += part.stream.dashed(part.place, part.hi)
         return b"".join(pieces)
     reply = _KeyChunks(proto, parts)
-    return Chunks(after([top], reply.pieces()), reply.close, reply.held)
+    return Chunks(after([top], reply.pieces()), reply.close, reply.held, reply.pinned)
 
 
 class _KeyChunks:
@@ -128,6 +129,9 @@ class _KeyChunks:
                 yield from entries
         finally:
             self.close()
+
+    def pinned(self) -> int:
+        return sum([snapshot.pinned() for _, snapshot in self._parts if snapshot is not None])
 
     def close(self) -> None:
         for _, snapshot in self._parts:

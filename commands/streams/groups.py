@@ -9,7 +9,7 @@ from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
 from commands.parse import integer, raw_ids, span
-from commands.parts import AT_ONCE, by_id
+from commands.parts import AT_ONCE, ROW_BYTES, by_id
 from resp import errors
 from resp import reply as encode
 from storage import events
@@ -128,7 +128,7 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     head = encode.array_header(total)
     if total <= AT_ONCE:
         return head + _listed(pending.rows(start, end, total))
-    return Chunks(_listing(head, pending.freeze(), start, end, total), _nothing)
+    return Chunks(_listing(head, pending.freeze(), start, end, total), _nothing, ROW_BYTES * total)
 
 
 def _listed(rows: list[PendingRow]) -> bytes:

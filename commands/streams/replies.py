@@ -32,7 +32,8 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place |
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(after([top, head], snapshot.forward()), snapshot.close, snapshot.memory_bytes + len(head))
+    pieces = after([top, head], snapshot.forward())
+    return Chunks(pieces, snapshot.close, snapshot.memory_bytes + len(head), snapshot.pinned)
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
@@ -43,7 +44,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
         wires[:0] = [top]
         return b"".join(wires)
     snapshot = stream.snapshot(lo, hi)
-    return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes)
+    return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
 
 def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
@@ -52,7 +53,7 @@ def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
     held = sum(map(len, parts))
     if snapshot is None:
         return Chunks(iter(head), _nothing, held)
-    return Chunks(after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held)
+    return Chunks(after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held, snapshot.pinned)
 
 
 def _nothing() -> None:

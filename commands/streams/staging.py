@@ -25,6 +25,9 @@ from storage.timers import NEVER
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
 CHECK_BYTES: Final = 64  # fences keep it for ever, in memory
+# Bytes of the name of a stage or a fence. A fence is not refused beyond ``maxmemory``: it takes about as much as the
+# stage that leaves memory with it.
+NAME_BYTES: Final = 1024
 
 
 def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
@@ -44,7 +47,8 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     ttl = span(argv[2])
     rows = parsed_rows(ctx, argv[4:], "tstage")
     ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
-    publish.live(ks, name, ctx.now)
+    if publish.live(ks, name, ctx.now) is None:
+        _check_name("stage", name)
     stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else NEVER, *rows.bare())
     return encode.integer(stage.entries)
 
@@ -62,6 +66,8 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
     epoch = positive(argv[2])
     check, names = _check(argv)
     done = ks.stages.fences.get(fence, -1)
+    if done < 0:
+        _check_name("fence", fence)
     if epoch < done:
         raise errors.stale(fence, epoch, done)
     if epoch == done:
@@ -88,6 +94,12 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
         for target in content:
             ks.notify(events.STREAM, b"tpublish", target)
     return encode.array_header(2) + PUBLISHED + encode.integer(total)
+
+
+def _check_name(what: str, name: bytes) -> None:
+    """Raise CommandError if the name of a new stage or fence is too long. One that is there already may have it."""
+    if len(name) > NAME_BYTES:
+        raise CommandError(f"ERR the name of the {what} has {len(name)} bytes; at most {NAME_BYTES} are allowed")
 
 
 def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:

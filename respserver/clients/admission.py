@@ -80,9 +80,16 @@ class Admission:
         return b""
 
     def configure(self) -> None:
-        """Apply changed limits for what clients may send."""
-        for conn in self._clients.connections():
-            conn.decoder.limit(self._config.proto_max_bulk_len, self._config.client_query_buffer_limit)
+        """Apply changed limits to the clients that are there, and note what they take of memory."""
+        config = self._config
+        for session in self._clients.all():
+            conn = connection_of(session)
+            if conn is None:
+                continue
+            conn.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
+            conn.check_output_limit()
+            if config.maxmemory:
+                self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
 
     def on_time(self, now: int, mono: int) -> None:
         """Called ``hz`` times a second: close clients that don't take their replies, that have gone unnoticed, and idle
@@ -97,8 +104,8 @@ class Admission:
             if conn is None:
                 continue
             if limited:
-                self._clients.note(session, IDLE_CLIENT_BYTES + conn.waiting_bytes())
-            if conn.soft_since:
+                self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
+            if conn.soft_since or conn.throttled:
                 conn.check_output_limit()
             if conn.wait is not None and not conn.reading:
                 conn.look_for_eof()

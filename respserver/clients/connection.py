@@ -58,14 +58,16 @@ class Wait:
     """The wait of a client for its command.
 
     ``firm``: it ends with the command only, not with CLIENT UNBLOCK, nor when the client shuts down its side.
-    ``bytes``: what it takes of memory, if that is worth counting.
     """
 
-    __slots__ = ("bytes", "firm")
+    __slots__ = ("firm",)
 
     def __init__(self, firm: bool = False) -> None:
         self.firm = firm
-        self.bytes = 0
+
+    def memory_bytes(self) -> int:
+        """What it takes of memory, roughly."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         """End the wait without a reply."""
@@ -501,6 +503,16 @@ class Connection(Reader):
         if self._behind:  # or there is an error, which the transport will meet, too
             self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
 
+    def streamed_bytes(self) -> int:
+        """What streamed replies that are not finished take in memory, besides what waits for the socket."""
+        if not self._streams:
+            return 0
+        size = 0 if self._chunks is None else self._chunks.memory_bytes()
+        for item in self.out:
+            if isinstance(item, Chunks):
+                size += item.memory_bytes()
+        return size
+
     @property
     def streams(self) -> int:
         """The number of streamed replies that are not finished."""
@@ -511,14 +523,16 @@ class Connection(Reader):
         return self._chunks is not None
 
     def buffered_output(self) -> int:
-        """Bytes of replies that wait here and in the socket's buffer."""
-        return self.out_bytes + self.transport.get_write_buffer_size()
+        """Bytes of replies that wait here and in the socket's buffer, and what streamed ones keep in memory."""
+        size = self.out_bytes + self.transport.get_write_buffer_size()
+        return size + self.streamed_bytes() if self._streams else size
 
     def waiting_bytes(self) -> int:
         """Bytes of commands and replies that wait, and of the client's own wait, roughly."""
         queued = self.multi_bytes if self.session.queued else 0
-        wait = self.wait.bytes if self.wait is not None else 0
-        return self.decoder.buffered + self._backlog_bytes + queued + wait + self.buffered_output()
+        wait = self.wait.memory_bytes() if self.wait is not None else 0
+        undecoded = self.decoder.buffered + len(self._undecoded)
+        return undecoded + self._backlog_bytes + queued + wait + self.buffered_output()
 
     def overfull(self, size: int) -> bool:
         """Close the client if its output, ``size`` bytes of a reply in the making included, exceeds its hard limit.
@@ -626,12 +640,12 @@ class Connection(Reader):
             fd=sock.fileno() if sock is not None else -1,
             query_buffered=self.decoder.buffered + waiting + self._chunk,
             output_queued=self.out_bytes,
-            output_buffered=in_socket,
+            output_buffered=in_socket + self.streamed_bytes(),
             output_pieces=self._streams + (1 if in_socket else 0),
             reading=self.reading,
             writing=self.throttled,
             paused=self.paused,
-            wait=self.wait.bytes if self.wait is not None else 0,
+            wait=self.wait.memory_bytes() if self.wait is not None else 0,
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commands.keys.glob import Glob, compiled
-from commands.session import Session
+from commands.session import SUBSCRIPTION_BYTES, Session
 from resp import reply
 
 
@@ -22,7 +22,7 @@ class PubSub:
     Subscribers get messages in the order in which they subscribed: the dicts are ordered sets.
     """
 
-    __slots__ = ("_channels", "_globs", "_patterns", "_relay", "_shards")
+    __slots__ = ("_channels", "_globs", "_patterns", "_relay", "_shards", "bytes")
 
     def __init__(self, relay: Callable[[bytes, bytes, bool], None]) -> None:
         self._channels: dict[bytes, dict[Session, None]] = {}
@@ -30,40 +30,33 @@ class PubSub:
         self._shards: dict[bytes, dict[Session, None]] = {}
         self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
         self._relay = relay
+        self.bytes = 0  # memory of the compiled patterns; sessions count the rest
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent. Raises CommandError for a pattern that is too long."""
+        mine = session.patterns if pattern else session.channels
+        if channel in mine:
+            return
         if pattern and channel not in self._globs:
-            self._globs[channel] = Glob(channel)
-        registry = self._patterns if pattern else self._channels
-        (session.patterns if pattern else session.channels).add(channel)
-        registry.setdefault(channel, {})[session] = None
+            glob = self._globs[channel] = Glob(channel)
+            self.bytes += glob.memory_bytes()
+        _join(self._patterns if pattern else self._channels, session, mine, channel)
 
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent."""
         registry = self._patterns if pattern else self._channels
-        (session.patterns if pattern else session.channels).discard(channel)
-        subscribers = registry.get(channel)
-        if subscribers is not None:
-            subscribers.pop(session, None)
-            if not subscribers:
-                del registry[channel]
-                if pattern:
-                    del self._globs[channel]
+        _leave(registry, session, session.patterns if pattern else session.channels, channel)
+        if pattern and channel not in registry and channel in self._globs:
+            self.bytes -= self._globs.pop(channel).memory_bytes()
 
     def subscribe_shard(self, session: Session, channel: bytes) -> None:
         """Idempotent."""
-        session.shards.add(channel)
-        self._shards.setdefault(channel, {})[session] = None
+        if channel not in session.shards:
+            _join(self._shards, session, session.shards, channel)
 
     def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
         """Idempotent."""
-        session.shards.discard(channel)
-        subscribers = self._shards.get(channel)
-        if subscribers is not None:
-            subscribers.pop(session, None)
-            if not subscribers:
-                del self._shards[channel]
+        _leave(self._shards, session, session.shards, channel)
 
     def drop(self, session: Session) -> None:
         """End all subscriptions of a client that has left."""
@@ -136,3 +129,22 @@ class PubSub:
     def pattern_count(self) -> int:
         """The number of different patterns with subscribers."""
         return len(self._patterns)
+
+
+def _join(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
+    """Add a subscription. ``mine``: the client's, of the same kind; it is not among them."""
+    mine.add(channel)
+    registry.setdefault(channel, {})[session] = None
+    session.kept += SUBSCRIPTION_BYTES + len(channel)
+
+
+def _leave(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
+    """End a subscription, if the client has it."""
+    if channel not in mine:
+        return
+    mine.remove(channel)
+    session.kept -= SUBSCRIPTION_BYTES + len(channel)
+    subscribers = registry[channel]
+    del subscribers[session]
+    if not subscribers:
+        del registry[channel]

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from commands.declare import Command
-from commands.session import Caching, Session
+from commands.session import SUBSCRIPTION_BYTES, Caching, Session
 from resp import reply
 from respserver.clients.clients import Clients
 from respserver.config.config import Config
@@ -28,6 +28,7 @@ KEY_BYTES: Final = 200  # of memory that a remembered key takes with one client,
 READER_BYTES: Final = 80  # and with each other one
 PREFIX_BYTES: Final = 1000
 EVICTED_AT_ONCE: Final = 100  # one of so many keys is forgotten where there are too many
+FORGOTTEN_AT_ONCE: Final = 5000  # keys: some milliseconds
 
 
 class Prefix:
@@ -67,7 +68,9 @@ class Tracking:
                 if prefix not in self._prefixes:
                     self._prefixes[prefix] = Prefix()
                     self.bytes += PREFIX_BYTES + len(prefix)
-                self._prefixes[prefix].clients[session] = None
+                if session not in self._prefixes[prefix].clients:
+                    self._prefixes[prefix].clients[session] = None
+                    session.kept += SUBSCRIPTION_BYTES + len(prefix)
             caching.prefixes = new if old is None else new | old.prefixes
         if old is None:
             self.count += 1
@@ -84,6 +87,7 @@ class Tracking:
         for prefix in caching.prefixes:
             held = self._prefixes[prefix]
             held.clients.pop(session, None)
+            session.kept -= SUBSCRIPTION_BYTES + len(prefix)
             if not held.clients:
                 del self._prefixes[prefix]
                 self.bytes -= PREFIX_BYTES + len(prefix)
@@ -138,8 +142,22 @@ class Tracking:
                 self.bytes += READER_BYTES
         most = self._config.tracking_table_max_keys
         if most and len(readers) > most:
-            for key in list(islice(readers, max(len(readers) - most, most // EVICTED_AT_ONCE))):
-                self._invalidate(key, None)
+            self._forget_oldest(max(len(readers) - most, most // EVICTED_AT_ONCE))
+
+    def forget_excess(self) -> bool:
+        """Forget the oldest keys beyond ``tracking-table-max-keys``, and tell their readers; True if there are more.
+
+        A lowered limit can leave a million of them, so a call takes some milliseconds at most.
+        """
+        most = self._config.tracking_table_max_keys
+        excess = len(self._readers) - most if most else 0
+        if excess > 0:
+            self._forget_oldest(excess)
+        return excess > FORGOTTEN_AT_ONCE
+
+    def _forget_oldest(self, count: int) -> None:
+        for key in list(islice(self._readers, min(count, FORGOTTEN_AT_ONCE))):
+            self._invalidate(key, None)
 
     # -- changes ---------------------------------------------------------------------------------------------
     def changed(self, key: bytes, session: Session | None) -> None:

@@ -47,6 +47,14 @@ class Users:
         self.denials = Denials(config.acllog_max_len)
         self.on_change: Callable[[], None] = lambda: None  # called after users have changed
         self._requirepass = config.requirepass
+        self._user_bytes = -1  # of memory that the users take; -1: they have changed
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the users and of ACL LOG, roughly."""
+        if self._user_bytes < 0:
+            self._user_bytes = sum([user.memory_bytes() for user in self._by_name.values()])
+        return self._user_bytes + self.denials.memory_bytes()
 
     def get(self, name: bytes) -> User | None:
         return self._by_name.get(name)
@@ -151,6 +159,7 @@ class Users:
 
     def _changed(self, users: set[User], caller: Session | None) -> None:
         """Close clients that may not stay. ``caller`` gets its reply first."""
+        self._user_bytes = -1
         if not self._config.aclfile:
             self._config.user = aclfile.texts(self._by_name, self._config)  # for CONFIG REWRITE
         for session in self._clients.all():

@@ -87,10 +87,19 @@ class Line:
         return [*(self.in_turn or ()), *self.together]
 
 
+def _nothing() -> bytes:
+    return b""
+
+
+# What the call and the wait of a client are once it does not wait any more.
+NO_CALL: Final[list[bytes]] = []
+OVER: Final = Await(0, _nothing, _nothing)
+
+
 class Waiter(Wait):
     """A client that waits."""
 
-    __slots__ = ("_registry", "argv", "block", "conn", "deadline", "done", "groups")
+    __slots__ = ("_bytes", "_registry", "argv", "block", "conn", "deadline", "done", "groups")
 
     def __init__(
         self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int, argv: list[bytes]
@@ -101,9 +110,21 @@ class Waiter(Wait):
         self.block = block
         self.deadline = deadline  # ms, monotonic; 0: none
         self.argv = argv  # the call
+        self._bytes = 0  # see memory_bytes(); 0: not known yet
         self.done = False
         # the group that it waits for, by key; not found by name later: another group can get the same name
         self.groups: dict[bytes, Group] = {}
+
+    def memory_bytes(self) -> int:
+        if not self._bytes:
+            keys = 0 if isinstance(self.block, Await) else len(self.block.keys)
+            self._bytes = KEY_BYTES * keys + sum(map(len, self.argv))
+        return self._bytes
+
+    def finish(self) -> None:
+        """The wait is over. The heap of deadlines keeps this object for a while, but not the keys of the call."""
+        self.done = True
+        self.argv, self.block = NO_CALL, OVER
 
     def late_reply(self) -> bytes:
         """The reply at its deadline."""
@@ -173,8 +194,6 @@ class Blocking:
 
     def _enqueue(self, waiter: Waiter, block: Block) -> None:
         name, waiting = block.group, self._data.ks.waiting
-        if len(block.keys) > 1:
-            waiter.bytes = KEY_BYTES * len(block.keys) + sum(map(len, waiter.argv))
         for key in block.keys:
             lines = self._lines.get(key)
             if lines is None:
@@ -222,7 +241,6 @@ class Blocking:
         """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
         if waiter.done:
             return
-        waiter.done = True
         self.count -= 1
         if isinstance(waiter.block, Delay):
             pass
@@ -230,6 +248,7 @@ class Blocking:
             del self._awaiting[waiter]
         else:
             self._dequeue(waiter, waiter.block)
+        waiter.finish()
         waiter.conn.wait = None
         waiter.conn.session.blocked = False
 
@@ -344,7 +363,7 @@ class Blocking:
                 self._dequeue(waiter, queue[waiter])
         self.count -= len(served)
         for waiter, out in zip(served, answers, strict=True):
-            waiter.done = True
+            waiter.finish()
             conn = waiter.conn
             conn.wait = None
             conn.session.blocked = False

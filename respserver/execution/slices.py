@@ -33,13 +33,14 @@ from respserver.observe.stats import Counters
 from respserver.ticks import Ticks
 
 TURN_NS: Final = 5_000_000  # of work, before others have their turn
+ARG_BYTES: Final = 41  # memory of an argument, besides its own bytes
 HELD_SECONDS: Final = 0.05  # from one look to the next while writes are held back
 
 
 class Work(Wait):
     """A command in progress."""
 
-    __slots__ = ("argv", "command", "conn", "session", "slices", "took_ns")
+    __slots__ = ("_bytes", "argv", "command", "conn", "session", "slices", "took_ns")
 
     def __init__(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         super().__init__(firm=True)
@@ -47,8 +48,12 @@ class Work(Wait):
         self.session: Session = conn.session
         self.slices = slices
         self.command = command
+        self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)  # it may have to stand still with all of them
         self.argv = shortened(argv)  # of a million, slices free the others as they go on
         self.took_ns = 0  # in slices, so far
+
+    def memory_bytes(self) -> int:
+        return self._bytes
 
     def forget(self) -> None:
         if self.conn is not None:
@@ -78,6 +83,10 @@ class Slicing:
         self._notices = notices
         self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[Work] = deque()
+
+    def left_bytes(self) -> int:
+        """Memory of the commands in progress whose clients are gone, roughly."""
+        return sum([work.memory_bytes() for work in self._works if work.conn is None]) if self._works else 0
 
     def begin(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         """Let the client wait until the command is finished."""

@@ -61,7 +61,7 @@ class Transactions:
             for argv in queued:
                 part = self._run_one_queued(ctx, argv)
                 parts.append(part)
-                size += len(part) if isinstance(part, bytes) else part.held
+                size += len(part) if isinstance(part, bytes) else part.memory_bytes()
                 if size > OUTPUT_AT_ONCE and (conn is None or conn.overfull(size)):
                     _close_all(parts)
         finally:
@@ -116,7 +116,11 @@ def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
             else:
                 yield from part.pieces
 
-    return Chunks(pieces(), lambda: _close_all(parts))
+    return Chunks(pieces(), lambda: _close_all(parts), 0, lambda: _memory_bytes(parts))
+
+
+def _memory_bytes(parts: list[bytes | Chunks]) -> int:
+    return sum(len(part) if isinstance(part, bytes) else part.memory_bytes() for part in parts)
 
 
 def _close_all(parts: list[bytes | Chunks]) -> None:

@@ -51,6 +51,7 @@ class ServerStats:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> times that it took
     denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> how many were denied
     tracking: TrackingStats = field(default_factory=TrackingStats)
+    overheads: int = 0  # bytes of memory that are neither data nor a client's
     log_offset: int = 0  # bytes of records ever logged
     write_error: str | None = None  # the error for writes that the disk causes now
     loading: bool = False
@@ -137,14 +138,14 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
     process = process_memory()
     clients = replicas = 0
     for session in s.sessions:
-        size = client_bytes(transport_stats(session)) + queued_bytes(session)
+        size = client_bytes(session, transport_stats(session)) + queued_bytes(session)
         if session.replica is None:
             clients += size
         else:
             replicas += size
     ks = s.keyspace
     dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
-    used = dataset + cache + clients + s.tracking.bytes  # what respserver.memory counts
+    used = dataset + cache + clients + s.overheads  # what respserver.memory counts
     return {
         "used": used,
         "resident": process.resident,

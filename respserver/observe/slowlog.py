@@ -37,10 +37,10 @@ class SlowLog:
         self._entries = deque(list(self._entries)[: max(0, max_len)], maxlen=max(0, max_len))
 
     def note(self, unix_seconds: int, usec: int, argv: list[bytes], addr: str, name: str) -> None:
-        """Add a command if it was slow enough. Only the beginnings of long arguments are kept."""
+        """Add a command if it was slow enough. Only the beginnings of long arguments and names are kept."""
         if self.slower_than < 0 or usec < self.slower_than:
             return
-        self._entries.appendleft((self._next_id, unix_seconds, usec, _cut(argv), addr, name))
+        self._entries.appendleft((self._next_id, unix_seconds, usec, _cut(argv), addr, name[:MAX_ARG_BYTES]))
         self._next_id += 1
 
     def entries(self) -> list[SlowEntry]:

@@ -262,6 +262,15 @@ class Replicas:
             needs.append(max(0, disk.offset - self._config.repl_backlog_size))
         disk.retain = min(needs, default=NOTHING)
 
+    def configure(self) -> None:
+        """Apply a change of what the journal keeps; what is beyond it is deleted now."""
+        self.moved_on()
+        self._cut()
+
+    def _cut(self) -> None:
+        with suppress(RuntimeError, MemoryError):  # no thread for it: a checkpoint cuts as well
+            self.in_thread(self.disk.cut)
+
     def _all(self) -> list[Feed]:
         return [*self.feeds, *self._takers]
 
@@ -345,8 +354,7 @@ class Replicas:
         if kept != NOTHING and self.disk.retain == NOTHING:
             self._logger.notice("Nobody has asked for the backlog: the journal keeps no more than a restart needs")
             self._note(False)
-            with suppress(RuntimeError, MemoryError):  # no thread for it: a checkpoint cuts as well
-                self.in_thread(self.disk.cut)
+            self._cut()
 
     @property
     def backlog_active(self) -> bool:

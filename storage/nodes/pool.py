@@ -26,14 +26,15 @@ class NodePool:
     """Store, cache and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "bytes", "cache", "drafted", "idmp_most", "idmp_ms", "max_bytes", "max_entries", "publish_written", "store",
-        "unstored",
+        "bytes", "cache", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries", "publish_written",
+        "store", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
         self.bytes = 0  # of memory that the streams take, by estimate: the sum of their memory_bytes()
         self.unstored = 0  # bytes of it that leave memory with the next checkpoint
+        self.dropped = 0  # bytes that have ever left ``unstored``
         self.cache = cache
         self.max_entries = 512  # of a node; at least 1
         self.max_bytes = 64 * 1024  # of a node's wire; the entry that exceeds it is the node's last

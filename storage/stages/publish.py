@@ -20,7 +20,7 @@ from storage.ids import MASK64
 from storage.keyspace import Keyspace
 from storage.nodes.bare import Piece, write
 from storage.nodes.draft import BareDraft
-from storage.stages.stages import Stage
+from storage.stages.stages import Stage, named
 from storage.stream import Stream
 
 First = tuple[bytes, int, int]  # key, ms, seq: of the first entry that a stream gets
@@ -33,7 +33,7 @@ def stage(
     found = ks.stages.by_name.get(name)
     before = 0
     if found is None:
-        found = Stage(ks.next_sid, ttl, deadline)
+        found = named(Stage(ks.next_sid, ttl, deadline), name)
         ks.next_sid += 1
     else:
         ks.stages.before(found)

@@ -21,6 +21,7 @@ from storage.capture import Capture, StageCapture
 from storage.nodes.bare import PIECE_BYTES, Piece
 
 STAGE_BYTES: Final = 700  # memory of a stage's objects
+FENCE_BYTES: Final = 150
 
 
 class Stage:
@@ -102,6 +103,12 @@ class Stage:
         return StageCapture(self.sid, name, self.ttl, self.deadline, len(self.pieces), new)
 
 
+def named(stage: Stage, name: bytes) -> Stage:
+    """A new stage, which counts its name from now on: the table of stages keeps it, and its timer another copy."""
+    stage.bytes += 2 * len(name)
+    return stage
+
+
 class Stages:
     """All stages and fences of a keyspace."""
 
@@ -110,6 +117,7 @@ class Stages:
         self.fences: dict[bytes, int] = {}  # name -> the last epoch that was published
         self.checks: dict[bytes, bytes] = {}  # name -> what that epoch's caller gave as CHECK; absent: nothing
         self.bytes = 0  # of memory, all stages, roughly
+        self.fence_bytes = 0  # of memory, all fences
         self.expired = 0  # stages dropped because their time was over, since start
         # what the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
@@ -150,7 +158,7 @@ class Stages:
         self._dirty.clear()
         self._dead.clear()
         self._dirty_fences.clear()
-        self.bytes = 0
+        self.bytes = self.fence_bytes = 0
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------
     def begin(self, capture: Capture) -> None:
@@ -198,7 +206,7 @@ class Stages:
 
     def restore(self, name: bytes, sid: int, ttl: int, deadline: int) -> Stage:
         """A stage as a checkpoint wrote it; its pieces follow by restore_piece(), then restored()."""
-        stage = self.by_name[name] = Stage(sid, ttl, deadline)
+        stage = self.by_name[name] = named(Stage(sid, ttl, deadline), name)
         stage.stored = True
         return stage
 
@@ -207,11 +215,13 @@ class Stages:
 
     def restore_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
         """A fence as a checkpoint wrote it."""
+        before = self.checks.pop(fence, b"") if self.checks else b""
+        if fence not in self.fences:
+            self.fence_bytes += FENCE_BYTES + len(fence)
         self.fences[fence] = epoch
         if check:
             self.checks[fence] = check
-        else:
-            self.checks.pop(fence, None)
+        self.fence_bytes += len(check) - len(before)
 
     # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:

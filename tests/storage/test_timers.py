@@ -84,3 +84,17 @@ def test_memory_follows_what_is_armed() -> None:
         timers.arm(KEY_EXPIRY, b"k", b"", 10**6 - n)
     assert len(timers) == 1
     assert len(timers._heap) <= 64
+
+
+def test_long_names_do_not_wait_for_their_time() -> None:
+    """Neither those of what was cancelled, nor the copies that came with earlier moments."""
+    name = b"n" * 300_000
+    timers = Timers()
+    for n in range(50):
+        timers.arm(KEY_EXPIRY, b"%d" % n + name, b"", 10**6)
+        timers.cancel(KEY_EXPIRY, b"%d" % n + name)
+        timers.arm(GROUP_EXPIRY, bytes(name), b"", 10**6 - n)
+        timers.arm(STAGE_EXPIRY, b"%d" % n + name, b"", 10**6)
+        timers.cancel_all(STAGE_EXPIRY, [b"%d" % n + name])
+    assert sum(len(item[1]) for _, item in timers._heap) < 2_000_000
+    assert timers.take(10**6) == (GROUP_EXPIRY, name, b"")
