@@ -194,9 +194,9 @@ def digest_(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- conditional deletes -------------------------------------------------------------------------------------------
 @command(
-    "DELEX", key("RW DELETE"),
+    "DELEX", key("RW ACCESS DELETE VARIABLE_FLAGS"),
     opt(oneof("condition", *COMPARED)),
-    flags="write fast", group="string",
+    flags="write fast", group="string", reads=lambda argv: len(argv) > 2,
     complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:

@@ -32,7 +32,7 @@ FIRST_ID: Final = 5  # in XCLAIM's argv
 
 
 @command(
-    "XCLAIM", key("RW UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
+    "XCLAIM", key("RW ACCESS UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
     opt(arg("ms", "integer", token="IDLE")), opt(arg("unix-time-milliseconds", "unix-time", token="TIME")),
     opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), opt(token("JUSTID")),
     opt(arg("lastid", token="LASTID")),
@@ -193,7 +193,7 @@ def _raw(ids: list[int]) -> list[bytes]:
 
 
 @command(
-    "XAUTOCLAIM", key("RW DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
+    "XAUTOCLAIM", key("RW ACCESS DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
     opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
     flags="write fast", group="stream", since="0.1.0",
     complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
