@@ -19,6 +19,8 @@
     limit         how many requests may be under way
     templates     text with places for an event's meta
     listener      one HTTP server for each address of the process
+    listening     options of connectors that wait for HTTP connections
+    cors          what pages of other origins may read
     encodings     bodies of requests, unpacked within a limit
     inbox         what was read and is not pulled yet
     stream       streams of the server; its parts:

@@ -23,12 +23,14 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
+from tidelog.flows.connectors import cors
 from tidelog.flows.connectors.base import Outcome, Sink, Source
 from tidelog.flows.connectors.encodings import KNOWN, TooLongError, unpacked
 from tidelog.flows.connectors.http_calls import bad_header
-from tidelog.flows.connectors.http_options import Auth, ServerTls, content_type
-from tidelog.flows.connectors.listener import Listener, ListenOptions, Route, check_path, join, leave, page_admitted
-from tidelog.flows.connectors.wire import Reading, WireOptions, Writing
+from tidelog.flows.connectors.http_options import content_type
+from tidelog.flows.connectors.listener import Listener, Route, join, leave
+from tidelog.flows.connectors.listening import ListeningOptions
+from tidelog.flows.connectors.wire import Reading, Writing
 from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event
 from tidelog.flows.options import Duration, Size
@@ -42,37 +44,6 @@ _OWN_HEADERS: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-authenticate",
      "content-length", "content-encoding", "content-type", "date", "server")
 )  # fmt: skip
-
-
-class ListeningOptions(WireOptions, kw_only=True):
-    """Options of connectors that wait for HTTP connections."""
-
-    host: str = "127.0.0.1"
-    port: int  # 0: any
-    path: str = "/*"  # /in, or /in/* for all that begins so
-    origins: list[str] | None = None  # of pages that may ask; null: pages of the same host and port
-    auth: Auth | None = None  # that requests must carry
-    tls: ServerTls | None = None
-    max_connections: int = 1000  # of the address, open at a time
-    header_timeout: Duration = Duration(10.0)  # from a connection to the end of its first request's headers
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_path(self.path)
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}: it must be 0 to 65535")
-        if self.max_connections < 1:
-            raise ValueError(f"max_connections is {self.max_connections}: it must be at least 1")
-
-    def admits(self, request: web.BaseRequest) -> bool:
-        """Whether the page that it is from may ask."""
-        return page_admitted(request.headers, self.host, self.origins)
-
-    def listening(self) -> ListenOptions:
-        return ListenOptions(
-            host=self.host, port=self.port, tls=self.tls, max_connections=self.max_connections,
-            header_timeout=self.header_timeout,
-        )  # fmt: skip
 
 
 class HttpServerOptions(ListeningOptions, kw_only=True):
@@ -176,7 +147,11 @@ class HttpServer(Source, Sink):
         self._handling += 1
         try:
             refused = self._refused(request)
-            return refused if refused is not None else await self._admitted(request)
+            answer = refused if refused is not None else await self._admitted(request)
+            if self._options.origins is not None:
+                for name, value in cors.told(request, self._options.origins).items():
+                    answer.headers.setdefault(name, value)
+            return answer
         except (ConnectionError, web.RequestPayloadError):
             raise ConnectionResetError from None  # the peer is gone: there is nobody to answer
         except Exception as error:  # a bug, but one request's only
@@ -189,6 +164,8 @@ class HttpServer(Source, Sink):
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """The answer to a request that is not looked into."""
         options = self._options
+        if options.origins is not None and cors.preflight(request) and options.admits(request):
+            return cors.permission(request, options.origins, options.methods)
         if options.auth is not None and not options.auth.admits(request.headers.get("Authorization", "")):
             self.context.count("unauthorized")
             response = self._error(401, "not authorized")

@@ -7,6 +7,11 @@ Rule 1: a connection is read while a pull waits, one chunk at a time. What is no
         more than about FOUND events are made of what was read, however many connections there are.
 Rule 2: a stream that can't be read on is closed, after what came before was taken.
 Rule 3: what had come into this process when a drain began is taken still; what the kernel has is not.
+Rule 4: where a flow answers to the connection that asked, a peer that has sent its end (shutdown) gets its answers: the
+        connection is closed when all that it sent is settled, or ``linger`` is over.
+Rule 5: where there are ``max_connections``, the one that has been silent for longest makes way for a new one, if it was
+        silent for ``make_way``. Silent: no message came from it, and none was written to it. Bytes without a message
+        do not count.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import socket
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,10 +30,12 @@ from tidelog.flows.connectors.wire import LineOptions, Reading, Writing
 from tidelog.flows.errors import DisconnectedError
 from tidelog.flows.event import Event
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import DISCARD, REJECT
+from tidelog.flows.tokens import DISCARD, REJECT, Token
 
 CHUNK: Final = 64 << 10  # bytes read at once
 FOUND: Final = 10_000  # events that were not pulled: while there are so many no more are made
+QUIET: Final = 2.0  # s without an answer after which no more are expected, where the flow does not settle events
+PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # find peers that are gone without a word
 
 log = logging.getLogger("tidelog.flows")
 
@@ -49,7 +57,9 @@ class TcpOptions(LineOptions, kw_only=True):
 class TcpServerOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_server``. Port 0 takes a free one."""
 
-    max_connections: int = 1000  # at a time; one more is closed at once
+    max_connections: int = 1000  # at a time; one more is closed at once, unless a silent one makes way
+    make_way: Duration = Duration(60)  # of silence, after which a connection makes way for a new one; 0: never
+    linger: Duration = Duration(30)  # for answers to a peer that has sent its end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +84,9 @@ class _Connection:
         self.writing = Writing(options)
         self.lock = asyncio.Lock()
         self.owed = 0  # bytes that had come when a drain began, and were not read
+        self.unsettled = 0  # events of it that may still be answered
+        self.since = asyncio.get_running_loop().time()  # when a message came or was written
+        self.changed = asyncio.Event()  # something was settled or written
         self._options = options
         peer = writer.get_extra_info("peername") or ("?", 0)
         self.meta = {"connection": number, "peer": f"{peer[0]}:{peer[1]}"}
@@ -95,6 +108,8 @@ class _Connection:
         """OSError: it can't be sent."""
         async with self.lock:
             self.writer.writelines(pieces)
+            self.since = asyncio.get_running_loop().time()
+            self.changed.set()
             try:
                 async with asyncio.timeout(self._options.write_timeout):
                     await self.writer.drain()
@@ -119,11 +134,13 @@ class _Streams(Source):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: deque[Event] = deque()
+        self._found: deque[tuple[Event, _Connection]] = deque()
         self._wanted = asyncio.Event()  # a pull waits
         self._news = asyncio.Event()
         self._numbers = itertools.count()
         self._live: set[_Connection] = set()  # that are read
+        self._answered = False  # whether ``unsettled`` of connections is counted
+        self._asked: dict[int, _Connection] = {}  # by an event's ID: who sent it
         self._parked = 0  # of these: with bytes of which no events were made yet
 
     @property
@@ -144,9 +161,13 @@ class _Streams(Source):
                 await self.wait(self._news.wait())
             finally:
                 self._wanted.clear()
-        found = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
-        for event in found:
+        found = []
+        for _ in range(min(limit, len(self._found))):
+            event, connection = self._found.popleft()
             event.id = next(self._numbers)
+            if self._answered:
+                self._asked[event.id] = connection
+            found.append(event)
         return found
 
     async def _read(self, connection: _Connection) -> None:
@@ -157,7 +178,7 @@ class _Streams(Source):
                 await self._wanted.wait()
                 data = await connection.chunk()
                 if not data:
-                    self._add(connection.reading.end(connection.meta))
+                    self._add(connection.reading.end(connection.meta), connection)
                     return
                 await self._events(connection, data)
                 connection.owed = max(0, connection.owed - len(data))
@@ -176,13 +197,17 @@ class _Streams(Source):
                     await self._wanted.wait()
             finally:
                 self._parked -= 1
-            self._add(reading.feed(part, connection.meta))
+            self._add(reading.feed(part, connection.meta), connection)
             if reading.broken:
                 raise ValueError(reading.broken)
 
-    def _add(self, events: list[Event]) -> None:
+    def _add(self, events: list[Event], connection: _Connection) -> None:
         if events:
-            self._found += events
+            connection.since = asyncio.get_running_loop().time()
+            if self._answered:
+                leads = self.context.leads("err")
+                connection.unsettled += sum(leads or each.path != "err" for each in events)
+            self._found += [(each, connection) for each in events]
             self._wanted.clear()
             self._news.set()
 
@@ -205,6 +230,7 @@ class TcpServer(_Streams, Sink):
 
     async def connect(self) -> None:
         options = self._options
+        self._answered = self.context.source is not None and self.context.sink is not None and self.context.tells
         self._server = await asyncio.start_server(self._serve, options.host or None, options.port, limit=CHUNK)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.context.described["address"] = f"{host}:{port}"
@@ -219,10 +245,11 @@ class TcpServer(_Streams, Sink):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if len(self._open) >= self._options.max_connections or self._server is None or task is None:
+        if self._server is None or task is None or not self._admits():
             self.context.count("refused_connections")
             writer.transport.abort()
             return
+        _probe(writer)
         connection = _Connection(next(self._connections), reader, writer, self._options)
         self._open[connection.number] = connection
         self._tasks.add(task)
@@ -232,6 +259,8 @@ class TcpServer(_Streams, Sink):
                 await _discard(reader)
             else:
                 await self._read(connection)
+                if self.context.sink is not None:
+                    await self._answer(connection)
         except ValueError as error:
             self.context.count("broken_connections")
             log.warning("%s: %s: %s: %s", self.context.flow, self.context.name, connection.meta["peer"], error)
@@ -240,9 +269,42 @@ class TcpServer(_Streams, Sink):
         except asyncio.CancelledError:
             pass  # by close: asyncio would log it otherwise
         finally:
-            del self._open[connection.number]
+            self._open.pop(connection.number, None)
             self._tasks.discard(task)
             await connection.close()
+
+    def _admits(self) -> bool:
+        """Whether there is room for one more connection: a silent one makes way."""
+        if len(self._open) < self._options.max_connections:
+            return True
+        silent = min(self._open.values(), key=lambda each: each.since)
+        since = asyncio.get_running_loop().time() - silent.since
+        if not self._options.make_way or since < self._options.make_way:
+            return False
+        log.warning(
+            "%s: %s: %s was silent for %.0f s and makes way for a new connection: max_connections is %s",
+            self.context.flow, self.context.name, silent.meta["peer"], since, self._options.max_connections,
+        )  # fmt: skip
+        self.context.count("silent_connections")
+        del self._open[silent.number]
+        silent.abort()
+        return True
+
+    async def _answer(self, connection: _Connection) -> None:
+        """Wait until the peer, which has sent its end, has all answers; for ``linger`` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.linger):
+                while not connection.writer.is_closing() and (connection.unsettled or not self._answered):
+                    connection.changed.clear()
+                    async with asyncio.timeout(None if self._answered else QUIET):
+                        await connection.changed.wait()
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            connection = self._asked.pop(token.key, None)
+            if connection is not None:
+                connection.unsettled -= 1
+                connection.changed.set()
 
     async def pull(self, limit: int) -> list[Event] | None:
         return await self._take(limit)
@@ -330,6 +392,17 @@ class TcpClient(_Streams, Sink):
         pieces, outcomes = connection.writing.batch(events)
         await connection.send(pieces)
         return outcomes
+
+
+def _probe(writer: asyncio.StreamWriter) -> None:
+    """Have the kernel look whether a silent peer is still there."""
+    found = writer.get_extra_info("socket")
+    if found is not None:
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in PROBES.items():
+                if (option := getattr(socket, name, None)) is not None:  # not everywhere
+                    found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _discard(reader: asyncio.StreamReader) -> None:

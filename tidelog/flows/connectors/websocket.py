@@ -21,9 +21,9 @@ from aiohttp import WSMsgType, web
 from tidelog.flows.connectors.base import Outcome, Sink, Source
 from tidelog.flows.connectors.http_calls import bad_header, check_url
 from tidelog.flows.connectors.http_options import Auth, ClientTls
-from tidelog.flows.connectors.http_server import ListeningOptions
 from tidelog.flows.connectors.inbox import Inbox
 from tidelog.flows.connectors.listener import Listener, Route, join, leave
+from tidelog.flows.connectors.listening import ListeningOptions
 from tidelog.flows.connectors.wire import Reading, WireOptions, Writing
 from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event

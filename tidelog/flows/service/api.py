@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from tidelog.flows.connectors.listener import Connection, Listener, ListenOptions, is_local
+from tidelog.flows.connectors.listener import IDLE, Connection, Listener, ListenOptions, is_local
 from tidelog.flows.errors import FlowError
 from tidelog.flows.options import Duration
 from tidelog.flows.runtime.run import Report
@@ -23,7 +23,7 @@ DEFAULT: Final = "127.0.0.1:9898"
 HEARTBEAT: Final = 5.0  # s between two looks whether who reads a tap is still there
 UNREAD: Final = 20.0  # s that who has a tap may read nothing
 CONNECTIONS: Final = 500  # open at a time; more get 503 and are closed
-HEADERS_WITHIN: Final = 10.0  # s from a connection to the end of its first request's headers
+HEADERS_WITHIN: Final = 10.0  # s for a request's headers; the first one's count from the connection
 
 
 def address(listen: str) -> tuple[str, int]:
@@ -58,6 +58,7 @@ class Server:
         assert handler is not None  # noqa: S101 - it was set up
         limits = Listener(ListenOptions(
             host=host, port=port, tls=None, max_connections=CONNECTIONS, header_timeout=Duration(HEADERS_WITHIN),
+            idle_timeout=Duration(IDLE),
         ))  # fmt: skip
         try:
             self._server = await asyncio.get_running_loop().create_server(

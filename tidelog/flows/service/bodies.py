@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from tidelog.flows.files import text
 from tidelog.flows.options import Problems
 
 BODY: Final = 256 << 10  # bytes
+BODY_WITHIN: Final = 30.0  # s for a body
 _JSON: Final = ("application/json",)
 _FORM: Final = "application/x-www-form-urlencoded"  # what curl -d says where nothing is said
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -32,7 +34,10 @@ class RefusedError(Exception):
         if self.problems:
             body["problems"] = self.problems
         headers = {"WWW-Authenticate": "Bearer"} if self.code == 401 else {}
-        return answer(body, self.code, headers)
+        made = answer(body, self.code, headers)
+        if self.code == 408:
+            made.force_close()
+        return made
 
 
 def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -44,6 +49,14 @@ def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) 
 def wrong(error: FlowFileError) -> RefusedError:
     """A flow that is wrong."""
     return RefusedError(422, "the flow is wrong: " + "; ".join(error.problems), error.problems)
+
+
+async def body_of(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            return await request.read()
+    except TimeoutError:
+        raise RefusedError(408, f"the body took longer than {BODY_WITHIN:g} s") from None
 
 
 async def patch_body(request: web.Request) -> Any:
@@ -61,7 +74,7 @@ async def flow_body(request: web.Request) -> dict[str, Any]:
     if request.content_type in _YAML:
         problems = Problems()
         try:
-            value = text.read((await request.read()).decode(), problems).value
+            value = text.read((await body_of(request)).decode(), problems).value
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise RefusedError(400, f"the body is no YAML: {error}") from None
         if problems:
@@ -78,7 +91,7 @@ async def _json(request: web.Request, types: Sequence[str]) -> Any:
         raise RefusedError(415, f"the body's type is {request.content_type}: send Content-Type: {types[0]}")
     if "Content-Type" not in request.headers and _FORM not in types:
         raise RefusedError(415, f"the body has no type: send Content-Type: {types[0]}")
-    body = await request.read()
+    body = await body_of(request)
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from tidelog.flows.connectors.listener import Connection, is_local, named_host
+from tidelog.flows.connectors.listener import handling, is_local, named_host
 from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.service.bodies import RefusedError, wrong
 from tidelog.flows.service.desired import KeptError
@@ -71,13 +71,12 @@ class Guard:
 
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if isinstance(request.protocol, Connection):
-                request.protocol.begun = True
-            try:
-                self.check(request)
-                answer = await handler(request)
-            except Exception as error:  # noqa: BLE001 - each is an answer
-                answer = _refused(request, error).answer()
+            with handling(request):
+                try:
+                    self.check(request)
+                    answer = await handler(request)
+                except Exception as error:  # noqa: BLE001 - each is an answer
+                    answer = _refused(request, error).answer()
             if not answer.prepared:
                 for name, value in HEADERS.items():
                     answer.headers.setdefault(name, value)
