@@ -16,12 +16,18 @@ from tidelog.flows.options import Problems, nearest
 from tidelog.flows.spec import ConnectorSpec, Link, PipelineSpec
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+MOST: Final = 500  # ends of a chain
+SHOWN: Final = 200  # characters of a chain in a message
 _END: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\.(\d+))?(?:\.([A-Za-z_][A-Za-z0-9_-]*))?")
 
 
 def parse(text: str, path: str, problems: Problems) -> list[Link]:
     """The links of a chain: ``a -> b.port -> c``."""
-    ends = [each.strip() for each in text.split("->")]
+    ends = [each.strip() for each in text.split("->", MOST)]
+    if len(ends) > MOST:
+        problems.add(path, f"a chain has {MOST} ends at most")
+        return []
+    text = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
     if len(ends) < 2:
         problems.add(path, f"{text!r} connects nothing: write it as source -> target")
         return []
@@ -30,10 +36,10 @@ def parse(text: str, path: str, problems: Problems) -> list[Link]:
         source, target = _END.fullmatch(left), _END.fullmatch(right)
         if source is None or target is None:
             bad = left if source is None else right
-            problems.add(path, f"{bad!r} in {text!r} is no name, name.port or name.place.port")
+            problems.add(path, f"{bad[:SHOWN]!r} in {text!r} is no name, name.port or name.place.port")
         elif target[2] or (target[3] and target[3] != "in"):
-            problem = f"{right!r} in {text!r}: events go into a whole connector or pipeline; name it without a port"
-            problems.add(path, problem)
+            whole = "events go into a whole connector or pipeline; name it without a port"
+            problems.add(path, f"{right[:SHOWN]!r} in {text!r}: {whole}")
         else:
             found.append(Link(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -39,6 +41,22 @@ def test_no_form_of_a_secret_is_told() -> None:
         ({"type": "http_client", "url": "https://h/", "tls": {"ca": "/etc/shadow"}}, "tls.ca"),
         ({"type": "http_client", "url": "https://h/", "tls": {"cert": "/a", "key": "/b"}}, "tls.cert"),
         ({"type": "http_server", "port": 0, "tls": {"cert": "/a"}}, "tls.cert"),
+        (
+            {"type": "redis_list", "key": "k", "url": "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"},
+            "the URL names a file",
+        ),
+        ({"type": "redis_list", "key": "k", "url": "rediss://h?ssl_c%61_certs=/a"}, "the URL names a file"),
+        ({"type": "redis_list", "key": "k", "url": " unix:///run/redis.sock"}, "the URL names a file"),
+        (
+            {"type": "redis_pubsub", "channel": "c", "url": "rediss://a,rediss://b?ssl_ca_path=/a"},
+            "the URL names a file",
+        ),
+        ({"type": "redis_stream", "key": "k", "url": "unix://u:p@/run/redis.sock?db=1"}, "the URL names a file"),
+        ({"type": "stream", "key": "k", "url": "rediss://h?ssl_ca_certs=/a"}, "the URL names a file"),
+        ({"type": "stream", "key": "k", "url": "redis+sentinel://h/s?ssl_ca_certs=/a"}, "the URL names a file"),
+        ({"type": "http_client", "url": "file:///etc/passwd"}, "the URL names a file"),
+        ({"type": "elastic", "url": ["http://h", "FILE:///etc/passwd"]}, "x.url[1]: the URL names a file"),
+        ({"type": "kafka", "topic": "t", "tls": {"ca": "/a"}}, "tls.ca"),
     ],
 )
 def test_what_comes_over_http_touches_nothing_of_the_machine(connector: dict[str, Any], said: str) -> None:
@@ -53,6 +71,101 @@ def test_what_comes_over_http_touches_nothing_of_the_machine(connector: dict[str
     assert "--allow-local" not in problems(connector, outside=True)
     assert not problems({"type": "http_client", "url": "https://h/", "tls": {"verify": False}}, outside=False)
     assert not problems({"type": "exit", "what": "flow"}, outside=False)
+    assert not problems({"type": "http_client", "url": "https://h/?path=/etc/passwd"}, outside=False)
+    assert not problems({"type": "redis_list", "key": "k", "url": "rediss://h?ssl_cert_reqs=none"}, outside=False)
+
+
+REFUSED = (
+    {"type": "redis_list", "key": "k", "url": "rediss://h:1?ssl_certfile=/a&ssl_keyfile=/b&password=pa55"},
+    {"type": "stream", "key": "k", "url": "unix:///run/pa55.sock?password=pa55"},
+    {"type": "redis_list", "key": "k", "url": "redis://h?path=/run/pa55.sock"},
+)
+
+
+def test_such_flows_get_422_and_say_no_secret() -> None:
+    async def test(ask: Client, host: Host) -> None:
+        for connector in REFUSED:
+            flow = {"connectors": {"in": connector, "out": "null"}, "connect": ["in -> out"]}
+            answer = await ask("PUT", "/v1/flows/new", json=flow)
+            assert answer.status == 422
+            assert "password" not in str(answer.body) or "pa55" not in str(answer.body)
+        assert set(host.flows) == {"main"}
+
+    flowing(test)
+
+
+def test_secrets_of_urls_are_not_in_what_the_api_tells() -> None:
+    url = "http://127.0.0.1:9/in?sig=pa55a&key=pa55b&code=pa55c&pwd=pa55d&page=7"
+    given = {
+        "connectors": {
+            "in": "null", "out": {"type": "http_client", "url": url},
+            "ws": {"type": "websocket_client", "url": f"ws{url[4:]}"},
+        },
+        "connect": ["in -> out", "in -> ws"],
+    }  # fmt: skip
+
+    async def test(ask: Client, host: Host) -> None:
+        assert (await ask("PUT", "/v1/flows/new", json=given)).status == 201
+        await until(lambda: all(host.flows["new"].instances[0].graph.connections[each].error for each in ("out", "ws")))
+        for path in (
+            "",
+            "/new",
+            "/new/connectors",
+            "/new/connectors/out",
+            "/new/connectors/ws",
+            "/new/breaker",
+            "/new/graph",
+        ):
+            answer = await ask("GET", f"/v1/flows{path}")
+            assert answer.status == 200
+            assert "pa55" not in str(answer.body)
+        assert "sig=***&key=***&code=***&pwd=***&page=7" in str((await ask("GET", "/v1/flows/new/connectors/out")).body)
+        assert "pa55" not in str((await ask("GET", "/v1/ready")).body)
+
+    flowing(test)
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(8)
+)
+HEAVY = {
+    "list": ("yaml", "- a\n" * 60_000),
+    "bomb": ("yaml", BOMB),
+    "nested": ("yaml", "[" * 250_000),
+    "values": ("yaml", "[" + "1," * 120_000 + "]"),
+    "duration": ("json", '{"connectors": {"in": {"type": "metronome", "interval": "%s"}}}' % ("1" * 200_000)),
+    "chain": ("json", '{"connectors": {"in": "null"}, "connect": ["%s"]}' % ("in -> ! -> " * 20_000)),
+    "problems": ("json", '{"connectors": {"in": "null"}, "connect": [%s"x"]}' % ('"! -> !",' * 490)),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_heavy_body_does_not_hold_up_the_process(name: str) -> None:
+    kind, body = HEAVY[name]
+
+    async def test(ask: Client, host: Host) -> None:
+        held: list[threading.Thread] = []
+        real = asyncio.to_thread
+
+        async def noted(function: Any, *given: Any) -> Any:
+            def work() -> Any:
+                held.append(threading.current_thread())
+                return function(*given)
+
+            return await real(work)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", noted)
+            began = time.process_time()
+            headers = {"Content-Type": f"application/{kind}"}
+            answer = await ask("PUT", "/v1/flows/x", data=body.encode(), headers=headers)
+        assert answer.status in (400, 422)
+        assert len(str(answer.body)) < 300_000
+        assert time.process_time() - began < 10
+        assert held
+        assert threading.main_thread() not in held
+
+    flowing(test)
 
 
 def test_a_tap_breaks_no_flow() -> None:

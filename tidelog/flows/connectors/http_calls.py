@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from tidelog.client.hiding import hidden
 from tidelog.flows.connectors.base import Sink
 from tidelog.flows.connectors.http_options import Auth, ClientTls
 from tidelog.flows.connectors.limit import Limit
@@ -198,12 +199,13 @@ class HttpCalls(Sink):
         except TimeoutError as error:
             raise RetryError(f"no answer within {self._common.request_timeout:g} s") from error
         except aiohttp.InvalidURL as error:
-            raise RejectError(f"not a request that can be sent: {error}") from error
+            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
         except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is both
             self.suspect(error)
-            raise RetryError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise RetryError(hidden(text)) from error
         except ValueError as error:
-            raise RejectError(f"not a request that can be sent: {error}") from error
+            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
         most = self._common.max_response

@@ -26,23 +26,12 @@ from tidelog.flows import links
 from tidelog.flows.connectors.server import access
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
 from tidelog.flows.errors import FlowFileError
-from tidelog.flows.files import environment, text
+from tidelog.flows.files import admission, environment, text
 from tidelog.flows.options import Problems, Struct, read, without_marks
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 
 PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options
-OUTSIDE: Final = {
-    "operators": {"python": "run code of this machine"},
-    "connectors": {
-        "file": "touch files of this machine",
-        "stdio": "take the standard input of this process, and write to its output",
-        "exit": "end this process, unless they say what: flow",
-    },
-}
-# What runs code, touches files of this machine or belongs to who started the process: not for those who only may steer
-# flows.
 MOST: Final = 500  # connectors of a flow, pipelines, operators, chains
-FILES: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
 
 
 class Head(Struct):
@@ -287,14 +276,10 @@ def _connector(name: str, given: Any, path: str, problems: Problems, outside: bo
         return None
     kind = given["type"]
     if not outside:
-        if kind in OUTSIDE["connectors"] and not (kind == "exit" and given.get("what") == "flow"):
-            problems.add(path, f"connectors of type {kind} {OUTSIDE['connectors'][kind]}: {_REFUSED}")
-            return None
-        tls = given.get("tls")
-        named = [each for each in FILES if isinstance(tls, Mapping) and tls.get(each) is not None]
-        for each in named:
-            problems.add(f"{path}.tls.{each}", f"tls.{each} names a file of this machine: {_REFUSED}")
-        if named:
+        found = list(admission.connector(kind, given))
+        for at, text in found:
+            problems.add(path + at, text)
+        if found:
             return None
     return connector_spec(name, kind, {key: value for key, value in given.items() if key != "type"}, path, problems)
 
@@ -314,16 +299,13 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
             problems.add(at, "an operator is its type, or maps its type to its options, such as {batch: {count: 100}}")
             continue
         ((kind, options),) = each.items()
-        if not outside and kind in OUTSIDE["operators"]:
-            problems.add(at, f"operators of type {kind} {OUTSIDE['operators'][kind]}: {_REFUSED}")
+        if not outside and (refused := admission.operator(kind)):
+            problems.add(at, refused)
             continue
         made = operator_spec(Op(str(kind), options), at, problems)
         if made is not None:
             found.append(made)
     return tuple(found) if len(found) == len(given) else None
-
-
-_REFUSED: Final = "flows that come over HTTP may not, unless the process was started with --allow-local"
 
 
 def _links(given: Any, path: str, problems: Problems) -> list[tuple[Link, str]]:

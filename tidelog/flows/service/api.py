@@ -152,9 +152,11 @@ class Api:
 
     async def _deploy(self, request: web.Request, *, replace: bool) -> web.Response:
         name = request.match_info["flow"]
-        given = await bodies.flow_body(request)
+        given = await bodies.flow_body(request, self._host.reading)
+        async with self._host.reading:
+            spec = await asyncio.to_thread(self._host.read, name, given)
         known = name in self._host.flows
-        deployed, reports = await self._host.deploy(name, given, replace=replace)
+        deployed, reports = await self._host.deploy(name, given, replace=replace, spec=spec)
         kept = deployed.by == "api" and self._host.desired is not None
         body = {**look.flow(deployed, name), "kept": kept, "drained": told(reports)}
         return answer(body, 200 if known else 201, {} if known else {"Location": f"/v1/flows/{name}"})

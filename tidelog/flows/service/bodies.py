@@ -15,6 +15,7 @@ from tidelog.flows.files import text
 from tidelog.flows.options import Problems
 
 BODY: Final = 256 << 10  # bytes
+PROBLEMS: Final = 200  # of a flow that are told
 BODY_WITHIN: Final = 30.0  # s for a body
 _JSON: Final = ("application/json",)
 _FORM: Final = "application/x-www-form-urlencoded"  # what curl -d says where nothing is said
@@ -48,7 +49,10 @@ def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 def wrong(error: FlowFileError) -> RefusedError:
     """A flow that is wrong."""
-    return RefusedError(422, "the flow is wrong: " + "; ".join(error.problems), error.problems)
+    shown = list(error.problems[:PROBLEMS])
+    if len(error.problems) > PROBLEMS:
+        shown.append(f"and {len(error.problems) - PROBLEMS} more")
+    return RefusedError(422, "the flow is wrong: " + "; ".join(shown), shown)
 
 
 async def body_of(request: web.Request) -> bytes:
@@ -69,12 +73,14 @@ async def json_body(request: web.Request) -> Any:
     return await _json(request, _JSON)
 
 
-async def flow_body(request: web.Request) -> dict[str, Any]:
-    """A flow, in JSON or YAML."""
+async def flow_body(request: web.Request, turns: asyncio.Lock) -> dict[str, Any]:
+    """A flow, in JSON or YAML. turns: one body at a time is read; each would take time from the event loop."""
     if request.content_type in _YAML:
         problems = Problems()
         try:
-            value = text.read((await body_of(request)).decode(), problems).value
+            content = (await body_of(request)).decode()
+            async with turns:
+                value = (await asyncio.to_thread(text.read, content, problems)).value
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise RefusedError(400, f"the body is no YAML: {error}") from None
         if problems:

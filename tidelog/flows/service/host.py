@@ -102,6 +102,7 @@ class Host:
         self.problem = ""  # why what people asked for is not known yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
+        self.reading = asyncio.Lock()  # held while a flow that came over HTTP is read, in a thread
         self._changed = asyncio.Event()
 
     # -- begin -----------------------------------------------------------------------------------------------
@@ -181,13 +182,13 @@ class Host:
         return spec
 
     async def deploy(
-        self, name: str, given: dict[str, Any], *, replace: bool = False
+        self, name: str, given: dict[str, Any], *, replace: bool = False, spec: FlowSpec | None = None
     ) -> tuple[Deployed, dict[str, Report]]:
-        """A flow over HTTP. replace: instead of the one of this name, which is drained first.
+        """A flow over HTTP. replace: instead of the one of this name, which is drained first. spec: what ``read`` made.
 
         FlowFileError: it is wrong. BusyError: there is one, and it should not be replaced; there are too many.
         """
-        spec = self.read(name, given)
+        spec = spec or self.read(name, given)
         if self.problem or self.draining:
             raise BusyError(self.problem or "this process is about to stop")
         old = self.flows.get(name)

@@ -70,8 +70,10 @@ def connector(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
         "source": bool(sources),
         "sink": bool(sinks),
         "authoritative": spec.options.authoritative,
-        "error": next((each.error for each in connections if each.error and not each.connected), "")
-        or next((each.error_text for each in sinks if each.error_text), ""),
+        "error": hidden(
+            next((each.error for each in connections if each.error and not each.connected), "")
+            or next((each.error_text for each in sinks if each.error_text), "")
+        ),
         "connects": sum(each.connects for each in connections),
         "counts": {"source": _summed(sources), "sink": _summed(sinks)},
         "described": [dict(each.graph.connectors[name].context.described) for each in chosen if each.graph.connectors],
@@ -123,7 +125,7 @@ def breaker(deployed: Deployed, alias: str) -> dict[str, Any]:
                 "open": not reasons,
                 "reasons": [
                     {"reason": one.reason, "since_s": round(max(0.0, now - one.since), 3) if one.since else None,
-                     "detail": one.detail}
+                     "detail": hidden(one.detail)}
                     for one in reasons
                 ],
             }

@@ -1,0 +1,65 @@
+"""What flows that come over HTTP may not name: whoever may steer flows shall not run code or touch files with them.
+
+An option that names a file is found by its name (``tls.ca``), or in a URL: a socket's path, ``file://``, or a parameter
+such as ``?ssl_certfile=``. The process is started with ``--allow-local`` where they may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tidelog.client.access import Access
+
+OPERATORS: Final = {"python": "run code of this machine"}
+CONNECTORS: Final = {
+    "file": "touch files of this machine",
+    "stdio": "take the standard input of this process, and write to its output",
+    "exit": "end this process, unless they say what: flow",
+}
+REFUSED: Final = "flows that come over HTTP may not, unless the process was started with --allow-local"
+_TLS: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
+_URLS: Final = ("url", "urls", "server", "servers")
+_SERVERS: Final = ("redis:", "rediss:", "unix:", "redis+sentinel:", "rediss+sentinel:")
+_LOCAL: Final = ("unix:", "file:")
+
+
+def operator(kind: Any) -> str:
+    """Why an operator is refused; empty: it is not."""
+    return f"operators of type {kind} {OPERATORS[kind]}: {REFUSED}" if kind in OPERATORS else ""
+
+
+def connector(kind: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Why a connector is refused, with the path in it."""
+    if kind in CONNECTORS and not (kind == "exit" and given.get("what") == "flow"):
+        yield "", f"connectors of type {kind} {CONNECTORS[kind]}: {REFUSED}"
+        return
+    yield from _files(given, "")
+
+
+def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for name, value in given.items():
+        at = f"{path}.{name}"
+        if isinstance(value, Mapping):
+            for each in _TLS if name == "tls" else ():
+                if value.get(each) is not None:
+                    yield f"{at}.{each}", f"tls.{each} names a file of this machine: {REFUSED}"
+            yield from _files(value, at)
+        elif str(name) in _URLS:
+            for number, each in enumerate(value if isinstance(value, list) else [value]):
+                if isinstance(each, str) and names_file(each):
+                    where = f"{at}[{number}]" if isinstance(value, list) else at
+                    yield where, f"the URL names a file of this machine: {REFUSED}"
+
+
+def names_file(url: str) -> bool:
+    """Whether a URL names a file of this machine. One that is no URL names none: it is refused for that."""
+    text = url.strip().lower()
+    if text.startswith(_LOCAL):
+        return True
+    if not text.startswith(_SERVERS):
+        return False
+    try:
+        return bool(Access.of(url).files)
+    except ValueError:
+        return False
