@@ -64,6 +64,9 @@ OPERATORS: Final[dict[str, str]] = {
 }
 
 
+ALL: Final = frozenset(("aiokafka", "cramjam", "datasketches", "lz4"))  # packages of the extra flows-all
+
+
 def connector(name: str) -> Any:
     """The class of a type. FlowError: there is none, or a package is missing."""
     return _found("connector", CONNECTORS, name)
@@ -83,6 +86,5 @@ def _found(what: str, known: Mapping[str, str], name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
-        raise FlowError(
-            f"the {what} {name!r} needs the package {error.name!r}: pip install 'tidelog[flows]', or see docs/flows.md"
-        ) from error
+        way = f"pip install 'tidelog[{'flows-all' if error.name in ALL else 'flows'}]', or see docs/flows.md"
+        raise FlowError(f"the {what} {name!r} needs the package {error.name!r}: {way}") from error

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import confluent_kafka
 import pytest
+import trustme
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
+from tidelog.flows.connectors import kafka
+from tidelog.flows.connectors.context import Context
+from tidelog.flows.declare import warnings
 from tidelog.flows.event import Event
+from tidelog.flows.files import read_text
+from tidelog.flows.runtime.surroundings import Surroundings
 
 
 class Cluster:
@@ -164,3 +171,75 @@ async def test_events_are_written(cluster: Cluster, topic: str) -> None:
 def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
     with pytest.raises(FlowFileError, match=text):
         Flow("orders").connector("in", "kafka", **options)
+
+
+@in_loop
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_compressed_messages_are_read_and_written(cluster: Cluster, topic: str, compression: str) -> None:
+    pytest.importorskip("cramjam")
+    values = [{"number": number, "text": "abc" * 100} for number in range(100)]
+    go: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def source() -> Any:
+        for value in values:
+            yield value
+        await go.get()
+
+    flow = Flow("orders")
+    flow.connector("in", source)
+    flow.connector("out", "kafka", servers=cluster.servers, topic=topic, compression=compression)
+    flow.connect("in -> out")
+    async with running(flow) as made:
+        await until(lambda: made.graph.sinks["out"].counts.get("in") == 100 and not made.graph.sources["in"].unsettled)
+    written = await asyncio.to_thread(cluster.read, topic, 100)
+    assert sorted(written, key=lambda each: int(each["number"])) == values
+    # And what another producer has compressed.
+    other = f"{topic}-other"
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.servers, "compression.type": compression})
+    for value in values:
+        producer.produce(other, json.dumps(value).encode(), partition=0)
+    assert producer.flush(20) == 0
+    seen: list[Any] = []
+
+    async def sink(event: Event) -> None:
+        seen.append(event.value)
+
+    async with running(reading(cluster, other, sink)):
+        await until(lambda: len(seen) == 100)
+    assert seen == values
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    flows = """
+flows:
+  main:
+    connectors:
+      in: {type: kafka, topic: a, group: g, %s}
+      out: {type: kafka, topic: b, compression: %s, %s}
+    connect: [in -> out]
+"""
+    monkeypatch.setattr(kafka, "has_zstd", lambda: False)
+    for compression in ("snappy", "lz4", "zstd"):
+        with pytest.raises(FlowFileError, match=f"compression {compression} needs the package 'cramjam': pip install"):
+            read_text(flows % ("", compression, ""), variables={})
+    (warning,) = warnings(read_text(flows % ("", "gzip", ""), variables={}).flows["main"])
+    assert "in: to read messages that are compressed by snappy, lz4 or zstd needs the package 'cramjam'" in warning
+    monkeypatch.undo()
+    pytest.importorskip("cramjam")
+    assert warnings(read_text(flows % ("", "zstd", ""), variables={}).flows["main"]) == []
+    with pytest.raises(FlowFileError, match="aiokafka has no option 'fetch_max_byte' here; did you mean 'fetch_max_b"):
+        read_text(flows % ("options: {fetch_max_byte: 1}", "none", ""), variables={})
+
+
+def test_tls_is_made_for_ssl(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for tls in (None, {"ca": str(tmp_path / "ca.pem")}, {"verify": False}):
+        flow = Flow("orders")
+        flow.connector("in", "kafka", topic="t", group="g", security="SSL", tls=tls)
+        flow.connector("out", "null")
+        flow.connect("in -> out")
+        made: Any = flow.spec().connectors["in"].make()
+        made.context = Context("in", Surroundings("orders"))
+        context = asyncio.run(made._common())["ssl_context"]
+        assert context.check_hostname == (tls is None or "ca" in tls)

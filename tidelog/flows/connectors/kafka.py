@@ -11,24 +11,30 @@ Rule 2: no more than ``max_unsettled`` messages, of all partitions, lie behind a
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.codec import has_zstd
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnsupportedCodecError
 from msgspec import field
 
 from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.http_options import ClientTls
 from tidelog.flows.connectors.prefix import Prefix
 from tidelog.flows.connectors.wire import Reading, WireOptions, Writing
 from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event
+from tidelog.flows.options import nearest
 from tidelog.flows.tokens import OK, REJECT, RETRY, Token
 
 POLL_MS: Final = 1_000  # of one fetch, so that an interruption is noticed
 COMMIT: Final = 1.0  # s between two commits, at most
+PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka has these from cramjam
+MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
 
 log = logging.getLogger("tidelog.flows")
 
@@ -49,6 +55,7 @@ class KafkaOptions(WireOptions):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     username: str | None = None
     password: str | None = None
+    tls: ClientTls | None = None  # for SSL and SASL_SSL; null: the system's authorities
     options: dict[str, Any] = field(default_factory=dict)  # passed on to aiokafka
 
     def __post_init__(self) -> None:
@@ -57,6 +64,8 @@ class KafkaOptions(WireOptions):
             raise ValueError("topic is missing")
         if self.security.startswith("SASL") and not (self.username and self.password):
             raise ValueError("username and password are missing: SASL needs them")
+        if self.tls is not None and not self.security.endswith("SSL"):
+            raise ValueError(f"tls: security is {self.security}: it must be SSL or SASL_SSL")
 
 
 class _Partition:
@@ -74,6 +83,24 @@ class Kafka(Source, Sink):
     type = "kafka"
     Options = KafkaOptions
 
+    @classmethod
+    def option_errors(cls, options: KafkaOptions, *, source: bool) -> list[str]:
+        found = []
+        if not source and options.compression in PACKED and not has_zstd():
+            found.append(f"compression {options.compression} {MISSING}")
+        for name in options.options:
+            known = inspect.signature(AIOKafkaConsumer if source else AIOKafkaProducer).parameters
+            if name not in known:
+                found.append(f"options: aiokafka has no option {name!r} here; {nearest(name, known)}")
+        return found
+
+    @classmethod
+    def option_warnings(cls, options: KafkaOptions, *, source: bool) -> list[str]:  # noqa: ARG003
+        """What topics hold is not known before they are read."""
+        if not source or has_zstd():
+            return []
+        return [f"to read messages that are compressed by snappy, lz4 or zstd {MISSING}"]
+
     def __init__(self, options: KafkaOptions) -> None:
         super().__init__()
         self._options = options
@@ -88,7 +115,7 @@ class Kafka(Source, Sink):
         self._committer: asyncio.Task[None] | None = None
         self._dirty = asyncio.Event()
 
-    def _common(self) -> dict[str, Any]:
+    async def _common(self) -> dict[str, Any]:
         options = self._options
         given: dict[str, Any] = {
             "bootstrap_servers": options.servers, "security_protocol": options.security,
@@ -99,6 +126,9 @@ class Kafka(Source, Sink):
                 "sasl_mechanism": options.mechanism, "sasl_plain_username": options.username,
                 "sasl_plain_password": options.password,
             }  # fmt: skip
+        if options.security.endswith("SSL"):
+            tls = options.tls or ClientTls()
+            given["ssl_context"] = await asyncio.to_thread(tls.context)
         return given | options.options
 
     async def connect(self) -> None:
@@ -109,14 +139,14 @@ class Kafka(Source, Sink):
                     raise ConnectionError("group is missing: a source needs one")
                 reset = {"oldest": "earliest", "newest": "latest"}[options.start]
                 self._consumer = AIOKafkaConsumer(
-                    group_id=options.group, enable_auto_commit=False, auto_offset_reset=reset, **self._common()
+                    group_id=options.group, enable_auto_commit=False, auto_offset_reset=reset, **await self._common()
                 )
                 await self._consumer.start()
                 self._consumer.subscribe(self._topics, listener=_Listener(self))
                 self._committer = asyncio.get_running_loop().create_task(self._commits())
             if self.context.sink is not None:
                 compression = None if options.compression == "none" else options.compression
-                self._producer = AIOKafkaProducer(acks="all", compression_type=compression, **self._common())
+                self._producer = AIOKafkaProducer(acks="all", compression_type=compression, **await self._common())
                 await self._producer.start()
         except KafkaError as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
@@ -158,6 +188,10 @@ class Kafka(Source, Sink):
             if not self._pull.done():
                 return []
             found: Mapping[TopicPartition, Sequence[Any]] = self._pull.result()
+        except UnsupportedCodecError as error:
+            self._pull = None
+            missing = "" if has_zstd() else f"; to read such messages {MISSING}"
+            raise ConnectionError(f"a message can't be unpacked: {error}{missing}") from error
         except KafkaError as error:
             self._pull = None
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
