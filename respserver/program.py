@@ -387,15 +387,16 @@ def _test(config: Config) -> int:
         except ConfigError as exc:
             sys.stderr.write(exc.report(__version__))
             return 1
-    if config.aclfile:
+    warnings = config.warnings
+    if config.aclfile or config.user:
         from respserver.config import aclfile
 
         try:
-            aclfile.configured(config)
+            warnings = [*warnings, *aclfile.warnings(aclfile.configured(config).values())]
         except ConfigError as exc:
             sys.stderr.write(exc.report(__version__))
             return 1
-    for warning in config.warnings:
+    for warning in warnings:
         sys.stdout.write(f"warning: {warning}\n")
     sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'listens nowhere'}, data in {config.dir}\n")
     return 0

@@ -1,7 +1,8 @@
 """The words of ACL SETUSER, ``user`` lines and ACL files; and a user described by such words.
 
 Words, meaning and error texts are those of Redis. Two things of Redis are refused: selectors, and the first argument of
-a command that has no subcommands (``+select|0``).
+a command that has no subcommands (``+select|0``). A rule about a command that Redis has and tidelog does not is kept,
+but has no effect: see ``without_effect()``.
 
 The commands of a user follow from the words in their order. ``User.rules`` keeps those that still matter, as Redis 7.2
 does: a word about a command replaces the earlier one about it and those about its subcommands.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from commands.acl.absent import MODULE_CATEGORIES, is_absent
 from commands.acl.user import KeyPattern, User, hashed
 from commands.declare import DECLARED
 from commands.keys.glob import Glob
@@ -99,6 +101,15 @@ def channel_words(user: User) -> list[bytes]:
 
 def command_words(user: User) -> list[bytes]:
     return [b"+@all" if user.widens else b"-@all", *[rule.encode() for rule in user.rules]]
+
+
+def without_effect(user: User) -> list[str]:
+    """The user's rules about commands and categories of Redis that have no commands here."""
+    return [rule for rule in user.rules if not _has_commands(rule[1:])]
+
+
+def _has_commands(name: str) -> bool:
+    return bool(members(name[1:])) if name.startswith("@") else name in DECLARED
 
 
 # -- one word ----------------------------------------------------------------------------------------------------
@@ -242,10 +253,12 @@ def _change_commands(user: User, word: bytes) -> None:
 def _members(name: str, word: bytes) -> frozenset[str]:
     """The commands of a category, or a command and its subcommands. Raises RuleError."""
     if name.startswith("@"):
-        if name[1:] not in CATEGORIES:
+        if name[1:] not in CATEGORIES and name[1:] not in MODULE_CATEGORIES:
             raise RuleError(UNKNOWN_COMMAND, word)
         return members(name[1:])
     found = DECLARED.get(name)
+    if found is None and is_absent(name):
+        return frozenset()
     if found is None:
         raise RuleError(_why_unknown(name) if word[:1] == b"+" else UNKNOWN_COMMAND, word)
     return frozenset((name, *[sub.name for sub in found.subcommands.values()]))

@@ -48,6 +48,7 @@ class Users:
         self.on_change: Callable[[], None] = lambda: None  # called after users have changed
         self._requirepass = config.requirepass
         self._user_bytes = -1  # of memory that the users take; -1: they have changed
+        self._warn(self._by_name)
 
     @property
     def held_bytes(self) -> int:
@@ -115,6 +116,7 @@ class Users:
             user = rules.make(name, words, self._by_name.get(name))
         except RuleError as exc:
             raise errors.bad_rule(exc.word, str(exc)) from None
+        self._warn({name: user})
         self._adopt({name: user}, caller)
 
     def delete(self, caller: Session, names: list[bytes]) -> int:
@@ -133,6 +135,7 @@ class Users:
             users = aclfile.read(self._config)
         except ConfigError as exc:
             raise CommandError(f"ERR {exc.text}") from None
+        self._warn(users)
         gone = [self._by_name.pop(name) for name in set(self._by_name) - set(users)]
         for user in gone:
             user.adopt(User(user.name))
@@ -146,6 +149,10 @@ class Users:
         except OSError as exc:
             self._logger.warning(f"The ACL file {self._config.aclfile} can't be written: {exc.strerror}")
             raise CommandError(errors.ACL_NOT_SAVED) from None
+
+    def _warn(self, users: aclfile.Users) -> None:
+        for line in aclfile.warnings(users.values()):
+            self._logger.warning(line)
 
     def _adopt(self, users: aclfile.Users, caller: Session | None, *others: User) -> None:
         """Make the named users like these. ``others`` have changed already."""

@@ -10,6 +10,7 @@ space in it. Blank lines are skipped::
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from commands import registry  # noqa: F401  (rules name commands)
 from commands.acl import rules
@@ -36,6 +37,19 @@ def configured(config: Values) -> Users:
         return read(config)
     users = {user.name: user for user in (_from_text(name, text) for name, text in config.user.items())}
     return {b"default": default(config), **users}
+
+
+def warnings(users: Iterable[User]) -> list[str]:
+    """A line for each user with rules that have no effect here."""
+    found: list[str] = []
+    for user in users:
+        names = rules.without_effect(user)
+        if names:
+            found.append(
+                f"User '{_shown(user.name)}': these rules have no effect, since tidelog has no such commands: "
+                f"{' '.join(names)}"
+            )
+    return found
 
 
 def default(config: Values) -> User:

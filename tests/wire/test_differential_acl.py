@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Protocol
 
 import hiredis
@@ -455,3 +456,23 @@ def test_categories_of_shared_commands(server: Port, redis_server: Port) -> None
         for category in categories:
             mine, its = ({name for name in c("ACL", "CAT", category) if name in shared} for c in (ours, real))
             assert {name for name in mine ^ its if name not in CONTAINERS} == set(), category
+
+
+def test_every_command_of_a_newer_redis_can_be_in_a_rule(server: Port, newer_redis: Port) -> None:
+    """Also those that tidelog does not have, and the line in which Redis shows the user."""
+    with closing(Raw(server.port)) as ours, closing(Raw(newer_redis.port)) as theirs:
+        names = [name for each in theirs("COMMAND") for name in command_names(each)]
+        assert len(names) > 350
+        for sign in "-+":
+            rules = [f"{sign}{name}" for name in names]
+            all_or_none = "-@all" if sign == "+" else "+@all"
+            for each in (ours, theirs):
+                assert each("ACL", "SETUSER", "al", "reset", all_or_none, *rules) == b"OK"
+            (line,) = [line for line in theirs("ACL", "LIST") if line.startswith(b"user al ")]
+            assert ours("ACL", "SETUSER", "bo", *line.split(b" ")[2:]) == b"OK"
+        assert theirs("ACL", "DELUSER", "al") == 1
+
+
+def command_names(described: list[Any]) -> list[str]:
+    """A command and its subcommands, from a reply to COMMAND."""
+    return [described[0].decode(), *[name for sub in described[9] for name in command_names(sub)]]

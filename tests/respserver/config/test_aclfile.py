@@ -121,6 +121,71 @@ def test_wrong_acl_files(tmp_path: Path) -> None:
         users(config)
 
 
+SENTINEL = (
+    "user sentinel-user on >secret allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish "
+    "+info +client|setname +client|kill +script|kill"
+)
+FROM_REDIS = {  # a line made for a Redis -> what is told of it, and what it may do
+    SENTINEL: ("+script|kill", "info", "get"),
+    "user a on nopass sanitize-payload ~* &* +@all -cluster": ("-cluster", "get", ""),
+    "user a on nopass ~* &* +@all -@hash -@geo": ("-@hash -@geo", "get", ""),
+    "user a on nopass ~* &* +@all -@dangerous -cluster +cluster|slots": ("-cluster +cluster|slots", "get", "flushall"),
+    "user a on nopass ~cached:* -@all +get +hget +hset +config|get": ("+hget +hset", "config|get", "set"),
+    "user a on nopass ~* -@all +@read -json.get +@search +ft.search": ("-json.get +@search +ft.search", "get", "set"),
+    "user a on nopass skip-sanitize-payload %RW~* resetchannels -@all +@stream -sentinel|masters": (
+        "-sentinel|masters", "xadd", "get",
+    ),
+    "user worker +@list +@connection ~jobs:* on >ffa9203c493aa99": ("+@list", "ping", "get"),
+    "user antirez on nopass ~objects:* ~items:* ~public:* +@all": ("", "get", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", FROM_REDIS)
+def test_lines_made_for_redis(tmp_path: Path, line: str) -> None:
+    """Rules about commands that are not there are warned of, and kept; in a file as well as in a configuration."""
+    names, may, may_not = FROM_REDIS[line]
+    path = tmp_path / "users.acl"
+    path.write_text(line + "\n")
+    told = []
+    for config in (Config.load(["--aclfile", str(path)]), load(tmp_path, line + "\n")):
+        log = tmp_path / f"{len(told)}.log"
+        log.touch()
+        made = Users(config, Clock(), Clients(), Logger(str(log), "warning"))
+        user = made.get(line.split(" ")[1].encode())
+        assert user is not None
+        assert may in user.commands
+        assert may_not not in user.commands
+        assert set(names.encode().split()) <= set(describe(user))
+        told.append(log.read_text().partition("# ")[2])
+    name = line.split(" ")[1]
+    assert told == 2 * [
+        f"User '{name}': these rules have no effect, since tidelog has no such commands: {names}\n" if names else ""
+    ]
+
+
+@pytest.mark.parametrize("rule", ["+nosuch", "-nosuch", "+@nosuch", "-@nosuch", "+config|nosuch", "-cluster|nosuch"])
+def test_what_redis_does_not_have_either_is_an_error(tmp_path: Path, rule: str) -> None:
+    path = tmp_path / "users.acl"
+    path.write_text(f"user al on {rule}\n")
+    with pytest.raises(ConfigError, match="Unknown command or category name in ACL"):
+        users(Config.load(["--aclfile", str(path)]))
+
+
+def test_rules_without_effect_at_run_time(tmp_path: Path) -> None:
+    """They are saved and loaded again, so a file can go back to a Redis."""
+    path = tmp_path / "users.acl"
+    path.write_text(SENTINEL + "\n")
+    with serving(path) as c:
+        assert c("ACL", "SETUSER", "al", "on", "nopass", "+@all", "-cluster", "+hget") == b"OK"
+        assert c("ACL", "SETUSER", "al", "-nosuch").startswith("ERR Error in ACL SETUSER modifier '-nosuch': Unknown")
+        assert c("ACL", "SAVE") == b"OK"
+        assert b"resetchannels +@all -cluster +hget\n" in path.read_bytes()
+        before = c("ACL", "LIST")
+        assert b" +script|kill" in b"".join(before)
+        assert c("ACL", "LOAD") == b"OK"
+        assert c("ACL", "LIST") == before
+
+
 @contextmanager
 def serving(path: Path) -> Iterator[Raw]:
     """A connection to a server with this ACL file."""
