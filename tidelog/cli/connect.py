@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
 from tidelog.client.access import Access, shown
+from tidelog.client.refusals import denies, passes, words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,11 +59,11 @@ def reported(url: str) -> Iterator[None]:
     """Errors of the server and of the connection become error messages of the program."""
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
-    except redis.ResponseError as error:
-        raise click.ClickException(f"the server says: {error}") from None
     except redis.RedisError as error:
+        if isinstance(error, redis.ResponseError) or denies(error) or passes(error):
+            raise click.ClickException(f"the server says: {words(error)}") from None
+        if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+            raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
         raise click.ClickException(f"the server at {_shown(url)}: {error}") from None
     except ValueError as error:  # not a URL, or not an ID
         raise click.ClickException(str(error)) from None

@@ -20,6 +20,7 @@ import uvloop
 from tidelog.cli.collector import collect_less
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration
+from tidelog.client.refusals import words
 from tidelog.client.signals import ENDING
 from tidelog.codecs import CodecError
 from tidelog.topics import TopicError
@@ -73,7 +74,7 @@ def worker(
     except (AppError, TopicError, CodecError) as error:
         raise click.ClickException(str(error)) from None
     except redis.ResponseError as error:
-        raise click.ClickException(f"the server says: {error}") from None
+        raise click.ClickException(f"the server says: {words(error)}") from None
     except asyncio.CancelledError:
         raise SystemExit(1) from None
 

@@ -1,7 +1,8 @@
 """One connection to one server for asyncio. Requests of many tasks are pipelined; replies are given out in order.
 
 Rule 1: the calls of one request leave together, so a MULTI in it is not mixed with other tasks' calls.
-Rule 2: once the connection is lost it is not made again here. Every request under way gets LostError then, and nobody
+Rule 2: a refusal that passes (``refusals``) ends the connection: the same request may succeed later, perhaps elsewhere.
+Rule 3: once the connection is lost it is not made again here. Every request under way gets LostError then, and nobody
         knows whether the server carried it out. So what a connection stands for, such as a WATCH, ends visibly.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import hiredis
 import redis
@@ -19,14 +20,16 @@ from tidelog.client.access import Access, shown
 from tidelog.client.address import Address
 from tidelog.client.calls import Call
 from tidelog.client.client import read_one, translated
-from tidelog.client.wire import PASSING, tls_context
-
-#: Codes of errors after which the same request may succeed later, perhaps elsewhere: the connection counts as lost.
-LATER: Final = PASSING | {"NOREPLICAS", "MISCONF", "OOM", "UNBLOCKED", "CLUSTERDOWN"}
+from tidelog.client.refusals import passes
+from tidelog.client.wire import tls_context
 
 
 class LostError(redis.ConnectionError, ConnectionError):
     """The server did not answer, or can't serve requests now. It may have carried out the last ones all the same."""
+
+    def __init__(self, text: str, refusal: bool = False) -> None:
+        super().__init__(text)
+        self.refusal = refusal  # the text is what the server has said
 
 
 class _Request:
@@ -61,7 +64,7 @@ class Channel(asyncio.Protocol):
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.lost is not None or self._transport is None:
-            future.set_exception(LostError(str(self.lost)))
+            future.set_exception(LostError(str(self.lost), self.refused))
             return future
         if not calls:
             future.set_result([])
@@ -78,12 +81,12 @@ class Channel(asyncio.Protocol):
     def close(self, why: str = "closed") -> None:
         """End the connection, and with LostError every request under way."""
         if self.lost is None:
-            self.lost = LostError(f"{self.place}: {why}")
+            self.lost = LostError(f"{self.place}: {why}", self.refused)
         while self._waiting:
             request = self._waiting.popleft()
             request.timer.cancel()
             if not request.future.done():
-                request.future.set_exception(LostError(str(self.lost)))
+                request.future.set_exception(LostError(str(self.lost), self.refused))
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -93,6 +96,14 @@ class Channel(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        try:  # a server with too many clients says so before it is asked anything
+            last = self._reader.gets() if not self._waiting else False
+        except hiredis.ProtocolError:
+            last = False
+        if isinstance(last, hiredis.ReplyError):
+            self.refused = True
+            self.close(str(last))
+            return
         self.close(str(exc) if exc else "the server closed the connection")
 
     def data_received(self, data: bytes) -> None:
@@ -108,7 +119,7 @@ class Channel(asyncio.Protocol):
         request = self._waiting[0]
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if text.partition(" ")[0] in LATER:
+            if passes(text):
                 self.refused = True
                 self.close(text)
                 return

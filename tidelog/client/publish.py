@@ -30,8 +30,9 @@ from tidelog.client.calls import Call, Name
 from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.entries import Published
 from tidelog.client.packedrows import tstage_packed
+from tidelog.client.refusals import passes
 from tidelog.client.servers import Servers
-from tidelog.client.wire import PASSING, ReplyError
+from tidelog.client.wire import ReplyError
 
 AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller makes the next one
 CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets' buffers, or both ends would block
@@ -166,7 +167,7 @@ class Stager:
 
     def _again(self, error: OSError | ReplyError) -> None:
         """Stage the chunks that have no reply once more, under new names (Rule 1)."""
-        if isinstance(error, ReplyError) and error.code not in PASSING:
+        if isinstance(error, ReplyError) and not passes(error):
             raise error
         log.warning("staging again what has no answer: %s", error)
         self._servers.close()

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import redis
+
 #: The first words of errors that pass.
 PASSING: Final = frozenset(
     {
@@ -38,6 +40,13 @@ def denies(error: BaseException | str) -> bool:
     """Whether the server refuses this user: no repetition helps. ``error``: as for ``passes``."""
     text = words(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
+
+
+def again(error: BaseException) -> bool:
+    """Whether to try again: no server answers, or one does and refuses what passes."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # redis-py counts logins among these
+        return not denies(error)
+    return passes(error)
 
 
 def words(error: BaseException | str) -> str:

@@ -6,15 +6,19 @@ Rule 1: nothing here raises, whatever the exception's own code does: an error wh
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 import traceback
 from typing import Final
 
 from tidelog.client.refusals import words
 
 LONGEST: Final = 10_000  # characters of a text for logs
+KINDS: Final = 20  # of failures that are logged before it is well
 
 
-def message(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Its ``str()``; of an error reply, what the server said."""
     try:
         text = words(error)
@@ -25,7 +29,7 @@ def message(error: BaseException) -> str:
 
 def said(error: BaseException) -> str:
     """One line of bounded length: its class and its message."""
-    text = message(error)[:LONGEST]
+    text = text_of(error)[:LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -36,3 +40,31 @@ def traced(error: BaseException) -> str:
     except BaseException as failed:  # noqa: BLE001 - as above
         where = traceback.format_tb(error.__traceback__)
         return "".join(where) + f"{said(error)}\n<its causes can't be shown: {type(failed).__name__}>\n"
+
+
+class Once:
+    """Logs what goes on failing once, and again only after it was well for ``quiet`` seconds."""
+
+    def __init__(self, log: logging.Logger, quiet: float = 0.0) -> None:
+        self._log = log
+        self._quiet = quiet
+        self._failed_at = -math.inf  # monotonic
+        self._kinds: set[str] = set()  # what has been logged
+        self._told = False  # something was, since it was well last
+
+    def warn(self, text: str, kind: str = "") -> None:
+        """It has failed. ``kind``: what is logged once; the text by default."""
+        now, kind = time.monotonic(), kind or text
+        if not self._told and now > self._failed_at + self._quiet:
+            self._kinds.clear()
+        self._failed_at = now
+        new = kind not in self._kinds and len(self._kinds) < KINDS
+        self._log.log(logging.WARNING if new else logging.DEBUG, "%s", text)
+        if new:
+            self._kinds.add(kind)
+            self._told = True
+
+    def well(self) -> bool:
+        """It has succeeded; whether a failure was logged since it was well before."""
+        told, self._told = self._told, False
+        return told

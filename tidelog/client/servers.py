@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tidelog.client.access import Access, shown
 from tidelog.client.calls import Call
-from tidelog.client.wire import PASSING, ReplyError, Wire
+from tidelog.client.refusals import passes
+from tidelog.client.wire import ReplyError, Wire
 
 T = TypeVar("T")
 
@@ -32,12 +33,13 @@ class UnreachableError(ConnectionError):
 class Servers:
     """The servers of an ``Access``, and one connection to their leader, made when it is first needed.
 
-    ``name`` is the name of the connection in CLIENT LIST. Not for several threads at a time.
+    ``name`` is the name of the connection in CLIENT LIST; ``given``: see ``ask``. Not for several threads at a time.
     """
 
-    def __init__(self, access: Access, name: str) -> None:
+    def __init__(self, access: Access, name: str, given: Collection[str] = ()) -> None:
         self.access = access
         self.name = name
+        self._given = given
         self._leader: Wire | None = None
 
     def close(self) -> None:
@@ -49,15 +51,15 @@ class Servers:
     def attempts(self, do: Callable[[], T]) -> T:
         """Call ``do`` until it succeeds, ``access.retries`` times more at most; returns what it returns.
 
-        Another attempt follows an OSError, or a ReplyError whose code is in PASSING; the connection is closed before.
-        Other errors are raised at once, UnreachableError after the last attempt.
+        Another attempt follows an OSError, or a ReplyError that ``passes``; the connection is closed before. Other
+        errors are raised at once, UnreachableError after the last attempt.
         """
         for left in range(self.access.retries, -1, -1):
             try:
                 return do()
             except (OSError, ReplyError) as error:
                 self.close()
-                if isinstance(error, ReplyError) and error.code not in PASSING:
+                if isinstance(error, ReplyError) and not passes(error):
                     raise
                 if left and left == self.access.retries:
                     seconds = left * self.access.retry_ms / 1000
@@ -85,13 +87,14 @@ class Servers:
     def ask(self, *calls: Call[Any]) -> list[Any]:
         """Send calls to the leader, all at once; returns what each reads from its reply. See Rule 3.
 
-        An error reply is not raised: a ReplyError is in its place in the list. UnreachableError as ``attempts``.
+        An error reply is not raised: a ReplyError is in its place in the list. UnreachableError as ``attempts``. Errors
+        that pass are tried again, but for those whose code is in ``given``: they are in the list, too.
         """
 
         def once() -> list[Any]:
             replies = self.leader().run(*calls)
             for reply in replies:
-                if isinstance(reply, ReplyError) and reply.code in PASSING:
+                if isinstance(reply, ReplyError) and reply.code not in self._given and passes(reply):
                     raise reply
             return replies
 
@@ -127,7 +130,9 @@ class Servers:
         for url in urls:
             try:
                 wire = Wire(self.access, url, self.name)
-            except OSError as error:
+            except (OSError, ReplyError) as error:
+                if isinstance(error, ReplyError) and not passes(error):
+                    raise
                 met.append(f"{shown(url)}: {error}")
                 continue
             if wire.ask("ROLE")[0] == b"master":
@@ -136,7 +141,6 @@ class Servers:
             wire.close()
         raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
 
-
     def _named(self) -> Wire:
         """A connection to the leader that a Sentinel names."""
         access, met = self.access, []
@@ -144,7 +148,9 @@ class Servers:
             try:
                 place = self._asked(sentinel)
                 wire = Wire(access, place, self.name) if place else None
-            except OSError as error:
+            except (OSError, ReplyError) as error:
+                if isinstance(error, ReplyError) and not passes(error):
+                    raise
                 met.append(f"{shown(sentinel)}: {error}")
                 continue
             if wire is None:

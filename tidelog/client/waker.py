@@ -33,8 +33,9 @@ import hiredis
 from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
+from tidelog.client.refusals import passes
 from tidelog.client.servers import Servers
-from tidelog.client.wire import PASSING, ReplyError, Wire
+from tidelog.client.wire import ReplyError, Wire
 
 YOUNG: Final = 4  # young lines
 YOUNG_WAIT_MS: Final = 5_000
@@ -264,7 +265,7 @@ class Waker:
 
     def _refused(self, line: _Line, error: ReplyError) -> None:
         """The server does not take the command (Rule 4)."""
-        if error.code in PASSING:
+        if passes(error):
             self._lost(line, error)
             return
         log.warning("the server refuses to wait for %d jobs: %s", len(line.jobs), error)

@@ -30,9 +30,6 @@ PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for 
 #: The largest entry, in bytes. With a page and a chunk it stays below 2^31, the limit of an Arrow column.
 ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
 
-#: Codes of errors that pass, such as those of a server that is starting or has lost its leader: try again.
-PASSING: Final = frozenset({"LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY"})
-
 
 class ReplyError(Exception):
     """An error reply. The text is the server's."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
+from tidelog.client.refusals import denies, words
 from tidelog.client.servers import Servers
 from tidelog.client.steps import drive
 from tidelog.client.wire import ReplyError
@@ -25,6 +26,7 @@ from tidelog.leases.lease import Lease
 log = logging.getLogger(__name__)
 RENEWALS: Final = 3  # in one ttl
 ATTEMPTS: Final = 20  # in one ttl, while the server does not answer or another holds the lease
+MOST: Final = 2.0  # seconds between two attempts at most, once the lease has ended
 PATIENCE: Final = 4  # a server that hasn't answered after ttl / PATIENCE is asked again on another connection
 LEAST_PATIENCE: Final = 0.5  # seconds
 
@@ -45,10 +47,12 @@ class Keeper:
         patient = replace(
             access, retries=0, connect_ms=min(access.connect_ms, ms), read_ms=min(access.read_ms, ms)
         )  # fmt: skip
-        self._servers = Servers(patient, name)
+        self.denied = ""  # what the server said, where it denies what is needed
+        self._servers = Servers(patient, name, given=("OOM",))  # which the lease gets round
         self._stopping = threading.Event()
         self._acquired = threading.Event()
         self._trouble = ""  # what was logged last, so that an outage is one line
+        self._pause = 0.0  # seconds until the next attempt after one that failed
         self._thread = threading.Thread(target=self._run, name=f"{name} {lease.key}", daemon=True)
         self._unwatch = lease.watch(self._changed)
 
@@ -111,10 +115,16 @@ class Keeper:
 
     def _failed(self, error: Exception) -> float:
         lease = self.lease
-        if not lease.held:
+        if denies(error):
+            self.denied = words(error)
+        first = lease.ttl / ATTEMPTS
+        if lease.held:
+            self._pause = first
+        else:
             lease.end()
+            self._pause = min(max(first, MOST), self._pause * 2 or first)
         self._troubled(f"lease {lease.key}: {error}; trying again until it is held")
-        return lease.ttl / ATTEMPTS
+        return self._pause
 
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self._servers.ask(*calls)
@@ -127,4 +137,4 @@ class Keeper:
     def _well(self) -> None:
         if self._trouble:
             log.info("lease %s: held, epoch %d", self.lease.key, self.lease.epoch)
-        self._trouble = ""
+        self._trouble, self._pause, self.denied = "", 0.0, ""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.client.wire import PASSING
+from tidelog.client.refusals import passes
 from tidelog.moving import facts, inventory, strings
 from tidelog.moving.ends import Command
 from tidelog.moving.errors import MovingError, RefusedError
@@ -58,7 +58,7 @@ class Follower:
                 do()
                 return
             except (OSError, RefusedError) as error:
-                if isinstance(error, RefusedError) and (error.code not in PASSING or error.code == "READONLY"):
+                if isinstance(error, RefusedError) and (not passes(error.text) or error.code == "READONLY"):
                     raise
                 if stopping():
                     raise

@@ -23,8 +23,9 @@ from pyspark.sql.datasource import InputPartition
 from tidelog.client import calls
 from tidelog.client.access import shown
 from tidelog.client.entries import Info, StreamId
+from tidelog.client.refusals import passes
 from tidelog.client.servers import Servers, UnreachableError
-from tidelog.client.wire import PASSING, ReplyError, Wire
+from tidelog.client.wire import ReplyError, Wire
 from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
 from tidelog.spark.options import Source
 from tidelog.spark.pages import Page, Wanted, gather
@@ -86,7 +87,7 @@ def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[
             log.warning("replica %s has not reached %s of %r; the leader is asked", shown(replica), end, piece.key)
             replica = ""
         except (OSError, ReplyError) as error:
-            if isinstance(error, ReplyError) and error.code not in PASSING:
+            if isinstance(error, ReplyError) and not passes(error):
                 raise
             failures += 1
             if replica:

@@ -20,8 +20,9 @@ import hiredis
 from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
+from tidelog.client.refusals import passes
 from tidelog.client.servers import Servers
-from tidelog.client.wire import PASSING, ReplyError, Wire
+from tidelog.client.wire import ReplyError, Wire
 
 WAIT_MS: Final = 5_000  # after so long the caller asks again: a deleted stream, for one, is no news to TWAIT
 GRACE_MS: Final = 1_000  # for the reply to that to arrive
@@ -88,7 +89,7 @@ class Watch:
 
     def _refuse(self, error: ReplyError) -> None:
         """The server does not take TWAIT: from this user, with so many keys, for what is no stream."""
-        if error.code not in PASSING:
+        if not passes(error):
             self._refused_until = time.monotonic() + REFUSED
             log.info(
                 "the server refuses TWAIT, so it is asked for new entries all the time for %g s: %s", REFUSED, error

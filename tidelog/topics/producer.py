@@ -14,6 +14,7 @@ Rule 3: each batch has a token of its own, which the fence keeps as the check of
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -24,6 +25,8 @@ import redis
 from tidelog.client import calls, steps
 from tidelog.client.client import Client, ConflictError, NoStageError, StaleEpochError
 from tidelog.client.entries import Published
+from tidelog.client.refusals import again
+from tidelog.client.saying import said
 from tidelog.client.steps import Steps, good
 from tidelog.topics.facts import Facts, TopicError
 from tidelog.topics.lane import Lane
@@ -32,8 +35,9 @@ from tidelog.topics.sending import Gather, Sender
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
 PATIENCE: Final = 60.0  # seconds of attempts while the server does not answer
-PAUSE: Final = 0.5  # seconds between two of them
-_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
+PAUSE: Final = 0.5  # seconds between the first two of them, twice as many each time,
+MOST: Final = 4.0  # up to this
+log = logging.getLogger(__name__)
 
 
 class Home(Protocol):
@@ -144,6 +148,12 @@ class _Batches(Generic[R]):
 
         return publishing
 
+    def _pause(self, before: float, error: BaseException) -> float:
+        """Seconds until the next attempt; the first one of an outage is logged."""
+        if not before:
+            log.warning("producer %s: %s; trying again for %g s", self.name, said(error), PATIENCE)
+        return min(MOST, before * 2) or PAUSE
+
 
 def _windows(sender: Sender, records: Iterable[Any]) -> list[Gather]:
     """All records, window by window."""
@@ -170,19 +180,20 @@ class Producer(_Batches[R]):
 
         ``number``: of the batch; a batch whose number was published before, or a higher one, is skipped (``now`` is
         False in the result). None: the next number; after a call that raised, ``last`` tells whether its batch is
-        there. While the server does not answer it is tried again for PATIENCE seconds, then redis.ConnectionError or
-        redis.TimeoutError are raised: send the batch again with its number. StaleEpochError or ConflictError if another
+        there. While the server does not answer, or refuses what passes, it is tried again for PATIENCE seconds, then
+        its last error is raised: send the batch again with its number. StaleEpochError or ConflictError if another
         program publishes under this name. Other errors as ``Topic.send``.
         """
         publishing = self._publishing(records, number)
-        until = time.monotonic() + PATIENCE
+        until, pause = time.monotonic() + PATIENCE, 0.0
         while True:
             try:
                 return await self.topic.lane.run(publishing())
-            except _LOST:
-                if time.monotonic() >= until:
+            except (redis.RedisError, OSError) as error:
+                if not again(error) or time.monotonic() >= until:
                     raise
-                await asyncio.sleep(PAUSE)
+                pause = self._pause(pause, error)
+                await asyncio.sleep(pause)
 
 
 class SyncProducer(_Batches[R]):
@@ -195,11 +206,12 @@ class SyncProducer(_Batches[R]):
     def send_many(self, records: Iterable[R], number: int | None = None) -> Published:
         """See ``Producer.send_many``."""
         publishing = self._publishing(records, number)
-        until = time.monotonic() + PATIENCE
+        until, pause = time.monotonic() + PATIENCE, 0.0
         while True:
             try:
                 return steps.run(self.topic.client, publishing())
-            except _LOST:
-                if time.monotonic() >= until:
+            except (redis.RedisError, OSError) as error:
+                if not again(error) or time.monotonic() >= until:
                     raise
-                time.sleep(PAUSE)
+                pause = self._pause(pause, error)
+                time.sleep(pause)

@@ -24,6 +24,8 @@ from tidelog.client import calls, strings
 from tidelog.client.channel import Channel, LostError
 from tidelog.client.client import NoGroupError
 from tidelog.client.entries import Pending
+from tidelog.client.refusals import denies
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import arun
 from tidelog.leases import Claim, Lease
 from tidelog.leases.claims import check
@@ -190,6 +192,8 @@ class Executor:
             self._fetcher.add(partition.buffer)
             await consumer.run()
         except Exception as error:
+            if denies(error):
+                raise
             if not isinstance(error, LostError):
                 log.exception("processor %s: %s is begun again", self.declared.name, partition.buffer.stream)
                 with suppress(StoppedError):
@@ -291,6 +295,7 @@ class Executor:
 
     async def _watch_marks(self) -> None:
         """Look when told, and every second while something is held back."""
+        trouble = Once(log)
         while True:
             holding = bool(self._paused) or any(each.parked for each in self.partitions.values())
             try:
@@ -303,7 +308,8 @@ class Executor:
                 await self._compare(set(await self._small_run(marks.read(self._paused_key))))
                 await self._compare_parked()
             except (LostError, redis.ResponseError) as error:
-                log.info("processor %s: what is held back is unknown: %s", self.declared.name, error)
+                if not isinstance(error, LostError):  # which the link has logged
+                    trouble.warn(f"processor {self.declared.name}: what is held back is unknown: {text_of(error)}")
                 self._told.set()
                 await asyncio.sleep(RESUMED)
 

@@ -26,6 +26,8 @@ from tidelog.client import calls
 from tidelog.client.calls import Call, Value
 from tidelog.client.channel import Channel, LostError, plain, queued, watching
 from tidelog.client.client import NoGroupError
+from tidelog.client.refusals import denies
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import good
 from tidelog.leases import Claim
 from tidelog.workers import logs
@@ -61,6 +63,7 @@ class Fetcher:
         self._channel: Channel | None = None  # on which is watched
         self._watched: dict[str, Claim] = {}  # by key
         self._refusing: set[str] = set()  # streams that can't be read now
+        self._trouble: dict[str, Once] = {}  # by stream
         self._wake = asyncio.Event()
         self._waiting: asyncio.Task[list[str]] | None = None
         self._awaited: frozenset[str] = frozenset()  # the streams that it waits for
@@ -118,7 +121,10 @@ class Fetcher:
             for buffer, room, rows in zip(wanted, asked, replies, strict=True):
                 if isinstance(rows, Exception):
                     self._refused(buffer, rows)
-                elif buffer.take_in(rows, now) < room:
+                    continue
+                if self._trouble:
+                    self._trouble.pop(buffer.stream, None)
+                if buffer.take_in(rows, now) < room:
                     self._hot.pop(buffer.stream, None)
         except LostError:  # they stay hot
             if self._owned:
@@ -176,8 +182,11 @@ class Fetcher:
 
     def _refused(self, buffer: Buffer, error: Exception) -> None:
         """The others are read meanwhile."""
+        if denies(error):
+            raise error
         stream = buffer.stream
-        log.error("group %s can't read %s: %s; trying again every %g s", self._group, stream, error, REFUSED)
+        text = f"group {self._group} can't read {stream}: {text_of(error)}; trying again every {REFUSED:g} s"
+        self._trouble.setdefault(stream, Once(log)).warn(text)
         self._hot.pop(stream, None)
         self._refusing.add(stream)
         asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
@@ -240,7 +249,9 @@ class Fetcher:
             if isinstance(found, NoGroupError):
                 return streams  # the next TREAD makes it again
             if isinstance(found, redis.ResponseError):
-                log.error("group %s can't wait for %s ...: %s", self._group, streams[0], found)
+                if denies(found):
+                    raise found
+                log.error("group %s can't wait for %s ...: %s", self._group, streams[0], text_of(found))
                 await asyncio.sleep(REFUSED)
                 return streams
             return [stream.decode() for stream in found]

@@ -13,6 +13,8 @@ from typing import Final
 import redis
 
 from tidelog.client import strings
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, Steps, arun, good
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.leases.claims import check, release, take
@@ -48,6 +50,7 @@ class Leadership:
         self._hinted, self._doubt = True, False
         self._runner: asyncio.Task[None] | None = None
         self._undo: list[Callable[[], None]] = []
+        self._trouble = Once(log)
 
     @property
     def leading(self) -> bool:
@@ -98,13 +101,17 @@ class Leadership:
         hinted, doubt = self._hinted, self._doubt
         self._hinted = self._doubt = False
         try:
-            return await arun(self._link, self._look(hinted, doubt))
+            wait = await arun(self._link, self._look(hinted, doubt))
         except LeaseLostError:
             return self._lease.ttl
         except (redis.RedisError, OSError, ClaimError) as error:
-            log.warning("app %s: who leads is unknown: %s; trying again", self._app, error)
+            if not isinstance(error, LostError):  # which the link has logged
+                self._trouble.warn(f"app {self._app}: who leads is unknown: {text_of(error)}; trying again")
         except Exception:
             log.exception("app %s: a turn failed; trying again", self._app)
+        else:
+            self._trouble.well()
+            return wait
         self._hinted = self._doubt = True
         return AGAIN
 

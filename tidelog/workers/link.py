@@ -16,6 +16,8 @@ import redis
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel, LostError, connect
+from tidelog.client.refusals import denies, passes, words
+from tidelog.client.saying import Once, text_of
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
@@ -24,6 +26,7 @@ from tidelog.workers import logs
 log = logs.get(__name__)
 FIRST: Final = 0.05  # seconds until the second attempt to connect
 MOST: Final = 2.0  # seconds between two attempts at most
+OVER: Final = 3 * MOST  # seconds after the last refusal of an outage
 
 Opened = Callable[[Channel], Awaitable[None]]
 
@@ -34,7 +37,8 @@ class Link:
     def __init__(self, access: Access, name: str) -> None:
         self.access = access
         self.name = name
-        self._away = False  # whether it has been logged that the server does not answer
+        self._away = Once(log, OVER)  # that the server does not answer
+        self.denied: asyncio.Future[None] | None = None  # gets redis.ResponseError once the server denies this program
 
     def line(self, opened: Opened | None = None) -> Line:
         """A new line. ``opened`` is called with each new connection before anything else is sent on it."""
@@ -47,16 +51,32 @@ class Link:
             try:
                 made = await connect(self.access, await self._leader(), self.name)
             except (OSError, TimeoutError) as error:  # LostError and UnreachableError among them
-                if not self._away:
-                    log.warning("%s: %s; trying again until it answers", self.access.places, error)
-                self._away = True
+                self._say(error, "it answers")
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(MOST, delay * 2)
+            except redis.ResponseError as error:
+                self.deny(error)
+                raise
             else:
-                if self._away:
+                if self._away.well():
                     log.info("%s: connected again", self.access.places)
-                self._away = False
                 return made
+
+    def refused(self, channel: Channel) -> None:
+        """The server refuses requests for a while."""
+        if channel.lost is not None:
+            self._say(channel.lost, "it is served")
+
+    def _say(self, error: BaseException, until: str) -> None:
+        """One line in the log for an outage, of all lines together; one more for what the server says itself."""
+        text = text_of(error)
+        text = text if text.startswith(self.access.places) else f"{self.access.places}: {text}"
+        self._away.warn(f"{text}; trying again until {until}", "refused" if _refusal(error) else "lost")
+
+    def deny(self, error: BaseException) -> None:
+        """Note that the server denies what this program can't do without."""
+        if denies(error) and self.denied is not None and not self.denied.done():
+            self.denied.set_exception(redis.ResponseError(words(error)))
 
     async def _leader(self) -> str:
         """The leader's URL."""
@@ -65,11 +85,17 @@ class Link:
         return await asyncio.to_thread(_found, self.access, self.name)
 
 
+def _refusal(error: BaseException) -> bool:
+    return isinstance(error, LostError) and error.refusal
+
+
 def _found(access: Access, name: str) -> str:
     servers = Servers(access, name)
     try:
         return servers.leader().url
     except ReplyError as error:
+        if passes(error):
+            raise ConnectionError(str(error)) from None
         raise redis.ResponseError(str(error)) from None
     finally:
         servers.close()
@@ -119,6 +145,7 @@ class Line:
         """Connecting again does not help a server that loads, or whose memory is full: it gets time."""
         if self._channel is None or not self._channel.refused:
             return
+        self.link.refused(self._channel)
         now, before = asyncio.get_running_loop().time(), self._refused_at
         self._refusals = self._refusals + 1 if now < before + 2 * MOST else 1
         self._refused_at = now

@@ -18,6 +18,8 @@ from typing import Final
 import redis
 
 from tidelog.client import calls, strings
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, Steps, arun, good
 from tidelog.leases import Claim
 from tidelog.topics.facts import Retention, TopicError, key_of, read_facts
@@ -50,6 +52,7 @@ class Maintenance:
         self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
         self._partitions: dict[str, int] = {}  # by topic: as they were at the first look
         self._told: set[str] = set()  # what was logged
+        self._trouble = Once(log)
 
     async def lead(self, claim: Claim) -> None:
         """Look after the topics until cancelled."""
@@ -62,9 +65,11 @@ class Maintenance:
             try:
                 changed = [await self._looked(name) for name in self._names]
             except (redis.RedisError, OSError) as error:
-                log.warning("app %s: retention: %s; trying again", self._app, error)
+                if not isinstance(error, LostError):  # which the link has logged
+                    self._trouble.warn(f"app {self._app}: retention: {text_of(error)}; trying again")
                 wait = min(self._most, wait * 2)
                 continue
+            self._trouble.well()
             if self.evicted > before:
                 wait = self._least
             else:

@@ -20,6 +20,8 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.calls import Call
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Steps, good
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError, Taken
 from tidelog.leases.claims import reclaim, release, take
@@ -61,6 +63,7 @@ class Movers:
         self._movers: dict[str, Mover] = {}  # those of claims that are held, by topic
         self._aside: dict[str, float] = {}  # topics that are left aside, until when on the monotonic clock
         self._told: dict[str, str] = {}  # by topic: what was logged last
+        self._trouble = Once(log)
         self._again = 0.0  # on the monotonic clock: when claims of others are looked at again
         #: By topic: records moved since the last look at what the stream keeps, and when that was.
         self._untidy: dict[str, tuple[int, float]] = {}
@@ -76,12 +79,14 @@ class Movers:
                 await self._settle(work)
                 while True:
                     await self._turn(work, wait)
+                    self._trouble.well()
                     delay = 0.0
             except LeaseLostError:
                 self._movers.clear()
                 delay = self._lease.ttl / 3  # whoever keeps the lease acquires it again, or cancels this
             except (*LOST, redis.ResponseError) as error:
-                log.warning("records that wait are not moved: %s; trying again", error)
+                if not isinstance(error, LostError):  # which the link has logged
+                    self._trouble.warn(f"records that wait are not moved: {text_of(error)}; trying again")
                 delay = min(MOST, delay * 2) or FIRST
             except asyncio.CancelledError:
                 await self._release(work)

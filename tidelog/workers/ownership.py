@@ -16,6 +16,8 @@ from typing import Any, Final, Protocol
 
 import redis
 
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, said, text_of
 from tidelog.client.steps import LOST, Link, Steps, arun
 from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
 from tidelog.workers import logs
@@ -50,12 +52,13 @@ class Ownership:
 
     ``control`` follows the control stream, for all ownerships of the worker. ``capacity`` is this worker's share in
     proportion to the others'; ``debounce`` the seconds for which a join waits for others; ``vitals`` a dict that the
-    ownerships of a worker share, so that they don't ask twice about the same leases.
+    ownerships of a worker share, so that they don't ask twice about the same leases; ``denied`` gets each error.
     """
 
     def __init__(
         self, app: str, processor: str, partitions: int, lease: Lease, link: Link, listener: Listener,
         control: Control, *, capacity: int = 1, debounce: float = 0.3, vitals: dict[str, float] | None = None,
+        denied: Callable[[BaseException], None] | None = None,
     ) -> None:  # fmt: skip
         self.seat = Seat(app, processor, partitions, lease, capacity=capacity, debounce=debounce, vitals=vitals)
         self._name = f"{app}, processor {processor}"
@@ -67,6 +70,8 @@ class Ownership:
         self._wake = asyncio.Event()
         self._hinted = True
         self._doubt = False  # whether claims are to be compared with the server
+        self._denied = denied
+        self._trouble = Once(log)
         self._stopping = False
         self._stopped_at = math.inf  # on the lease's clock: what the server refuses is tried for a ttl from then on
         self._runner: asyncio.Task[None] | None = None
@@ -131,7 +136,10 @@ class Ownership:
         except LeaseLostError:
             return self._lease.ttl
         except (*LOST, redis.ResponseError, ClaimError, MembersError) as error:
-            log.warning("%s: %s; trying again", self._name, error)
+            if not isinstance(error, LostError):  # which the link has logged
+                self._trouble.warn(f"{self._name}: {text_of(error)}; trying again")
+            if self._denied is not None:
+                self._denied(error)
             self._hinted = True
             self._doubt |= doubt or isinstance(error, LOST)
             return AGAIN
@@ -139,6 +147,7 @@ class Ownership:
             log.exception("%s: a turn failed; trying again", self._name)
             self._hinted = self._doubt = True
             return AGAIN
+        self._trouble.well()
         self._act(view)
         return view.after
 
@@ -237,7 +246,7 @@ class Ownership:
             async with asyncio.timeout(self._left()):
                 await arun(self._link, steps)
         except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, ClaimError, MembersError) as error:
-            log.info("%s: %s: %s", self._name, type(error).__name__, error)
+            log.info("%s: %s", self._name, said(error))
             await asyncio.sleep(self._lease.ttl / 100)
             return False
         return True

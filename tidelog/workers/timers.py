@@ -25,6 +25,8 @@ import redis
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Link, good
 from tidelog.leases import Claim, Lease
 from tidelog.workers import keys, logs
@@ -138,7 +140,7 @@ class Timers:
 
     async def _lead(self, timer: Scheduled, claim: Claim) -> None:
         key = keys.timer(self._app, timer.name)
-        delay = FIRST
+        delay, trouble = FIRST, Once(log)
         while claim.held and not self._stopping.is_set():
             try:
                 await self._serve(timer, claim, key)
@@ -146,7 +148,8 @@ class Timers:
                 log.warning("timer %s: %s", timer.name, error)
                 await self._pause(FIRST)
             except (*LOST, redis.ResponseError) as error:
-                log.warning("timer %s: %s; trying again", timer.name, error)
+                if not isinstance(error, LostError):  # which the link has logged
+                    trouble.warn(f"timer {timer.name}: {text_of(error)}; trying again")
                 await self._pause(delay)
                 delay = min(MOST, delay * 2)
             except msgspec.MsgspecError as error:
@@ -206,7 +209,7 @@ class Timers:
             try:
                 there = await self._ask(strings.set_equal(key, new.text, old.text))
             except LOST as error:
-                log.warning("%s can't be changed: %s; trying again", key, error)
+                log.debug("%s can't be changed: %s; trying again", key, error)
                 await asyncio.sleep(delay)
                 delay = min(MOST, delay * 2)
                 continue

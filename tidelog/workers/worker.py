@@ -26,6 +26,8 @@ import redis
 from tidelog.client import strings
 from tidelog.client.aio import AsyncClient
 from tidelog.client.channel import LostError
+from tidelog.client.refusals import again, denies, words
+from tidelog.client.saying import Once
 from tidelog.client.signals import ENDING, free, in_main_thread, taken
 from tidelog.client.steps import LOST, arun
 from tidelog.leases import Claim, Keeper, Lease, Tenure
@@ -45,7 +47,8 @@ from tidelog.workers.tasks import end
 
 log = logs.get(__name__)
 GROWTH: Final = 30.0  # seconds between two looks whether topics have grown
-AGAIN: Final = 0.2  # seconds until topics are compared again with a server that was lost meanwhile
+AGAIN: Final = 0.2  # seconds until topics are compared again with a server that was lost, or refused it
+MOST: Final = 2.0  # the same after many attempts
 
 
 class Worker:
@@ -64,6 +67,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it runs, or ran last
         self._running = False
+        self._denied: asyncio.Future[None]
         self._link = Link(app.access, f"tidelog-worker-{self.name}")
 
     @property
@@ -91,6 +95,7 @@ class Worker:
         if signals and not in_main_thread():
             raise AppError("signals can be handled in the main thread only: run(signals=False), and call stop()")
         self._loop = asyncio.get_running_loop()
+        self._denied = self._link.denied = self._loop.create_future()
         self._former, self.executors = self.stats, {}
         numbers = ENDING if signals or (signals is None and free(ENDING)) else ()
         if signals is None and not numbers:
@@ -102,6 +107,8 @@ class Worker:
                 await self._run()
         finally:
             self._running = False
+            if not self._denied.cancel():
+                self._denied.exception()  # it was raised, or another error is
             self.ready, self._stopping = asyncio.Event(), asyncio.Event()  # the next run may be in another loop
             logs.leave(token)
 
@@ -116,6 +123,8 @@ class Worker:
                 while not await asyncio.to_thread(keeper.wait, 1.0):
                     if self._stopping.is_set():
                         return
+                    if keeper.denied:
+                        raise redis.ResponseError(keeper.denied)
                 while not self._stopping.is_set():  # once more after a topic has grown
                     await self._work()
             finally:
@@ -167,7 +176,7 @@ class Worker:
                 continue
             owner = Ownership(
                 self.app.name, declared.name, declared.topic.partitions, self.lease, line, executor, control,
-                vitals=vitals,
+                vitals=vitals, denied=self._link.deny,
             )  # fmt: skip
             executor.doubted = partial(owner.hint, doubt=True)
             owners.append(owner)
@@ -176,8 +185,11 @@ class Worker:
         """Do it, however long the server is away; False if the worker is told to stop before."""
         doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {doing, stopping, self._denied}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
+                if self._denied.done():
+                    self._denied.result()
                 return False
             doing.result()
             return True
@@ -188,7 +200,7 @@ class Worker:
     async def _told(self, growing: asyncio.Task[None]) -> None:
         """Until it is told to stop, or a topic has grown. Raises what a processor can't go on with."""
         stopping = asyncio.create_task(self._stopping.wait())
-        failures = [executor.failure for executor in self.executors.values()]
+        failures = [self._denied, *(executor.failure for executor in self.executors.values())]
         waited: set[asyncio.Future[Any]] = {stopping, growing, *failures}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -289,6 +301,7 @@ class _Topics:
     def __init__(self, link: Link, topics: Iterable[Topic[Any]]) -> None:
         self._topics = list(topics)
         self._line = link.line()
+        self._trouble = Once(log)
 
     async def __aenter__(self) -> Self:
         return self
@@ -298,15 +311,21 @@ class _Topics:
         for topic in self._topics:
             if topic.url is None:  # several servers, Sentinels, TLS files: where a URL doesn't say enough
                 topic.use(cast(AsyncClient, self._line))  # it sends calls together, which is all that a topic needs
+            pause = AGAIN
             while True:
                 try:
                     await topic.ready()
                     break
-                except redis.AuthenticationError:
-                    raise
-                except LOST:
+                except (*LOST, redis.RedisError) as error:
+                    if denies(error):
+                        raise redis.ResponseError(words(error)) from None
+                    if not again(error):
+                        raise
                     await self._line.channel()  # waits for the server, and logs that
-                    await asyncio.sleep(AGAIN)
+                    if not isinstance(error, LostError):
+                        self._trouble.warn(f"topic {topic.name}: {words(error)}; trying again")
+                    await asyncio.sleep(pause)
+                    pause = min(MOST, pause * 2)
 
     async def __aexit__(self, *_: object) -> None:
         for topic in self._topics:

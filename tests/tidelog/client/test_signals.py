@@ -135,7 +135,7 @@ def test_several_parts_of_a_program_share_them(run: Callable[[Any], Any]) -> Non
             assert free(ENDING)  # they are this program's already
             with taken(ENDING, lambda number: heard.append(f"2 {number.name}")):
                 os.kill(os.getpid(), signal.SIGINT)
-                await _until(lambda: len(heard) == 1)
+                await _until(lambda: len(heard) == 2)
             os.kill(os.getpid(), signal.SIGINT)
             await _until(lambda: len(heard) == 3)
 

@@ -6,11 +6,14 @@ nothing.
 
 Rule 1: what was asked for is in force first, and then kept; who asked hears of success when both is done.
 Rule 2: a flow's name stands for all its instances: what was wanted of single ones is forgotten when it is set.
+Rule 3: a document that can't be decoded is reported and ignored: it must not keep flows from starting. The next change
+        replaces it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -19,11 +22,14 @@ import msgspec
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
+from tidelog.client.refusals import DeniedError, denies, words
+from tidelog.client.saying import Once, text_of
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
 from tidelog.flows.connectors.server import access
 from tidelog.flows.errors import FlowError
 
+log = logging.getLogger("tidelog.flows")
 T = TypeVar("T")
 
 ANSWER_MS: Final = 5000  # that the server has for each answer
@@ -86,13 +92,18 @@ class Desired:
         where = replace(where, connect_ms=min(where.connect_ms, ANSWER_MS), read_ms=min(where.read_ms, ANSWER_MS))
         self._servers = Servers(where, f"tidelog-flows:{name}")
         self._one = asyncio.Lock()
+        self._trouble = Once(log)
 
     async def read(self) -> Kept:
-        """KeptError: no answer, or not a document of this kind."""
+        """KeptError: no answer. DeniedError: the server denies it to this program."""
         async with self._one:
             try:
                 return self._decoded(await self._asked(strings.get(self.key)))
             except (ReplyError, OSError) as error:
+                if denies(error):
+                    raise DeniedError(words(error)) from None
+                if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
+                    return self._unreadable(error)
                 raise KeptError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
 
     async def change(self, edit: Callable[[Kept], None]) -> None:
@@ -129,9 +140,16 @@ class Desired:
         if raw is None:
             return Kept()
         try:
-            return msgspec.json.decode(raw, type=Kept)
-        except msgspec.DecodeError as error:
-            raise KeptError(f"the key {self.key!r} holds something else than what flows keep there: {error}") from None
+            kept = msgspec.json.decode(raw, type=Kept)
+        except (ValueError, RecursionError) as error:
+            return self._unreadable(error)
+        self._trouble.well()
+        return kept
+
+    def _unreadable(self, error: Exception) -> Kept:
+        """Rule 3: nothing was asked for, as far as this process can tell."""
+        self._trouble.warn(f"the key {self.key!r} is ignored: it does not hold what flows keep there: {text_of(error)}")
+        return Kept()
 
     def close(self) -> None:
         self._servers.close()

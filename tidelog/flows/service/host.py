@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from tidelog.client.refusals import DeniedError
 from tidelog.flows.connectors.letters import Letters
 from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.files import no_server, read_flow
@@ -130,6 +131,8 @@ class Host:
         while True:
             try:
                 kept = await self.desired.read()
+            except DeniedError as error:
+                raise FlowError(f"the server says: {error}") from None
             except KeptError as error:
                 if self.problem != str(error):
                     log.warning("nothing is started yet: %s", error)

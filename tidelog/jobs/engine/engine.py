@@ -14,6 +14,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
+from tidelog.client.refusals import DeniedError
 from tidelog.jobs.engine import session
 from tidelog.jobs.engine.making import Making
 from tidelog.jobs.engine.session import Settings
@@ -61,6 +62,8 @@ class Engine:
             spark.add_done_callback(lambda _: loop.call_soon_threadsafe(self._started, spark))
             try:
                 await self._supervisor.run()
+            except DeniedError as denied:
+                raise EngineError(f"the server says: {denied}") from None
             finally:
                 self._leaving.set()
                 if not self._lost:

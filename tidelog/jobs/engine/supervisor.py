@@ -27,6 +27,8 @@ from typing import Any, Final
 from tidelog.client import calls, strings
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
+from tidelog.client.refusals import DeniedError, denies, words
+from tidelog.client.saying import Once
 from tidelog.client.steps import Steps, good, one
 from tidelog.jobs import keys
 from tidelog.jobs.engine.line import ANSWER_MS, LOST, Line
@@ -40,7 +42,8 @@ from tidelog.jobs.registry.status import Status, decoded
 from tidelog.leases import ClaimError, Keeper, Lease, LeaseLostError
 
 log = logging.getLogger(__name__)
-AGAIN: Final = 0.5  # seconds until what failed for the server's sake is tried again
+AGAIN: Final = 0.5  # seconds until what failed for the server's sake is tried again, twice as many each time,
+MOST_PAUSE: Final = 4.0  # up to this
 TELL: Final = 1.0  # seconds between two rounds of statuses
 SNAPSHOTS: Final = 10  # rounds between two looks whether snapshots fail
 FOLLOW_MS: Final = 2_000  # that one TWAIT for the registry lasts
@@ -80,7 +83,16 @@ class Supervisor:
         self._followed = False  # whether the registry was read
         self._waits_since: float | None = None  # monotonic: the lease is not held since then
         self._told_of_namesake = False
-        self._troubled = False  # the last turn failed, and that was told
+        self._trouble = Once(log)
+        self._pause = 0.0  # seconds after the last turn, if it failed
+        self._denied = ""  # what the server said, where it denies this engine what it needs
+
+    def _deny(self, said: str) -> None:
+        """Only people can mend that: nothing is waited for."""
+        self._denied = said
+        self.stop()
+        for job in self.running.values():
+            job.lose()
 
     def stop(self) -> None:
         """Drain, and end. The second time: end without waiting for what runs."""
@@ -91,7 +103,7 @@ class Supervisor:
         self._wake.set()
 
     async def run(self) -> None:
-        """Take part until ``stop``."""
+        """Take part until ``stop``. DeniedError where the server denies what an engine needs, such as its login."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread
@@ -117,6 +129,8 @@ class Supervisor:
             await asyncio.to_thread(self.keeper.stop)
             threads.shutdown(wait=False, cancel_futures=True)
             log.info("engine %s: has left", self.name)
+        if self._denied:
+            raise DeniedError(self._denied)
 
     # -- turns ----------------------------------------------------------------------------------------------------
     async def _turn(self, line: Line, threads: ThreadPoolExecutor) -> float:
@@ -124,6 +138,9 @@ class Supervisor:
         wanted = {name for name, spec in self.specs.items() if not spec.paused}
         try:
             if not self.lease.held:
+                if self.keeper.denied:
+                    self._deny(self.keeper.denied)
+                    return 0.0
                 await self._look_for_namesake(line)
                 return AGAIN
             self._waits_since = None
@@ -137,14 +154,17 @@ class Supervisor:
         except LeaseLostError:
             return AGAIN
         except (*LOST, ClaimError, JobError) as error:
-            level = logging.DEBUG if self._troubled else logging.WARNING
-            log.log(level, "engine %s: %s; trying again until it succeeds", self.name, error)
-            self._troubled = True
-            return AGAIN
+            if denies(error):
+                self._deny(words(error))
+                return 0.0
+            self._trouble.warn(f"engine {self.name}: {error}; trying again until it succeeds")
+            self._pause = min(MOST_PAUSE, self._pause * 2) or AGAIN
+            return self._pause
         except Exception:
             log.exception("engine %s: a turn failed; trying again", self.name)
             return AGAIN
-        self._troubled = False
+        self._trouble.well()
+        self._pause = 0.0
         return view.after
 
     async def _look_for_namesake(self, line: Line) -> None:
@@ -229,21 +249,25 @@ class Supervisor:
     async def _follow(self) -> None:
         """Read the registry, then what is new in it."""
         line = Line(self._access, f"tidelog-jobs-registry:{self.name}", ANSWER_MS + FOLLOW_MS)
-        found, trouble = Registry(), False
+        found, trouble, pause = Registry(), Once(log), AGAIN
         try:
             while True:
                 try:
                     found = await line.run(registry.read(found))
-                    self.specs, self._followed, trouble = dict(found.specs), True, False
+                    self.specs, self._followed, pause = dict(found.specs), True, AGAIN
+                    trouble.well()
                     if self._told is not None:
                         self._told(found)
                     self._wake.set()
                     await line.run(one(calls.twait({keys.REGISTRY: found.last}, block=FOLLOW_MS)))
                 except (*LOST, JobError) as error:
-                    if not trouble:
-                        log.warning("engine %s: the registry can't be read: %s; trying again", self.name, error)
-                    found, trouble = Registry(), True  # the server may have lost what was read
-                    await asyncio.sleep(AGAIN)
+                    if denies(error):
+                        self._deny(words(error))
+                        return
+                    trouble.warn(f"engine {self.name}: the registry can't be read: {error}; trying again")
+                    found = Registry()  # the server may have lost what was read
+                    await asyncio.sleep(pause)
+                    pause = min(MOST_PAUSE, pause * 2)
         finally:
             line.close()
 
@@ -288,7 +312,7 @@ class Supervisor:
         for job in self.running.values():
             job.end()
         left = False
-        while self.lease.held and (self.running or self._own.leaving or not left):
+        while self.lease.held and not self._denied and (self.running or self._own.leaving or not left):
             try:
                 if not left:
                     await line.run(self._own.leave())
@@ -307,7 +331,8 @@ class Supervisor:
         while self.running:
             self._wake.clear()
             await self._idle(AGAIN)
-        await self._tell(line)
+        if not self._denied:
+            await self._tell(line)
 
 
 def _asked(*sent: Call[Any]) -> Steps[list[Any]]:
