@@ -15,11 +15,11 @@ import asyncio
 import logging
 import random
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
+from tidelog.client.saying import said, text_of, traced
 from tidelog.client.servers import UnreachableError
 from tidelog.jobs.engine.runner import Make, Runner
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
@@ -136,13 +136,13 @@ class Running:
         if not done:
             log.error("job %s: does not close; going on without", self.spec.name)
             closing.add_done_callback(_forget)
-        elif closing.exception() is not None:
-            log.error("job %s: could not be closed in order: %r", self.spec.name, closing.exception())
+        elif (failed := closing.exception()) is not None:
+            log.error("job %s: could not be closed in order: %s", self.spec.name, said(failed))
 
     def _failed(self, state: str, error: Exception) -> None:
         """Say what went wrong. The traceback is for errors whose text has none."""
         plain = isinstance(error, JobError | TryAgainError | UnreachableError)
-        text = str(error) if plain else "".join(traceback.format_exception(error)).rstrip()
+        text = text_of(error) if plain else traced(error).rstrip()
         log.error("job %s: %s: %s", self.spec.name, state, text)
         self.teller.set(state, text)
         self.teller.tell("failure" if state == "failing" else "failed", text)

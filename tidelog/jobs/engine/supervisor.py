@@ -30,6 +30,7 @@ from tidelog.client.calls import Call
 from tidelog.client.refusals import DeniedError, denies, words
 from tidelog.client.saying import Once
 from tidelog.client.steps import Steps, good, one
+from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.engine.line import ANSWER_MS, LOST, Line
 from tidelog.jobs.engine.ownership import LOOK, Ownership, View
@@ -157,7 +158,7 @@ class Supervisor:
             if denies(error):
                 self._deny(words(error))
                 return 0.0
-            self._trouble.warn(f"engine {self.name}: {error}; trying again until it succeeds")
+            self._trouble.warn(f"engine {self.name}: {error}; trying again until it succeeds", _kind(error))
             self._pause = min(MOST_PAUSE, self._pause * 2) or AGAIN
             return self._pause
         except Exception:
@@ -264,7 +265,8 @@ class Supervisor:
                     if denies(error):
                         self._deny(words(error))
                         return
-                    trouble.warn(f"engine {self.name}: the registry can't be read: {error}; trying again")
+                    text = f"engine {self.name}: the registry can't be read: {error}; trying again"
+                    trouble.warn(text, _kind(error))
                     found = Registry()  # the server may have lost what was read
                     await asyncio.sleep(pause)
                     pause = min(MOST_PAUSE, pause * 2)
@@ -333,6 +335,13 @@ class Supervisor:
             await self._idle(AGAIN)
         if not self._denied:
             await self._tell(line)
+
+
+def _kind(error: Exception) -> str:
+    """An outage has many errors of the connection: they are logged as one."""
+    if isinstance(error, OSError):
+        return "refused" if isinstance(error.__cause__, ReplyError) else "lost"
+    return str(error)
 
 
 def _asked(*sent: Call[Any]) -> Steps[list[Any]]:
