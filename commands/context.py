@@ -47,7 +47,8 @@ WHAT_IS_DUE: Final = -2
 
 
 def next_pending(group: Group, wants: int) -> int | None:
-    """When there is a pending message for a reader that ``wants`` such ones (ms since epoch), None if there is none."""
+    """When there is a pending message for a reader that ``wants`` such ones, None if there is none. For WHAT_IS_DUE in
+    served time, else in ms since epoch: Redis measures idle time by the wall clock."""
     if wants == WHAT_IS_DUE:
         return group.pending.next_due()
     if wants == NOTHING_PENDING:
@@ -174,6 +175,24 @@ class Context:
         self.now = now
         self.in_exec = False
 
+    def served(self) -> int:
+        """The served time (``storage.keyspace``, Rule 6), by which groups, stages and pending messages end or fall due.
+
+        If too much has passed since the server looked last, it has to find out first whether it was away: this may
+        shift served time, and log that.
+        """
+        ks = self.ks
+        at = self.now - ks.away
+        if ks.served_from <= at <= ks.served_to:
+            return at
+        self.server.presence.look()
+        return ks.served(self.now)
+
+    def touch(self, group: Group) -> None:
+        """A reader of the group gives a sign of life [15]."""
+        if group.ttl:
+            group.deadline = self.served() + group.ttl
+
 
 # -- the parts of the running server that handlers use: a protocol for each ----------------------------------------
 class ServerParts(Protocol):
@@ -211,6 +230,8 @@ class ServerParts(Protocol):
     def transactions(self) -> TransactionsPart: ...
     @property
     def clock(self) -> ClockPart: ...
+    @property
+    def presence(self) -> PresencePart: ...
     def random(self) -> float:
         """A random number in [0, 1)."""
     def stop(self, save: bool, now: bool) -> None:
@@ -436,6 +457,13 @@ class TransactionsPart(Protocol):
 
     def run_queued(self, ctx: Context) -> Reply:
         """Run ``session.queued`` in order; the reply is an array, as Chunks if one of its parts is."""
+
+
+class PresencePart(Protocol):
+    """For Context.served()."""
+
+    def look(self) -> None:
+        """Set the bounds of served time to now; shift it if the server was away."""
 
 
 class ClockPart(Protocol):

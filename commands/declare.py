@@ -83,6 +83,7 @@ TRAITS: Final = frozenset(
         "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
         "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` tells which
         "brief",  # Redis does not call it fast, but a call takes as little time
+        "sign_of_life",  # of a group [15] or a stage [32]: it counts as that, too, if the server refuses it
         "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
     )
 )

@@ -15,6 +15,7 @@ from persistence.layout import (
     CODED,
     CRC,
     GROUP,
+    I64,
     MARKS_KEY,
     NODE_KEY,
     PIECE,
@@ -93,6 +94,8 @@ class Checkpoint:
         for name in capture.dead_strings:
             self._remove(STRINGS, short(name))
         self._write_staging(capture)
+        if capture.away or txn.get(b"away", db=databases[META]) is not None:
+            txn.put(b"away", signed(b"away", I64.pack(capture.away)), db=databases[META])
         if self.coded:
             txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=databases[META])
         content = self._content.pack(offset, txn.id())

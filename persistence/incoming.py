@@ -31,7 +31,7 @@ from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
 from persistence.journal import Journal
-from persistence.layout import CODED, CRC, GROUP, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.layout import CODED, CRC, GROUP, I64, MARKS_KEY, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import open_env, reported
 from persistence.pieces import (
     DATABASES,
@@ -157,6 +157,8 @@ class Incoming:
                     f"a copy with nodes of version {version}, which this tidelog does not know: the leader is newer"
                 )
             self._coded = version == CODED
+        elif db == META and key == b"away":
+            I64.unpack_from(value, CRC.size)
         elif db == STREAMS:
             return self._check_stream(key, value)
         elif db == GROUPS:

@@ -3,6 +3,7 @@
     db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
                   b"content" -> crc | how many entries there are, and their sums: see ``content``
                   b"nodes"   -> crc | u64: the highest version of a node, if that is not 1
+                  b"away"    -> crc | i64: Keyspace.away as of that offset, if it ever was not 0
     db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
@@ -15,13 +16,14 @@
     db "producers"  sid u64 | short(name)  ->  crc | name length u32 | name | dump
 
 All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
-that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs and sids are below 2**63. crc
-is the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node
-keys and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys
-only. A stage's pieces are numbered from 1. The first stores had no stages and no fences. Marks and producers are made
-when they, or a stream's metadata of version 2, are first written: earlier versions read a store without them, and
-refuse one that has them by name. So they do with one whose "meta" has a name that they don't know: b"nodes" is written
-with the first coded node (storage.nodes.coded). Every other database is there from the beginning.
+that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs and sids are below 2**63. crc is
+the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node keys
+and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys only. A
+stage's pieces are numbered from 1. The first stores had no stages and no fences. Marks and producers are made when
+they, or a stream's metadata of version 2, are first written: earlier versions read a store without them, and refuse one
+that has them by name. So they do with one whose "meta" has a name that they don't know: b"nodes" is written with the
+first coded node (storage.nodes.coded), b"away" with the first shift of served time. Every other database is there from
+the beginning.
 
 A node ends at or before the beginning of the next one, so nodes that end at or before the stream's first_ord are known
 to be evicted without being read. What lies between two nodes is marked: a node without a living entry is not stored. In
@@ -35,6 +37,7 @@ from struct import Struct
 from zlib import crc32
 
 U64 = Struct(">Q")
+I64 = Struct(">q")
 CRC = Struct(">I")
 NODE_KEY = Struct(">QQ16s")
 MARKS_KEY = Struct(">QQ")
@@ -46,7 +49,7 @@ PIECE = Struct(">II")
 GROUP = Struct(">II")
 PRODUCER = Struct(">I")
 HAS_CHECK = 1 << 63  # in a fence's epoch, which is below it
-META_KEYS = (b"content", b"next_sid", b"nodes", b"offset")
+META_KEYS = (b"away", b"content", b"next_sid", b"nodes", b"offset")
 CODED = 2  # the highest version of a node that this tidelog knows
 
 

@@ -33,11 +33,13 @@ NOT_SENT = META, b"content"
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
-def format_of(nodes: int, plain: bool) -> int:
+def format_of(nodes: int, plain: bool, shifted: bool) -> int:
     """What a server must know to read a store (replication.formats).
 
-    ``nodes``: the highest version of a node; ``plain``: it has no late databases.
+    ``nodes``: the highest version of a node; ``plain``: it has no late databases; ``shifted``: its served time was.
     """
+    if shifted:
+        return 4
     return 3 if nodes > 1 else 1 if plain else 2
 
 
@@ -68,12 +70,13 @@ class StoreCopy:
     """The store at one moment. Any thread may read pieces, one at a time; close() waits for the piece being made."""
 
     def __init__(
-        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int
+        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int,
+        shifted: bool,
     ) -> None:  # fmt: skip
-        """``databases``: those that the transaction knows, in order. ``nodes``: the highest version of a node."""
+        """``databases``: those that the transaction knows, in order. ``nodes``, ``shifted``: see format_of()."""
         self.offset = offset  # log offset of that moment
         self.plain = len(databases) < len(DATABASES)  # it has no late databases
-        self.format = format_of(nodes, self.plain)
+        self.format = format_of(nodes, self.plain, shifted)
         self.entries = 0  # that will be sent
         self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
         self._path = path

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
 from zlib import crc32
 
 import lmdb
@@ -22,6 +23,7 @@ from persistence.layout import (
     CODED,
     CRC,
     GROUP,
+    I64,
     MARKS_KEY,
     META_KEYS,
     NODE_KEY,
@@ -142,6 +144,7 @@ class Store:
                 with self.env.begin(db=self.meta) as txn:
                     self.offset = self._read_meta(txn)
                     self._nodes = self._node_version(txn)
+                    self._shifted = self._number(txn, b"away", I64) is not None
             self.view = View(self)
         except BaseException:
             self.env.close()
@@ -170,7 +173,7 @@ class Store:
     @property
     def format(self) -> int:
         """What a server must know to read it: see ``pieces``. Any thread."""
-        return format_of(self._nodes, self.plain)
+        return format_of(self._nodes, self.plain, self._shifted)
 
     def _node_version(self, txn: lmdb.Transaction) -> int:
         """The highest version of a node in the store. Raises CorruptError."""
@@ -205,13 +208,13 @@ class Store:
         holds = offset == self._number(txn, b"offset") and transaction >= self.env.info()["last_txnid"]
         return content if holds else None
 
-    def _number(self, txn: lmdb.Transaction, name: bytes) -> int | None:
+    def _number(self, txn: lmdb.Transaction, name: bytes, form: Struct = U64) -> int | None:
         raw = bytes(txn.get(name, db=self.meta) or b"")
         if not raw:
             return None
-        if len(raw) != CRC.size + U64.size or raw != signed(name, raw[CRC.size :]):
+        if len(raw) != CRC.size + form.size or raw != signed(name, raw[CRC.size :]):
             raise CorruptError(f"{self.path}: its {name.decode()} is damaged: {REMEDY}")
-        return int(U64.unpack_from(raw, CRC.size)[0])
+        return int(form.unpack_from(raw, CRC.size)[0])
 
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -256,7 +259,10 @@ class Store:
                 txn, databases = self.env.begin(), self._databases
             try:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
-                copy = StoreCopy(self.path, txn, databases, self._number(txn, b"offset") or 0, self._node_version(txn))
+                copy = StoreCopy(
+                    self.path, txn, databases, self._number(txn, b"offset") or 0, self._node_version(txn),
+                    self._number(txn, b"away", I64) is not None,
+                )  # fmt: skip
             except BaseException:
                 txn.abort()
                 raise
@@ -279,6 +285,7 @@ class Store:
         try:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
+                ks.away = self._number(txn, b"away", I64) or 0
                 streams, nodes = self._restore_streams(txn, ks, found)
                 self._restore_strings(txn, ks, found)
                 if len(ks.keys) != streams + found.entries[STRINGS]:
@@ -286,6 +293,8 @@ class Store:
                 self._restore_staging(txn, ks, found)
                 if ks.next_sid >> 63:
                     raise CorruptError("the number of its next stream makes no sense")
+                if abs(ks.away) >> 62:
+                    raise CorruptError("the shift of its served time makes no sense")
                 self._check_content(txn, found)
         except DAMAGE as error:
             raise CorruptError(f"{self.path}: an entry that makes no sense ({error!r}): {REMEDY}") from error
@@ -465,6 +474,7 @@ class Store:
             checkpoint.write(capture, offset)
         if checkpoint.coded:
             self._nodes = CODED
+        self._shifted = self._shifted or capture.away != 0
         self.offset = offset
 
     def _counted(self, txn: lmdb.Transaction) -> Content:

@@ -39,7 +39,11 @@ T = TypeVar("T")
 
 
 class BeyondError(Exception):
-    """The replica can't read what it lacks."""
+    """The replica can't read what it lacks. ``needed``: the format of that."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
 
 
 class StoreBeyondError(BeyondError):
@@ -59,8 +63,8 @@ class FeedOwner(Protocol):
         """``needs`` of a feed has changed."""
     def lost(self, feed: Feed, why: str) -> None:
         """The link is gone; called once."""
-    def outgrown(self) -> None:
-        """The log has what replicas of earlier versions can't read."""
+    def outgrown(self, needed: int) -> None:
+        """The log has what only replicas can read that know the format ``needed``."""
     def sent_bytes(self, count: int) -> None: ...
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do it in a thread; the log is not closed before it has ended. RuntimeError, MemoryError: there is none."""
@@ -155,9 +159,11 @@ class Feed(asyncio.Protocol):
     # -- to the replica --------------------------------------------------------------------------------------
     def live_batch(self, offset: int, batch: bytes) -> None:
         """Send a batch that was just logged at ``offset``; for live feeds only."""
-        if self._earlier and formats.needed(batch) > self._reads:
-            self._send_away()
-            return
+        if self._earlier:
+            needed = formats.needed(batch)
+            if needed > self._reads:
+                self._send_away(needed)
+                return
         self._write(head(frames.BATCH, offset, batch))
         self._write(batch)
         self.position = self.needs = offset + len(batch)
@@ -187,8 +193,8 @@ class Feed(asyncio.Protocol):
             await self._catch_up()
         except StoreBeyondError:
             self.cut("it can't read the store")  # psync() tells it, if it can't continue
-        except BeyondError:
-            self._send_away()
+        except BeyondError as error:
+            self._send_away(error.needed)
         except GoneError:
             self.cut("the journal no longer holds what it lacks (repl-backlog-size)")
         except (OSError, CorruptError) as error:
@@ -215,7 +221,7 @@ class Feed(asyncio.Protocol):
             pieces = (await self._in_thread(opened)).pieces(PIECE)
             assert copy is not None  # noqa: S101 - opened() has run
             if self._reads < copy.format:
-                raise StoreBeyondError
+                raise StoreBeyondError(copy.format)
             self.needs = offset = copy.offset
             owner.moved_on()
             self._write(b"+FULLRESYNC %b %d\r\n" % (owner.replid.encode(), offset))
@@ -250,8 +256,8 @@ class Feed(asyncio.Protocol):
                 break
             out: list[bytes] = []
             for offset, batch in batches:
-                if self._earlier and formats.needed(batch) > self._reads:
-                    raise BeyondError
+                if self._earlier and (needed := formats.needed(batch)) > self._reads:
+                    raise BeyondError(needed)
                 out += (head(frames.BATCH, offset, batch), batch)
                 self.position = offset + len(batch)
             self._write(b"".join(out))
@@ -268,9 +274,9 @@ class Feed(asyncio.Protocol):
             self._transport.write(data)
             self.owner.sent_bytes(len(data))
 
-    def _send_away(self) -> None:
+    def _send_away(self, needed: int) -> None:
         """The next thing to send is one that the replica can't read (Rule 5)."""
-        self.owner.outgrown()
+        self.owner.outgrown(needed)
         self.cut("it is of an earlier version, which can't read what is written now")
 
     # -- end -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
     1    what every version reads
     2    records of the kinds from 20 on, and the late databases of the store (persistence.layout)
     3    coded nodes in the store (storage.nodes.coded), which only a full copy brings to a replica
+    4    records of the kind 29, and the store's b"away" (persistence.layout): served time was shifted
 
 A replica says with ``REPLCONF capa format-N`` what it reads; earlier versions, which ignore such words, read format 1.
 They follow a newer leader for as long as it writes nothing that they can't read. So the servers of a cluster can be
@@ -17,10 +18,11 @@ from resp.errors import CorruptError
 from storage.records import HEAD
 from storage.replay import KNOWN
 
-FORMAT = 3  # what this version reads
-RECORDS = 2  # the newest format of records
+FORMAT = 4  # what this version reads
+RECORDS = 4  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2
+FIRST_OF_4 = 29  # ... and of format 4
 
 
 def kinds(batch: bytes) -> set[int]:
@@ -41,7 +43,8 @@ def kinds(batch: bytes) -> set[int]:
 
 def needed(batch: bytes) -> int:
     """The format that the reader of a batch must know."""
-    return RECORDS if max(kinds(batch), default=0) >= FIRST_OF_2 else 1
+    newest = max(kinds(batch), default=0)
+    return 4 if newest >= FIRST_OF_4 else 2 if newest >= FIRST_OF_2 else 1
 
 
 def unknown(batch: bytes) -> int:

@@ -5,6 +5,7 @@
     exhaustion  what happens without memory: an error reply, or the end
     gates       reasons to refuse commands or to hold them back, as they are now
     memory      what is held in memory, and the gate that maxmemory closes
+    presence    whether the server was there for its clients: served time
     program     the ``tidelog-server`` program: arguments, start, signals, exit codes
     reporting   INFO and MEMORY, gathered from the parts
     restoring   ``tidelog-server --restore``: a data directory from a recorded full copy

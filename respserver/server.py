@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from commands import registry  # noqa: F401  (fills the command table)
 from commands.declare import find
@@ -43,6 +43,7 @@ from respserver.memory import Memory
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
+from respserver.presence import Presence
 from respserver.reporting import Reporting
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
@@ -51,6 +52,8 @@ from respserver.ticks import Ticks
 from respserver.upkeep.checkpoints import Checkpoints
 from storage import expiry
 from storage.keyspace import Keyspace
+
+AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
 
 
 class Server:
@@ -65,6 +68,11 @@ class Server:
     checkpoints: Checkpoints
     _forgetter: asyncio.Handle | None = None
 
+    _cron: asyncio.TimerHandle | None
+    _waker: asyncio.TimerHandle | None
+    _expirer: asyncio.TimerHandle | None
+    _after_stall: asyncio.TimerHandle | None  # the periodic work, put off until the sockets were read
+
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self.config = config
@@ -74,9 +82,7 @@ class Server:
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
-        self._cron: asyncio.TimerHandle | None = None
-        self._waker: asyncio.TimerHandle | None = None
-        self._expirer: asyncio.TimerHandle | None = None
+        self._cron = self._waker = self._expirer = self._after_stall = None
         self._wake_at = 0  # mono ms
 
         self.counters = Counters()
@@ -86,6 +92,9 @@ class Server:
         self.data = Data(config, self.clock, logger)
         self.gates = Gates()
         self.ticks = self.writes = Ticks(loop, self.data, self.gates, logger, self.tick)
+        self.presence = Presence(
+            config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand
+        )
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(relay=lambda channel, message, shard: self.roles.relay(channel, message, shard))
@@ -121,7 +130,7 @@ class Server:
         )  # fmt: skip
         self.roles = Roles(
             config, self.clock, self.data, self.gates, self.ticks, self.clients, self.pauses, self.blocking,
-            self.replicas, self.link, logger,
+            self.replicas, self.link, logger, on_role=self.presence.look,
         )  # fmt: skip
         self.checkpoints = Checkpoints(
             loop, config, self.clock, self.data, self.ticks, logger, retain=self.replicas.moved_on,
@@ -156,6 +165,7 @@ class Server:
         try:
             self.roles.opened()
             self._watch_config()
+            self.presence.look()
             self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
             self.roles.start()
@@ -236,8 +246,29 @@ class Server:
 
     def _wake(self) -> None:
         self._waker = None
-        self.blocking.wake(self.clock.now(), self.clock.mono())
+        now, mono = self.clock.now(), self.clock.mono()
+        if self._may_end():
+            self.blocking.wake(now, mono)
         self.ticks.queue()
+
+    def _may_end(self) -> bool:
+        """Whether anything may end by time or fall due now. Before that, what has arrived is done.
+
+        After a stall the answer is no. Another round of the event loop then reads all sockets first, also those that
+        are not read here, and goes on with the periodic work.
+        """
+        self.presence.look()
+        if self.presence.late:
+            if self._after_stall is None:
+                self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+            return False
+        if self._sockets is not None:
+            self._sockets.turn()
+        return True
+
+    def _go_on(self) -> None:
+        self._after_stall = None
+        self.on_time()
 
     # -- time ------------------------------------------------------------------------------------------------
     def _on_cron(self) -> None:
@@ -252,20 +283,25 @@ class Server:
         except Exception as error:  # noqa: BLE001 - logged with its trace; the server goes on
             self.logger.trace("Bug in the periodic work", error)
 
-    def _expire(self) -> None:
+    def _expire(self, now: int) -> None:
         """End what is over. While there is more, go on after a pause as long as the work took: at most half of the time
         goes into it, a few milliseconds at a time."""
-        self._expirer = None
         more = True
         while more and not self.gates.loading and self.ticks.writable and not (self.data.follower or self.data.frozen):
             began = time.perf_counter()
-            more = expiry.run(self.data.ks, self.clock.now()) >= expiry.AT_ONCE
+            more = expiry.run(self.data.ks, now) >= expiry.AT_ONCE
             if more and not self._by_hand:
                 pause = time.perf_counter() - began
-                self._expirer = self._loop.call_later(pause, self._guarded, self._expire)
+                self._expirer = self._loop.call_later(pause, self._guarded, self._expire_more)
                 break
         if self.data.ks.log or self.data.ks.ready:
             self.ticks.queue()
+
+    def _expire_more(self) -> None:
+        self._expirer = None
+        now = self.clock.now()
+        if self._may_end():
+            self._expire(now)
 
     def _forget_excess(self) -> None:
         """Let CLIENT TRACKING forget what is beyond its limit, some keys at a time."""
@@ -280,9 +316,10 @@ class Server:
         now, mono = self.clock.now(), self.clock.mono()
         if self.gates.loading:
             return
-        if self._expirer is None:
-            self._expire()
-        self.blocking.wake(now, mono)
+        if self._may_end():
+            if self._expirer is None:
+                self._expire(now)
+            self.blocking.wake(now, mono)
         self.ticks.on_time()
         self.pauses.on_time(now)
         self.memory.check()
@@ -307,9 +344,11 @@ class Server:
             raise CommandError("ERR a full copy of the leader's data is under way")
         if not self.ticks.settle():
             raise CommandError(self.gates.unwritable)
+        self.presence.look()
         old = self.data.ks
         self.data.close()
         self.data.use(*self.data.load())
+        self.presence.look()
         self._carry_over(old)
 
     async def _replace_data(self) -> None:
@@ -366,7 +405,7 @@ class Server:
         self.slicing.finish_all()
         if not now:
             await self.roles.let_catch_up()
-        for timer in (self._cron, self._waker, self._expirer, self._forgetter):
+        for timer in (self._cron, self._waker, self._expirer, self._after_stall, self._forgetter):
             if timer is not None:
                 timer.cancel()
         self.tick()

@@ -20,6 +20,7 @@ from typing import TypeVar
 from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
+from respserver.presence import STALL_MS
 from respserver.server import Server
 
 T = TypeVar("T")
@@ -47,6 +48,10 @@ class HandClock(Clock):
         self._now += ms
         self._mono += max(0, ms)
 
+    def set(self, ms: int) -> None:
+        """Set the wall clock forward by so many ms, or back."""
+        self._now += ms
+
 
 class RunningServer:
     """A server that runs in a thread of its own."""
@@ -63,6 +68,19 @@ class RunningServer:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+
+    def stall(self, ms: int) -> None:
+        """Let the server stand still for so long, as if the process had been stopped. What is sent meanwhile waits."""
+        clock = self.server.clock
+        if not isinstance(clock, HandClock):
+            raise TypeError("only a server started with a HandClock can be stalled")
+
+        def stand() -> None:
+            self.server.presence.longest = STALL_MS
+            self.server.presence.look()
+            clock.move(ms)
+
+        self.call(stand)
 
     def advance(self, ms: int) -> None:
         """Move the clock in steps. When this returns, the server has done everything that fell due meanwhile."""

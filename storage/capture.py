@@ -68,6 +68,7 @@ class Capture:
 
     flushed: bool = False  # FLUSHALL since the last checkpoint: the store drops everything before it takes the rest
     next_sid: int = 1  # of the next stream or stage; none is ever used twice
+    away: int = 0  # ms: wall-clock time less served time
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)
     # sid, name, meta, pending list in parts, which pendingdump.assemble() joins off the event loop

@@ -85,9 +85,9 @@ class Changes:
         self.flushed = True
 
     # -- a capture in progress -------------------------------------------------------------------------------
-    def begin(self, next_sid: int) -> Capture:
+    def begin(self, next_sid: int, away: int) -> Capture:
         """A capture of the state as of now; it is complete once more() returns True."""
-        capture = Capture(flushed=self.flushed, next_sid=next_sid, changes=self.count)
+        capture = Capture(flushed=self.flushed, next_sid=next_sid, away=away, changes=self.count)
         capture.dead_streams, capture.dead_groups = self.dead_streams, self.dead_groups
         self.dead_streams, self.dead_groups, self.flushed = [], [], False
         self._capture = capture

@@ -2,7 +2,8 @@
 logged explicitly.
 
 Rule 1: timers say when to look; the subject itself says whether its time has come.
-Rule 2: one run does a bounded amount of work, so a million keys that expire together don't stop the server.
+Rule 2: keys and what producers added end in wall-clock time, everything else in served time (``keyspace``, Rule 6).
+Rule 3: one run does a bounded amount of work, so a million keys that expire together don't stop the server.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ def run(ks: Keyspace, now: int) -> int:
 
     If that is at least AT_ONCE, there may be more.
     """
-    seen = 0
+    seen, served = 0, ks.served(now)
     while seen < AT_ONCE:
-        item = ks.timers.take(now)
+        item = ks.timers.take(now, served)
         if item is None:
             break
         seen += 1
-        seen += _end(ks, item, now)
+        seen += _end(ks, item, now, served)
     return seen
 
 
-def _end(ks: Keyspace, item: timers.Item, now: int) -> int:
+def _end(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     """Look at the subject of a timer; returns the work done besides, in messages."""
     kind, key, name = item
     if kind == timers.KEY_EXPIRY:
@@ -45,7 +46,7 @@ def _end(ks: Keyspace, item: timers.Item, now: int) -> int:
             ks.timers.arm(kind, key, b"", at)
         return 0
     if kind == timers.STAGE_EXPIRY:
-        stage = publish.live(ks, key, now)
+        stage = publish.live(ks, key, served)
         if stage is not None:
             ks.arm_stage(key, stage)
         return 0
@@ -62,7 +63,7 @@ def _end(ks: Keyspace, item: timers.Item, now: int) -> int:
         return drop_overdue(ks, key, stream, group, now)
     if not group.deadline or group.waiters:
         return 0  # no TTL, or a blocked reader keeps it alive: armed again when that reader leaves
-    if group.deadline <= now:
+    if group.deadline <= served:
         ks.expired_groups += 1
         effects.end_group(ks, key, stream, name, b"tgroup-expired")
     else:

@@ -9,13 +9,17 @@ logged. Replay expires nothing, and neither does a ``follower``: it hides a key 
 DELETE arrives. While ``frozen``, a leader does the same.
 Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
 Rule 5: a mutator first calls before(key): a checkpoint may have to take the value as it is.
+Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages and pending messages end and fall due in *served
+time*: the wall clock less ``away``, the time for which the server could not be reached, and less what the clock was set
+forward. So one number shifts the deadlines of millions of messages. The server sets it (``respserver.presence``); it is
+logged, and stored with each checkpoint.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from resp import errors
 from resp.errors import CommandError
@@ -30,7 +34,7 @@ from storage.nodes.pool import NodePool
 from storage.records import log_append, set_head
 from storage.stages.stages import Stage, Stages
 from storage.stream import Stream
-from storage.timers import NEVER, Timers
+from storage.timers import NEVER, TwoClocks
 from storage.values import String, Value
 
 
@@ -40,6 +44,9 @@ class Watcher(Protocol):
     dirty_cas: bool
 
 
+UNBOUNDED: Final = 1 << 60  # ms
+
+
 class Keyspace(KeyTable):
     """All keys of the server (there is one database)."""
 
@@ -47,7 +54,10 @@ class Keyspace(KeyTable):
         super().__init__()
         self.pool = pool
         self.stages = Stages()
-        self.timers = Timers()  # expiry of keys, groups and stages; pending messages that must leave
+        self.timers = TwoClocks()  # expiry of keys, groups and stages; pending messages that must leave
+        self.away = 0  # ms: wall-clock time less served time
+        # Served time as it is now lies between these. Kept by the server; a replica's has no bounds.
+        self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
         self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
         self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
@@ -97,6 +107,19 @@ class Keyspace(KeyTable):
             self._log_evictions(key)
         if self.changes.held:
             self.changes.before(key)
+
+    # -- served time -------------------------------------------------------------------------------------------
+    def served(self, now: int) -> int:
+        """The served time at ``now`` (Rule 6)."""
+        at = now - self.away
+        if at > self.served_to:
+            return self.served_to
+        return max(at, self.served_from)
+
+    def set_away(self, away: int) -> None:
+        """Shift served time, and with it the deadlines of all groups, stages and pending messages."""
+        self.away = away
+        self.log.append(records.away(away))
 
     # -- streams ---------------------------------------------------------------------------------------------
     def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
@@ -536,7 +559,7 @@ class Keyspace(KeyTable):
     def begin_capture(self) -> Capture:
         """Begin to capture everything that changed since the last one; ``changes.more()`` completes it."""
         self.pool.drafted = 0
-        return self.changes.begin(self.next_sid)
+        return self.changes.begin(self.next_sid, self.away)
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
@@ -562,15 +585,16 @@ class Keyspace(KeyTable):
 
     def resume(self, now: int) -> None:
         """After recovery or promotion: arm groups' and stages' timers. Downtime is not the clients' silence [15]."""
+        served = self.served(now)
         for key, value in self.keys.items():
             value.used = now
             if isinstance(value, Stream):
                 for group in value.groups.values():
-                    group.resume(now)
+                    group.resume(served)
                     self.arm_group(key, group)
                 self._arm_produced(key, value)
         for name, stage in self.stages.by_name.items():
-            stage.resume(now)
+            stage.resume(served)
             self.arm_stage(name, stage)
 
     def digest(self) -> str:

@@ -44,6 +44,7 @@ A record is
     IDEMPOTENT    klen u32 | plen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | key | producer | its ID
     IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
     PRODUCED      klen u32 | now u64 | key                  what producers added under their IDs is forgotten if too old
+    AWAY          away i64                                  ms: see served time in ``keyspace``
 
 Numbers are those of consumers; in OWN 0 is nobody. Entries read are 2**64 - 1 if they are not known.
 
@@ -92,6 +93,7 @@ FORGET: Final = 27
 IDEMPOTENT: Final = 22
 IDMP: Final = 23
 PRODUCED: Final = 28
+AWAY: Final = 29
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
@@ -114,6 +116,7 @@ XGROUP_HEAD: Final = Struct(">BIII16sQB")
 CONSUMER_HEAD: Final = Struct(">BIIIIQ")
 OWN_HEAD: Final = Struct(">BIIIIB16sQQQQIII")
 FORGET_HEAD: Final = Struct(">BIIII")
+AWAY_RECORD: Final = Struct(">BIq")
 LENGTH: Final = Struct(">I")
 FIRST: Final = Struct(">IQQ")
 
@@ -317,6 +320,10 @@ def produced(key: bytes, now: int) -> bytes:
 
 def flush() -> bytes:
     return HEAD.pack(FLUSH, 0)
+
+
+def away(ms: int) -> bytes:
+    return AWAY_RECORD.pack(AWAY, AWAY_RECORD.size - HEAD.size, ms)
 
 
 def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> bytes:

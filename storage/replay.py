@@ -384,6 +384,15 @@ def _apply_forget(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     effects.forget_consumer(ks, key, stream, group, consumer)
 
 
+def _apply_away(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    if stop - at != records.AWAY_RECORD.size:
+        raise CorruptError("an AWAY record that makes no sense")
+    _, _, away = records.AWAY_RECORD.unpack_from(batch, at)
+    if abs(away) >> 62:
+        raise CorruptError("a record with a time that is out of range")
+    ks.set_away(away)
+
+
 # Each takes the keyspace, the batch, and where the record begins and ends in it.
 _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.RUN: _apply_run,
@@ -413,6 +422,7 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.IDEMPOTENT: _apply_idempotent,
     records.IDMP: _apply_idmp,
     records.PRODUCED: _apply_produced,
+    records.AWAY: _apply_away,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed
 

@@ -28,7 +28,7 @@ PRODUCED: Final = 5  # IDs of a stream's producers are forgotten
 
 
 class Timers:
-    """Times are ms since epoch. Every method is amortized O(log n)."""
+    """Times are ms, all by the same clock. Every method is amortized O(log n)."""
 
     __slots__ = ("_armed", "_heap", "_stale")
 
@@ -95,3 +95,43 @@ class Timers:
         self._heap.clear()
         self._armed.clear()
         self._stale = 0
+
+
+class TwoClocks:
+    """The timers of a keyspace. Some kinds go by the wall clock, the others by served time (``keyspace``, Rule 6)."""
+
+    __slots__ = ("_served", "_wall")
+
+    def __init__(self) -> None:
+        self._wall = Timers()
+        self._served = Timers()
+
+    def __len__(self) -> int:
+        return len(self._wall) + len(self._served)
+
+    def _of(self, kind: int) -> Timers:
+        return self._wall if kind in (KEY_EXPIRY, PRODUCED) else self._served
+
+    def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
+        """See Timers. ``when``: by the clock of the kind."""
+        self._of(kind).arm(kind, key, group, when)
+
+    def cancel(self, kind: int, key: bytes, group: bytes = b"") -> None:
+        self._of(kind).cancel(kind, key, group)
+
+    def cancel_all(self, kind: int, keys: Iterable[bytes]) -> None:
+        self._of(kind).cancel_all(kind, keys)
+
+    def next(self) -> int | None:
+        """The earliest moment of all, if both clocks were the same."""
+        wall, served = self._wall.next(), self._served.next()
+        return served if wall is None else wall if served is None else min(wall, served)
+
+    def take(self, now: int, served: int | None = None) -> Item | None:
+        """The next item whose moment has come, None if there is none. ``served``: ``now`` unless it is given."""
+        item = self._wall.take(now)
+        return item if item is not None else self._served.take(now if served is None else served)
+
+    def clear(self) -> None:
+        self._wall.clear()
+        self._served.clear()

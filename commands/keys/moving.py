@@ -34,7 +34,7 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
     if isinstance(value, Stream):
         for group in value.groups.values():
             if group.waiters:  # they are about to be told that it has gone: its time to live begins now
-                group.touch(now)
+                ctx.touch(group)
     if ks.event_classes:
         tell_overwritten(ctx, new, type(value))
     ks.rename(name, new)

@@ -36,7 +36,8 @@ FIRST_ID: Final = 5  # in XCLAIM's argv
     opt(arg("ms", "integer", token="IDLE")), opt(arg("unix-time-milliseconds", "unix-time", token="TIME")),
     opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), opt(token("JUSTID")),
     opt(arg("lastid", token="LASTID")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Make pending messages a consumer's; return their entries, or their IDs."""
@@ -150,7 +151,7 @@ class Claim:
                 if not self.force:
                     continue
                 new.append(id)
-            elif self.least and not is_idle(row, self.least, now):
+            elif self.least and not is_idle(row, self.least, now, ctx.ks.away):
                 continue
             else:
                 again.append(id)
@@ -195,7 +196,7 @@ def _raw(ids: list[int]) -> list[bytes]:
 @command(
     "XAUTOCLAIM", key("RW ACCESS DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
     opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
-    flags="write fast", group="stream", since="0.1.0",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
     complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
 )  # fmt: skip
 def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
@@ -256,7 +257,7 @@ class Walk:
             wire = stream.find(row.id)
             if wire is None:
                 gone.append(row.id)
-            elif self._least and not is_idle(row, self._least, ctx.now):
+            elif self._least and not is_idle(row, self._least, ctx.now, ctx.ks.away):
                 continue
             else:
                 again.append(row.id)

@@ -85,7 +85,7 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XACKDEL", key("RW DELETE"), arg("group"), opt(REFERENCES), IDS,
-    flags="write fast", group="stream", since="0.1.0",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
     complexity="O(M log N + M log P): M IDs, N macro nodes, P pending messages.",
 )  # fmt: skip
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:
@@ -160,7 +160,7 @@ class Deletion:
             return _numbers([MISSING] * len(ids))
         wanted = sorted(set(ids))
         if self._acks and group is not None:
-            group.touch(ctx.now)
+            ctx.touch(group)
             wanted = _pending_of(group, wanted)
             left = set(wanted)
             effects.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])

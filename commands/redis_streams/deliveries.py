@@ -68,7 +68,7 @@ def add_claimed(
             gone = row
             count += 1
             continue
-        claimed.append(_with_delivery(wire, b":%d\r\n:%d\r\n" % (idle_of(row, now), row.deliveries)))
+        claimed.append(_with_delivery(wire, b":%d\r\n:%d\r\n" % (idle_of(row, now, 0), row.deliveries)))
         again.append(row.id.to_bytes(16, "big"))
     if gone is not None:
         group.pending.pass_idle(gone)

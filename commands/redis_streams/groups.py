@@ -92,7 +92,7 @@ def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XGROUP|SETID", key("RW UPDATE"), arg("group"), _NEW_ID, _ENTRIES_READ,
-    flags="write", group="stream", since="0.1.0", complexity="O(1)",
+    flags="write", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     """Move a group's last delivered ID; its pending messages stay."""
@@ -102,7 +102,7 @@ def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) > 7:
         raise errors.bad_subcommand(argv)
     offset = stream.last_id if argv[4] == b"$" else _any_id(argv[4])
-    group.touch(ctx.now)
+    ctx.touch(group)
     effects.move_group(ctx.ks, argv[2], stream, group, offset, min(entries_read, stream.entries_added))
     ctx.ks.notify(events.STREAM, b"xgroup-setid", argv[2])
     return encode.OK
@@ -123,7 +123,7 @@ def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XGROUP|CREATECONSUMER", key("RW INSERT"), arg("group"), arg("consumer"),
-    flags="write denyoom", group="stream", since="0.1.0", complexity="O(1)",
+    flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
     """Make a consumer; return 1, or 0 if there is one of that name."""
@@ -137,7 +137,8 @@ def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XGROUP|DELCONSUMER", key("RW DELETE"), arg("group"), arg("consumer"),
-    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages of the consumer.",
+    flags="write", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(P): P pending messages of the consumer.",
 )  # fmt: skip
 def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove a consumer; return how many messages it had pending, which are no longer pending."""

@@ -15,13 +15,12 @@ from commands.parse import integer
 from commands.parts import AT_ONCE
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
-from commands.redis_streams.owners import is_given_back, owner_of
+from commands.redis_streams.owners import owner_of
 from commands.redis_streams.replies import range_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Consumer, Group
-from storage.groups.pending import PendingRow
 from storage.ids import MAX_ID
 from storage.nodes.dashed import dashed_many
 from storage.stream import Stream
@@ -74,7 +73,7 @@ def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
     if words not in (4, 6) or argv[3].upper() != b"FULL" or (words == 6 and argv[4].upper() != b"COUNT"):
         raise errors.bad_subcommand(argv)
     count = integer(argv[5]) if words == 6 else DEFAULT_COUNT
-    return _full(stream, count if count >= 0 else DEFAULT_COUNT, proto)
+    return _full(stream, count if count >= 0 else DEFAULT_COUNT, proto, ctx.ks.away)
 
 
 def _facts(stream: Stream) -> Pairs:
@@ -103,9 +102,9 @@ def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002
     return encode.null(proto) if wire is None else dashed_many([wire])
 
 
-def _full(stream: Stream, count: int, proto: int) -> bytes | Chunks:
-    """``count``: of entries, and of messages of each group and consumer; 0: all."""
-    groups = [_FullGroup(stream, stream.groups[name], count, proto) for name in sorted(stream.groups)]
+def _full(stream: Stream, count: int, proto: int, away: int) -> bytes | Chunks:
+    """``count``: of entries, and of messages of each group and consumer; 0: all. ``away``: the keyspace's."""
+    groups = [_FullGroup(stream, stream.groups[name], count, proto, away) for name in sorted(stream.groups)]
     facts = _facts(stream)
     head = encode.map_header(proto, len(facts) + 2) + b"".join([encode.bulk(name) + value for name, value in facts])
     head += encode.bulk(b"entries")
@@ -140,13 +139,14 @@ def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_F
 class _FullGroup:
     """A group as it was when the command ran; after freeze(), what the reply has of it can be made while it is sent."""
 
-    __slots__ = ("_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
+    __slots__ = ("_away", "_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
 
-    def __init__(self, stream: Stream, group: Group, count: int, proto: int) -> None:
-        """``count``: of messages, of the group and each consumer; 0: all."""
+    def __init__(self, stream: Stream, group: Group, count: int, proto: int, away: int) -> None:
+        """``count``: of messages, of the group and each consumer; 0: all. ``away``: the keyspace's."""
         pending = group.pending
         self._proto = proto
         self._count = count
+        self._away = away
         most = min(count, len(pending)) if count else len(pending)
         self._pending = pending
         self._owners = group.owners
@@ -180,7 +180,7 @@ class _FullGroup:
             rows = self._pending.rows(start, MAX_ID, min(left, AT_ONCE))
             yield b"".join([
                 b"*4\r\n%b%b:%d\r\n:%d\r\n"
-                % (xid_bulk(row.id), owner_of(self._owners, row), _delivered(row), row.deliveries)
+                % (xid_bulk(row.id), owner_of(self._owners, row), row.delivered(self._away), row.deliveries)
                 for row in rows
             ])
             left, start = left - len(rows), rows[-1].id + 1
@@ -225,10 +225,6 @@ class _FullConsumer:
 
 def _name_of(consumer: Consumer) -> bytes:
     return consumer.name
-
-
-def _delivered(row: PendingRow) -> int:
-    return 0 if is_given_back(row) else row.last
 
 
 @command(

@@ -131,7 +131,7 @@ class KeyRead:
         if stream is None or group is None or (self._group is not None and group is not self._group):
             raise errors.no_group_to_read(name, read.group)
         self._group, self._stream = group, stream
-        group.touch(ctx.now)
+        ctx.touch(group)
         return stream, group
 
     def step(self, ctx: Context) -> bool:

@@ -31,14 +31,14 @@ def is_given_back(row: PendingRow) -> bool:
     return not row.owner and not row.due
 
 
-def idle_of(row: PendingRow, now: int) -> int:
-    """ms since it was delivered last; GIVEN_BACK: it was given back."""
-    return GIVEN_BACK if is_given_back(row) else max(0, now - row.last)
+def idle_of(row: PendingRow, now: int, away: int) -> int:
+    """ms since it was delivered last; GIVEN_BACK: it was given back. ``away``: the keyspace's."""
+    return GIVEN_BACK if is_given_back(row) else max(0, now - row.delivered(away))
 
 
-def is_idle(row: PendingRow, least: int, now: int) -> bool:
+def is_idle(row: PendingRow, least: int, now: int, away: int) -> bool:
     """Whether it has been idle for at least so many ms."""
-    return is_given_back(row) or now - row.last >= least
+    return is_given_back(row) or now - row.delivered(away) >= least
 
 
 def owner_of(owners: dict[int, Consumer], row: PendingRow) -> bytes:

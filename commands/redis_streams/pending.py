@@ -41,7 +41,8 @@ def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
 
 @command(
     "XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
@@ -51,7 +52,7 @@ def xack(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.integer(0)  # whatever the IDs are
     if len(argv) <= AT_ONCE:
         raws = raw_ids(argv, 3)
-        group.touch(ctx.now)
+        ctx.touch(group)
         return encode.integer(effects.ack(ctx.ks, argv[1], stream, group, raws))
     return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
 
@@ -61,7 +62,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
     if found is None:
         return 0
     stream, group = found
-    group.touch(ctx.now)
+    ctx.touch(group)
     return effects.ack(ctx.ks, argv[1], stream, group, ids)
 
 
@@ -104,7 +105,7 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     if count <= 0 or start > end:
         return encode.EMPTY_ARRAY
     if not idle and not owner:
-        return _range_reply(group, start, end, count, ctx.now)
+        return _range_reply(group, start, end, count, ctx.now, ctx.ks.away)
     scan = Scan(group, owner, start, end, count, idle, ctx.now)
     reply = scan.step(ctx)
     return reply if reply is not None else Slices(scan.step, False)
@@ -124,30 +125,32 @@ def _summary(group: Group, proto: int) -> bytes:
     return b"*4\r\n:%d\r\n%b%b%b" % (len(pending), xid_bulk(low), xid_bulk(high), encode.array(counts))
 
 
-def _range_reply(group: Group, start: int, end: int, count: int, now: int) -> bytes | Chunks:
+def _range_reply(group: Group, start: int, end: int, count: int, now: int, away: int) -> bytes | Chunks:
     pending = group.pending
     total = min(count, pending.between(start, end))
     head = encode.array_header(total)
     if total <= AT_ONCE:
-        return head + _listed(group.owners, pending.rows(start, end, total), now)
-    pieces = _listing(head, group.owners.copy(), pending.freeze(), start, end, total, now)
+        return head + _listed(group.owners, pending.rows(start, end, total), now, away)
+    pieces = _listing(head, group.owners.copy(), pending.freeze(), start, end, total, now, away)
     return Chunks(pieces, _nothing, ROW_BYTES * total)
 
 
-def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int) -> bytes:
+def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int, away: int) -> bytes:
     return b"".join([
-        b"*4\r\n%b%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), owner_of(owners, row), idle_of(row, now), row.deliveries)
+        b"*4\r\n%b%b:%d\r\n:%d\r\n"
+        % (xid_bulk(row.id), owner_of(owners, row), idle_of(row, now, away), row.deliveries)
         for row in rows
     ])  # fmt: skip
 
 
 def _listing(
-    head: bytes, owners: dict[int, Consumer], pending: PendingTable, start: int, end: int, total: int, now: int
+    head: bytes, owners: dict[int, Consumer], pending: PendingTable, start: int, end: int, total: int, now: int,
+    away: int,
 ) -> Iterator[bytes]:  # fmt: skip
     yield head
     while total > 0:
         rows = pending.rows(start, end, min(total, AT_ONCE))
-        yield _listed(owners, rows, now)
+        yield _listed(owners, rows, now, away)
         total -= len(rows)
         start = rows[-1].id + 1
 
@@ -172,9 +175,9 @@ class Scan:
         self._found = 0
         self._parts: list[bytes] = []  # of the reply
 
-    def step(self, ctx: Context) -> bytes | Chunks | None:  # noqa: ARG002
+    def step(self, ctx: Context) -> bytes | Chunks | None:
         """Look at the next ones."""
-        group, pending = self._group, self._group.pending
+        group, pending, away = self._group, self._group.pending, ctx.ks.away
         if self._owner:
             rows = pending.rows_of(self._owner, self._start, self._end, AT_ONCE)
         else:
@@ -183,12 +186,12 @@ class Scan:
         if rows:
             self._start = rows[-1].id + 1
         if self._idle > 0:
-            rows = [row for row in rows if is_idle(row, self._idle, self._now)]
+            rows = [row for row in rows if is_idle(row, self._idle, self._now, away)]
         if self._left < len(rows):
             rows = rows[: self._left]
         self._left -= len(rows)
         self._found += len(rows)
-        self._parts.append(_listed(group.owners, rows, self._now))
+        self._parts.append(_listed(group.owners, rows, self._now, away))
         if more and self._left and self._start <= self._end:
             return None
         return in_pieces([encode.array_header(self._found), *self._parts])
@@ -199,7 +202,8 @@ class Scan:
     "XNACK", key("RW UPDATE"), arg("group"), oneof("mode", token("SILENT"), token("FAIL"), token("FATAL")),
     block("ids", arg("numids", "integer"), arg("id", multiple=True), token="IDS"),
     opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Give messages back, so that any consumer can claim them at once; return how many."""
@@ -302,7 +306,7 @@ class Nack:
             else:
                 new[raw] = None
             self.given += 1
-        group.touch(ctx.now)
+        ctx.touch(group)
         rounds = max(again.values(), default=0)
         for number in range(rounds if self._silent and self._count is None else min(1, rounds)):
             named = [raw for raw, times in again.items() if times > number]

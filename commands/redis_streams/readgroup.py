@@ -33,7 +33,7 @@ from storage.stream import Stream
     opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
     opt(arg("min-idle-time", "integer", token="CLAIM")), opt(token("NOACK")),
     block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
-    flags="write blocking movablekeys", group="stream", since="0.1.0",
+    flags="write blocking movablekeys", traits="sign_of_life", group="stream", since="0.1.0",
     complexity="O(M) for each key: M entries returned. While it waits, O(1) for each change of a key.",
     key_after_token=streams_at,
 )  # fmt: skip
@@ -107,7 +107,7 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
     for number, name in enumerate(read.keys):
         after = read.ids[number]
         stream, group = _find(ctx, name, read.group)
-        group.touch(ctx.now)
+        ctx.touch(group)
         if after != NEW:
             parts.append(_history(ctx, read, name, stream, group, after))
             continue

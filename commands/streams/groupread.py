@@ -43,12 +43,15 @@ class GroupRead(Block):
         group = stream.groups.get(self.name) if stream is not None else None
         if stream is None or group is None:
             raise errors.no_group(key, self.name)
-        return _serve_group(ctx, key, self.options, stream, group, False)
+        served = ctx.served()
+        group.touch(served)
+        return _serve_group(ctx, key, self.options, stream, group, False, served)
 
 
 def read_group(ctx: Context, key: bytes, position: Position, options: ReadOptions) -> Reply:
     """TREAD with GROUP."""
     ks, now, name = ctx.ks, ctx.now, options.group
+    served = ctx.served()
     if options.deadletter:
         ks.stream(options.deadletter, now)  # raises WRONGTYPE now rather than when a message is given up
     stream = ks.read_stream(key, now)
@@ -61,27 +64,27 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
             offset = stream.last_id
         elif position.zero:
             offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
-        deadline = now + options.ttl if options.ttl else NEVER
+        deadline = served + options.ttl if options.ttl else NEVER
         group = effects.set_group(ks, key, stream, name, offset, options.ttl, deadline)
         ks.notify(events.STREAM, b"tgroup-create", key)
     elif group.ttl != options.ttl:
-        deadline = now + options.ttl if options.ttl else NEVER
+        deadline = served + options.ttl if options.ttl else NEVER
         effects.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
     else:
-        group.touch(now)
-    if options.count > DUE_AT_ONCE and _is_long(stream, group, options, now):
-        read = ReadSlices(key, options, group, now)
+        group.touch(served)
+    if options.count > DUE_AT_ONCE and _is_long(stream, group, options, served):
+        read = ReadSlices(key, options, group, served)
         return Slices(read.step, True, read.close)
-    reply = _serve_group(ctx, key, options, stream, group, options.block < 0)
+    reply = _serve_group(ctx, key, options, stream, group, options.block < 0, served)
     if reply is not None:
         return reply
     null = encode.null_array(ctx.session.proto)
     return null if ctx.in_exec else GroupRead(key, options.deadline(now), null, options)
 
 
-def _is_long(stream: Stream, group: Group, options: ReadOptions, now: int) -> bool:
+def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) -> bool:
     """Whether others shall have their turn while the messages of a large count are delivered."""
-    if group.pending.due_at(now) >= DUE_AT_ONCE:
+    if group.pending.due_at(served) >= DUE_AT_ONCE:
         return True
     new = min(options.count, stream.count(effects.cursor(stream, group), stream.next_ord))
     return new > _at_once(new, options)
@@ -105,7 +108,7 @@ class ReadSlices:
         self._key = key
         self._options = options
         self._group = group
-        self._moment = moment  # of the command: what falls due later, maybe once more, is left for the next one
+        self._moment = moment  # of the command, in served time: what falls due later is left for the next one
         self._parts: list[bytes] = []  # of the reply: the due messages delivered so far
         self._elements = 0  # in these parts
         self._new: NewEntries | None = None  # None: it has not come to them
@@ -120,7 +123,7 @@ class ReadSlices:
         stream = ctx.ks.stream(key, ctx.now)
         if stream is None or stream.groups.get(options.group) is not group:
             raise errors.no_group(key, options.group)
-        group.touch(ctx.now)
+        ctx.touch(group)
         if self._new is None and self._redeliver(ctx, stream):
             return None
         return None if self._deliver(ctx, stream) else self._reply(ctx, stream)
@@ -129,7 +132,7 @@ class ReadSlices:
         """Deliver some due messages; False if there are no more."""
         key, options, group = self._key, self._options, self._group
         most = min(options.count - self._elements, DUE_AT_ONCE)
-        due, gone, wires = _due(ctx.ks, key, most, stream, group, self._moment)
+        due, gone, wires = _due(ctx.ks, key, most, stream, group, ctx.now, self._moment)
         if not due:
             return False
         self._elements += len(due)
@@ -165,21 +168,20 @@ class ReadSlices:
 
 
 def _serve_group(
-    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool
+    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool, served: int
 ) -> bytes | Chunks | None:  # fmt: skip
     """The reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
 
     What is delivered moves the group's offset and is added to its pending list.
     """
-    ks, now, proto = ctx.ks, ctx.now, ctx.session.proto
-    group.touch(now)
+    proto = ctx.session.proto
     if not options.count:
         if options.with_info:
             return b"*1\r\n" + info_element(stream, proto)
         return encode.EMPTY_ARRAY
     count = options.count
     most = min(count, DUE_AT_ONCE)
-    due, gone, old = _due(ks, key, most, stream, group, now)
+    due, gone, old = _due(ctx.ks, key, most, stream, group, ctx.now, served)
     lo = effects.cursor(stream, group)
     hi = stream.after(lo, count - len(due))
     new = stream.count(lo, hi)
@@ -228,7 +230,7 @@ def _deliver(
 ) -> None:  # fmt: skip
     """Make the effect of a read: ``due`` are delivered once more, but for those that are ``gone``."""
     now = ctx.now
-    expire_at = now + options.expire if options.expire else NEVER
+    expire_at = now - ctx.ks.away + options.expire if options.expire else NEVER
     reader = effects.Reader(now, options.retry, expire_at, options.max_deliveries, options.deadletter, options.flags)
     again: list[bytes] = []
     left: list[bytes] = []
@@ -241,10 +243,10 @@ def _deliver(
 
 
 def _due(
-    ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int
+    ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int
 ) -> tuple[list[int], dict[int, None], list[bytes | None]]:
     """Messages that are due, at most ``count``: all IDs, the IDs of evicted ones, and the entries (None if evicted)."""
-    ids = _due_ids(ks, key, count, stream, group, now)
+    ids = _due_ids(ks, key, count, stream, group, now, served)
     if not ids:
         return [], {}, []
     wires = [stream.find(entry_id) for entry_id in ids]
@@ -252,20 +254,22 @@ def _due(
     return ids, gone, wires
 
 
-def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int) -> list[int]:
+def _due_ids(
+    ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int
+) -> list[int]:
     soonest = group.pending.next_due()
-    if soonest is None or soonest > now:
+    if soonest is None or soonest > served:
         return []
     leaves = group.pending.next_drop()
-    if leaves is not None and leaves <= now:
+    if leaves is not None and leaves <= served:
         drop_overdue(ks, key, stream, group, now)  # [24]: expired ones are dropped first
     # after a rewind, messages after the offset are delivered as new entries; not twice in one read
     passed = max(group.offset, stream.evicted_to)
-    return [entry_id for entry_id in group.pending.due(now, count) if entry_id <= passed]
+    return [entry_id for entry_id in group.pending.due(served, count) if entry_id <= passed]
 
 
 def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
     """Whether a TREAD for the group would return an entry, or the null of one that is due and evicted."""
     if group.offset < stream.last_id and effects.cursor(stream, group) < stream.next_ord:
         return True
-    return bool(_due_ids(ks, key, 1, stream, group, now))
+    return bool(_due_ids(ks, key, 1, stream, group, now, ks.served(now)))

@@ -41,7 +41,8 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 
 @command(
     "TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
@@ -55,13 +56,14 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
     if found is None:
         return 0
     stream, group = found
-    group.touch(ctx.now)
+    ctx.touch(group)
     return effects.ack(ctx.ks, argv[1], stream, group, ids)
 
 
 @command(
     "TNACK", key("RW UPDATE"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Give messages back: they are due now or after the delay; return how many were pending."""
@@ -75,7 +77,8 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
     """Say that work on messages goes on: they fall due so many ms from now; return how many were pending."""
@@ -83,7 +86,7 @@ def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
-    return by_id(argv, first, partial(_set_due, argv[:3], ctx.now + delay), ctx)
+    return by_id(argv, first, partial(_set_due, argv[:3], ctx.served() + delay), ctx)
 
 
 def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int:
@@ -91,7 +94,7 @@ def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int
     if found is None:
         return 0
     stream, group = found
-    group.touch(ctx.now)
+    ctx.touch(group)
     return effects.set_due(ctx.ks, argv[1], stream, group, due, ids)
 
 
@@ -112,13 +115,14 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
         raise errors.no_group(argv[1], argv[2])
     pending = found[1].pending
     proto = ctx.session.proto
+    away = ctx.now - ctx.served()  # what falls due is shown in wall-clock time, as if the server were never away again
     if len(argv) == 3:
-        low, high = pending.lowest(), pending.highest()
+        low, high, due = pending.lowest(), pending.highest(), pending.next_due()
         summary = [
             len(pending),
             None if low is None else format_id(low),
             None if high is None else format_id(high),
-            pending.next_due(),
+            None if due is None else due + away,
         ]
         return encode.encode(proto, summary)
     if count <= 0 or start > end:
@@ -127,22 +131,23 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     total = min(count, pending.between(start, end))
     head = encode.array_header(total)
     if total <= AT_ONCE:
-        return head + _listed(pending.rows(start, end, total))
-    return Chunks(_listing(head, pending.freeze(), start, end, total), _nothing, ROW_BYTES * total)
+        return head + _listed(pending.rows(start, end, total), away)
+    return Chunks(_listing(head, pending.freeze(), start, end, total, away), _nothing, ROW_BYTES * total)
 
 
-def _listed(rows: list[PendingRow]) -> bytes:
+def _listed(rows: list[PendingRow], away: int) -> bytes:
     return b"".join([
-        b"*5\r\n%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n" % (encode.bulk(format_id(r.id)), r.deliveries, r.first, r.due, r.expire)
+        b"*5\r\n%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n"
+        % (encode.bulk(format_id(r.id)), r.deliveries, r.first, r.due and r.due + away, r.expire and r.expire + away)
         for r in rows
     ])  # fmt: skip
 
 
-def _listing(head: bytes, pending: PendingTable, start: int, end: int, total: int) -> Iterator[bytes]:
+def _listing(head: bytes, pending: PendingTable, start: int, end: int, total: int, away: int) -> Iterator[bytes]:
     yield head
     while total > 0:
         rows = pending.rows(start, end, min(total, AT_ONCE))
-        yield _listed(rows)
+        yield _listed(rows, away)
         total -= len(rows)
         start = rows[-1].id + 1
 
@@ -177,7 +182,7 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "TGROUP|SETID", key("RW UPDATE"), arg("group"), arg("id"),
-    flags="write", group="stream", since="0.1.0", complexity="O(1)",
+    flags="write", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     """Move a group's offset back or forth; its pending messages stay."""
@@ -185,7 +190,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     stream, group = _need(ctx, argv, 2)
     if offset == 0:
         offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
-    group.touch(ctx.now)
+    ctx.touch(group)
     effects.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
     ctx.ks.notify(events.STREAM, b"tgroup-setid", argv[2])
     return encode.OK

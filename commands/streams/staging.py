@@ -39,7 +39,7 @@ def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
 @command(
     "TSTAGE", key("RW INSERT", "stage"), arg("ttl", "integer"), key("RW INSERT"), arg("n", "integer", token="FIELDS"),
     repeat(arg("field")), arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
-    flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
+    flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
 def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     """Keep entries for a stream aside until TPUBLISH appends them; return how many the stage holds."""
@@ -47,9 +47,10 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     ttl = span(argv[2])
     rows = parsed_rows(ctx, argv[4:], "tstage")
     ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
-    if publish.live(ks, name, ctx.now) is None:
+    served = ctx.served()
+    if publish.live(ks, name, served) is None:
         _check_name("stage", name)
-    stage = publish.stage(ks, name, target, ttl, ctx.now + ttl if ttl else NEVER, *rows.bare())
+    stage = publish.stage(ks, name, target, ttl, served + ttl if ttl else NEVER, *rows.bare())
     return encode.integer(stage.entries)
 
 
@@ -76,8 +77,9 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
             raise errors.conflict(fence, epoch, before, check)
         publish.unstage(ks, names)
         return encode.array_header(2) + SKIPPED + encode.integer(0)
+    served = ctx.served()
     for name in names:
-        if publish.live(ks, name, now) is None:
+        if publish.live(ks, name, served) is None:
             raise errors.no_stage(name)
     firsts: list[publish.First] = []
     total = 0
@@ -125,7 +127,7 @@ def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
 
 def _drop(ctx: Context, names: list[bytes]) -> int:
     for name in names:
-        publish.live(ctx.ks, name, ctx.now)
+        publish.live(ctx.ks, name, ctx.served())
     return publish.unstage(ctx.ks, names)
 
 

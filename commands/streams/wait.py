@@ -36,7 +36,7 @@ def _for_group(argv: Sequence[bytes]) -> bool:
         repeat(block("position", key("RO ACCESS incomplete"), arg("last-id"))),
         block("of-group", arg("group", token="GROUP"), key("RW ACCESS UPDATE incomplete", multiple=True)),
     ),
-    flags="write blocking movablekeys", group="stream", since="0.1.0",
+    flags="write blocking movablekeys", traits="sign_of_life", group="stream", since="0.1.0",
     complexity="O(N): N keys. While it waits, O(1) for each change of a key.",
     writes=_for_group, key_spec_of=lambda argv: int(_for_group(argv)),
 )  # fmt: skip
@@ -106,7 +106,7 @@ class GroupWait(Block):
 
     def begin(self, ctx: Context) -> bytes | None:
         """The reply to the call, or None if it has to wait. Raises CommandError for a stream without the group."""
-        ks, now = ctx.ks, ctx.now
+        ks, now, served = ctx.ks, ctx.now, ctx.served()
         found: list[tuple[bytes, Stream, Group]] = []
         for name in self.keys:
             stream = ks.read_stream(name, now)
@@ -115,7 +115,7 @@ class GroupWait(Block):
                 raise errors.no_group(name, self.group_name)
             found.append((name, stream, group))
         for _, _, group in found:
-            group.touch(now)
+            group.touch(served)
         ready = [name for name, stream, group in found if has_something(ks, name, stream, group, now)]
         return encode.bulk_array(ready) if ready else None
 

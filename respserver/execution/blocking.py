@@ -6,7 +6,8 @@ without a group, and clients that take nothing [53]. Those of them that wait for
 Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
 The replies leave with the tick, when their entries are on disk.
 Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].
-Rule 4: deadlines are in monotonic time. Messages fall due in wall-clock time, as stored.
+Rule 4: deadlines are in monotonic time. Messages fall due in served time (``storage.keyspace``), as stored; those of
+consumers are idle by the wall clock.
 Rule 5: a client that waits for streams stands in a line of each of its keys, and leaves all of them when its wait ends.
 To wait for n keys costs O(n) then; news of one key costs O(1) for each client that stands there and has to go on
 waiting.
@@ -165,7 +166,8 @@ class Blocking:
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
-        self._due = Timers()  # when a message of a waiting group falls due, wall-clock ms
+        self._due = Timers()  # when a message of a waiting group falls due, served time
+        self._idle = Timers()  # when one of a consumer has been idle for long enough, wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context, argv: list[bytes]) -> None:
@@ -223,8 +225,9 @@ class Blocking:
         if group is not None:
             group.waiters -= 1
             if not group.waiters and group is self._group(key, name):
-                group.touch(self._clock.now())
-                self._data.ks.arm_group(key, group)
+                ks = self._data.ks
+                group.touch(ks.served(self._clock.now()))
+                ks.arm_group(key, group)
 
     def _file_due(self, key: bytes, name: bytes) -> None:
         """Let wake() serve the line when there is the next pending message that somebody there wants."""
@@ -235,7 +238,7 @@ class Blocking:
         for wants in (*line.wants, WHAT_IS_DUE) if line.together else line.wants:
             when = next_pending(group, wants)
             if when is not None:
-                self._due.arm(PENDING_DUE, key, name, when)
+                (self._due if wants == WHAT_IS_DUE else self._idle).arm(PENDING_DUE, key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
@@ -417,10 +420,11 @@ class Blocking:
 
     def _due_places(self, now: int) -> list[tuple[bytes, bytes | None]]:
         """The keys and groups in which a message may have fallen due; they are no longer filed."""
-        places: list[tuple[bytes, bytes | None]] = []
-        while (item := self._due.take(now)) is not None:
-            places.append((item[1], item[2]))
-        return places
+        places: dict[tuple[bytes, bytes | None], None] = {}
+        served = self._data.ks.served(now)
+        while (item := self._due.take(served) or self._idle.take(now)) is not None:
+            places[item[1], item[2]] = None
+        return list(places)
 
     def _time_out(self, waiter: Waiter) -> None:
         try:
@@ -436,9 +440,13 @@ class Blocking:
         waits = []
         if self._deadlines:
             waits.append(self._deadlines[0][0] - mono)
-        due = self._due.next()
-        if due is not None and not self._data.frozen:
-            waits.append(due - now)
+        ks = self._data.ks
+        if not self._data.frozen:
+            due, idle = self._due.next(), self._idle.next()
+            if due is not None and ks.served_from != ks.served_to:  # else served time stands still
+                waits.append(due - ks.served(now))
+            if idle is not None:
+                waits.append(idle - now)
         return max(0, min(waits)) if waits else None
 
     def deadlines(self) -> int:

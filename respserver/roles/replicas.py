@@ -114,7 +114,7 @@ class Replicas:
         self._connections: dict[Feed, Connection] = {}
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
         self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
-        self._outgrown = False  # the log was seen to have what earlier versions can't read
+        self._outgrown = 0  # the format of what the log was seen to have and a replica could not read; 0: nothing
         self._told: set[tuple[str, int]] = set()  # replicas whose refusal was logged
         self._ask = False  # all are asked to acknowledge at the end of this tick
         self._work: set[asyncio.Future[Any]] = set()  # work of threads for replicas
@@ -150,7 +150,7 @@ class Replicas:
     def check_readable(self, session: Session) -> None:
         """Refuse a replica that is known to be too old for the log (Rule 4). Raises CommandError."""
         if self._outgrown:
-            self._check_format(session, formats.RECORDS)
+            self._check_format(session, self._outgrown)
 
     def _check_format(self, session: Session, needed: int) -> None:
         """Refuse a replica that can't read what it will be sent, which is of format ``needed``. Raises CommandError."""
@@ -296,8 +296,8 @@ class Replicas:
         self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()
 
-    def outgrown(self) -> None:
-        self._outgrown = True
+    def outgrown(self, needed: int) -> None:
+        self._outgrown = max(self._outgrown, needed)
 
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count
@@ -386,7 +386,7 @@ class Replicas:
 
         ``why``: for the log lines.
         """
-        self._outgrown = False  # it may be another log now
+        self._outgrown = 0  # it may be another log now
         for feed in self._all():
             feed.cut(why)
 

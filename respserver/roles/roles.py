@@ -10,6 +10,7 @@ Rule 3: with every change of role the replicas of this server are disconnected. 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from commands.session import Session
 from replication.feed import Feed
@@ -36,7 +37,9 @@ class Roles:
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients,
         pauses: Pauses, blocking: Blocking, replicas: Replicas, link: LeaderLink, logger: Logger,
+        on_role: Callable[[], None],
     ) -> None:  # fmt: skip
+        """``on_role``: called when the role is another one, before anything is done in it."""
         self._config = config
         self._clock = clock
         self._data = data
@@ -48,6 +51,7 @@ class Roles:
         self._replicas = replicas
         self._link = link
         self._logger = logger
+        self._on_role = on_role
         self._failover: Failover | None = None  # the one that is under way
 
     # -- the start -----------------------------------------------------------------------------------------------
@@ -99,6 +103,7 @@ class Roles:
 
     def _set_follower(self, follower: bool) -> None:
         self._data.follow(follower)
+        self._on_role()
         self._logger.role = "S" if follower else "M"  # in log lines, as in redis-server's
 
     def _note_replica(self) -> None:

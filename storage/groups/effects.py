@@ -23,7 +23,7 @@ class Reader:
     ) -> None:  # fmt: skip
         self.now = now
         self.retry = retry  # ms until a message is due again
-        self.expire_at = expire_at  # ms since epoch at which messages delivered now are given up, or NEVER
+        self.expire_at = expire_at  # when messages delivered now are given up, in served time (ms), or NEVER
         self.max_deliveries = max_deliveries  # 0: no limit
         self.deadletter = deadletter  # key; empty for none
         self.flags = flags  # records.HAS_RETRY | HAS_MAX | HAS_DEADLETTER
@@ -65,6 +65,7 @@ def deliver(
     """
     ks.before(key)
     now, retry, expire_at = reader.now, reader.retry, reader.expire_at
+    served = now - ks.away  # what the log says, whatever the bounds of served time are
     most, deadletter, flags = reader.max_deliveries, reader.deadletter, reader.flags
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
@@ -73,17 +74,17 @@ def deliver(
         group.entries_read = max(-1, stream.ord_from(offset + 1) + stream.entries_added - stream.next_ord)
     group.offset = offset
     if has_retry and new:
-        pending.add(new, now, now + retry, expire_at, retry, most, deadletter)
+        pending.add(new, now, served + retry, expire_at, retry, most, deadletter)
     if has_retry and again:
         pending.redeliver(
             again,
-            now + retry,
+            served + retry,
             retry,
             most if flags & records.HAS_MAX else None,
             deadletter if flags & records.HAS_DEADLETTER else None,
         )
     elif again:
-        pending.redeliver(again, now, own_retry=True)
+        pending.redeliver(again, served, own_retry=True)
     if gone:
         pending.remove(gone)
     group.redelivered += len(again)
@@ -107,7 +108,7 @@ def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]
 
 
 def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: list[bytes]) -> int:
-    """Let messages (IDs of 16 bytes each) fall due at ``due`` (ms since epoch); returns how many were pending."""
+    """Let messages (IDs of 16 bytes each) fall due at a served time (ms); returns how many were pending."""
     ks.before(key)
     found = group.pending.set_due(ids, due)
     if found:
@@ -185,13 +186,14 @@ def consumer(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, name: bytes, now: int
 ) -> tuple[Consumer, bool]:  # fmt: skip
     """The consumer of that name, and whether it had to be made. Both are a sign of life, which isn't logged."""
+    served = ks.served(now)
     found = group.consumers.get(name)
     if found is not None:
-        group.touch(now)
+        group.touch(served)
         found.seen = now
         return found, False
     ks.before(key)
-    group.touch(now)
+    group.touch(served)
     found = Consumer(name, group.free_number(), now)
     group.add_consumer(found)
     group.next_consumer = max(group.next_consumer, found.number + 1)

@@ -70,7 +70,7 @@ class Group:
         self.name = name
         self.offset = offset  # ID of the last entry delivered, or where the group began; 0 before the first entry
         self.ttl = ttl  # ms without a sign of life after which the group ends; 0: never
-        self.deadline = deadline  # ms since epoch at which it ends without one, or NEVER
+        self.deadline = deadline  # when it ends without one, in served time (ms), or NEVER
         self.pending = PendingTable()
         self.expired = 0  # messages given up, for whatever reason
         self.deadlettered = 0  # those of them that went to a dead letter stream
@@ -107,15 +107,16 @@ class Group:
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.name] = self.owners[consumer.number] = consumer
 
-    def touch(self, now: int) -> None:
-        """A reader gave a sign of life at ``now`` [15]. This is not logged, nor worth a checkpoint: see resume()."""
+    def touch(self, served: int) -> None:
+        """A reader gave a sign of life at that served time [15]. This is not logged, nor worth a checkpoint: see
+        resume()."""
         if self.ttl:
-            self.deadline = now + self.ttl
+            self.deadline = served + self.ttl
 
-    def resume(self, now: int) -> None:
-        """The server was down or a replica until ``now``: that time doesn't count as the readers' silence [15]."""
+    def resume(self, served: int) -> None:
+        """The server was down or a replica until now: that time doesn't count as the readers' silence [15]."""
         if self.ttl:
-            self.deadline = max(self.deadline, now + self.ttl)
+            self.deadline = max(self.deadline, served + self.ttl)
 
     def meta(self) -> bytes:
         """Everything but name and pending list, as drawn above."""

@@ -25,8 +25,8 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
     Only a leader does this. A message whose dead letter can't be appended, because that key holds a string, stays
     pending for now.
     """
-    dropped, kept, size = 0, False, 0
-    for entry_id, reason in group.pending.drops(now, AT_ONCE):
+    dropped, kept, size, served = 0, False, 0, ks.served(now)
+    for entry_id, reason in group.pending.drops(served, AT_ONCE):
         row = group.pending.get(entry_id)
         if row is None:
             continue
@@ -49,7 +49,7 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
             dropped = AT_ONCE
             break
     if kept:
-        ks.timers.arm(timers.PENDING_DROP, key, group.name, now + TRY_AGAIN_MS)
+        ks.timers.arm(timers.PENDING_DROP, key, group.name, served + TRY_AGAIN_MS)
     else:  # also if nothing was dropped: the messages of this timer may be acknowledged, and others leave later
         ks.arm_group(key, group)
     return dropped

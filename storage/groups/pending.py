@@ -2,7 +2,8 @@
 
 Rule 1: no Python object per message; see ``runtable`` for the rows of bytes.
 Rule 2: nothing here scans: what falls due and what must leave is found by time, in O(log n).
-Rule 3: no clock; ``now`` and due times are arguments, in ms since epoch.
+Rule 3: no clock; ``now`` and due times are arguments, in ms of served time (``keyspace``, Rule 6). When a message was
+delivered first, and when a consumer got it last, is in wall-clock time, as Redis shows it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NEVER_AGO: Final = (1 << 63) - 1  # ms since epoch: later than any delivery
 
 
 class PendingRow(NamedTuple):
-    """One pending message. Times in ms since epoch."""
+    """One pending message. Times in ms: ``due`` and ``expire`` in served time, the others since the epoch."""
 
     id: int
     deliveries: int  # 1 after the first
@@ -47,8 +48,12 @@ class PendingRow(NamedTuple):
     deadletter: bytes  # key of the stream it is moved to when it is given up; empty for none
     owner: int = 0  # number of its consumer; 0: nobody's, or delivered by TREAD (then ``due`` is above 0)
     # When it was delivered last; 0: it was given back. Of what TREAD delivered it is what ``due`` and ``retry`` tell:
-    # not exact after TNACK or TTOUCH, and maybe in the future.
+    # not exact after TNACK or TTOUCH, maybe in the future, and for a server that was away see delivered().
     last: int = 0
+
+    def delivered(self, away: int) -> int:
+        """``last``, with the keyspace's ``away``."""
+        return max(self.first, self.due - self.retry + away) if self.due else self.last
 
 
 class PendingTable(RunTable):

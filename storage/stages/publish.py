@@ -147,10 +147,10 @@ def _forget(ks: Keyspace, names: Sequence[bytes]) -> None:
     ks.timers.cancel_all(timers.STAGE_EXPIRY, names)
 
 
-def live(ks: Keyspace, name: bytes, now: int) -> Stage | None:
+def live(ks: Keyspace, name: bytes, served: int) -> Stage | None:
     """The stage, None if there is none. One whose time is over is dropped here, and that is logged, as with keys."""
     found = ks.stages.by_name.get(name)
-    if found is not None and found.deadline and found.deadline <= now:
+    if found is not None and found.deadline and found.deadline <= served:
         ks.stages.expired += 1
         unstage(ks, [name])
         return None

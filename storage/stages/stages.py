@@ -32,7 +32,7 @@ class Stage:
     def __init__(self, sid: int, ttl: int, deadline: int) -> None:
         self.sid = sid
         self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0: never
-        self.deadline = deadline  # ms since epoch at which that happens, or NEVER
+        self.deadline = deadline  # when that happens, in served time (ms), or NEVER
         self.pieces: list[Piece] = []
         self.entries = 0
         self.bytes = STAGE_BYTES  # of memory, roughly
@@ -41,10 +41,15 @@ class Stage:
         self._open: Piece | None = None
         self._others: dict[bytes, Piece] | None = None
 
-    def resume(self, now: int) -> None:
-        """The server was down or a replica until ``now``: that time doesn't count as the clients' silence."""
+    def touch(self, served: int) -> None:
+        """A writer gave a sign of life at that served time, though nothing was added. This is not logged."""
         if self.ttl:
-            self.deadline = max(self.deadline, now + self.ttl)
+            self.deadline = served + self.ttl
+
+    def resume(self, served: int) -> None:
+        """The server was down or a replica until now: that time doesn't count as the clients' silence."""
+        if self.ttl:
+            self.deadline = max(self.deadline, served + self.ttl)
 
     def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
         """Append entries. A piece is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""

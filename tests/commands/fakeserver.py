@@ -136,6 +136,7 @@ class FakeServer(Clock):
         self.timings.slowlog.slower_than, self.timings.latency.threshold = 0, 1
         self.pauses: Any = Recorder(self.calls)
         self.replicas: Any = FakeReplicas(self.calls, self)
+        self.presence: Any = Recorder([], look=None)
         self.roles: Any = Recorder(
             self.calls, describe=[b"master", 42, []], follow=True,
             failover_abort=CommandError("ERR No failover in progress."),

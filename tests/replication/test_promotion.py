@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -227,3 +229,26 @@ def test_a_replica_that_has_more_than_the_new_leader(servers: Cluster) -> None:
     for number in range(3):
         b("TAPPEND", "s", "n", number)
     assert_same(b, c)
+
+
+def due_at(node: Node) -> int | None:
+    found: int | None = node("TPENDING", "jobs", "w")[3]
+    return found
+
+
+def test_a_replica_that_takes_over_knows_of_the_stop(servers: Cluster) -> None:
+    leader, replica = servers.pair()
+    leader("TAPPEND", "jobs", "n", 1)
+    leader("TREAD", "jobs", "0", 1, "GROUP", "w", 0, "RETRY", 60_000, 0)
+    before = due_at(leader)
+    wait_until(lambda: due_at(replica) == before, "the replica has the message")
+    os.kill(leader.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(leader.pid, signal.SIGCONT)
+    assert before is not None
+    wait_until(lambda: (due_at(leader) or 0) >= before + 1000, "the leader has noticed")
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    after = due_at(leader)
+    leader.kill()
+    replica.lead()
+    assert due_at(replica) == after

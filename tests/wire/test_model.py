@@ -144,7 +144,8 @@ class Streams(RuleBasedStateMachine):
         Streams.server.advance(-ms)
         self.now -= ms
         self.append(1)
-        Streams.server.call(lambda: Streams.server.server.clock.move(ms))
+        Streams.server.call(Streams.server.server.on_time)
+        Streams.server.call(lambda: Streams.server.server.clock.set(ms))
         self.now += ms
         self.settle()
 

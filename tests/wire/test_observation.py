@@ -103,6 +103,8 @@ def test_messages_do_not_fall_due_while_writes_are_paused(hand: RunningServer, c
     assert info(c, "group_redelivered", "blocked_clients") == [0, 1]
     c("CLIENT", "UNPAUSE")
     hand.advance(100)
+    assert info(c, "group_redelivered") == [0], "nobody could acknowledge it meanwhile [73]"
+    hand.advance(100)
     assert len(reader.read()) == 1
     assert info(c, "group_redelivered") == [1]
 

@@ -1,0 +1,39 @@
+"""Signs of life in calls that the server refuses for reasons of its own: too few replicas, a disk or a memory that is
+full. Their clients are there [15], [32]."""
+
+from __future__ import annotations
+
+from commands.context import Context
+from commands.declare import Command
+from storage.stream import Stream
+
+
+def note(ctx: Context, command: Command, argv: list[bytes]) -> None:
+    """Give the groups, or the stage, of a refused call a new time to live. Like other signs of life this is not logged.
+
+    Nothing has checked the arguments: a call that makes no sense is a sign of life of nothing.
+    """
+    ks = ctx.ks
+    if "sign_of_life" not in command.traits or ks.follower:
+        return
+    served = ctx.served()
+    if command.name == "tstage":
+        stage = ks.stages.by_name.get(argv[1])
+        if stage is not None:
+            stage.touch(served)
+        return
+    for at, _ in command.keys(argv):
+        stream = ks.keys.get(argv[at])
+        name = _group(command, argv, at)
+        group = stream.groups.get(name) if isinstance(stream, Stream) and name is not None else None
+        if group is not None:
+            group.touch(served)
+
+
+def _group(command: Command, argv: list[bytes], key: int) -> bytes | None:
+    """The name of the group: it follows the word GROUP where the command has that, else the key."""
+    at = key + 1
+    if command.name in ("tread", "twait", "xreadgroup"):
+        first = {"tread": 4, "twait": 2, "xreadgroup": 1}[command.name]
+        at = next((at + 1 for at in range(first, len(argv)) if argv[at].upper() == b"GROUP"), len(argv))
+    return argv[at] if at < len(argv) else None

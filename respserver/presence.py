@@ -1,0 +1,108 @@
+"""Whether the server was there for its clients. This keeps served time (``storage.keyspace``, Rule 6), in which groups
+and stages end and pending messages fall due [73].
+
+Served time goes on with the monotonic clock while clients can reach this server and it takes writes. It stands still
+while the server is stopped, or busy with one long step, and while every write is refused or held back. It does not
+follow the wall clock when that is set. The difference to the wall clock is logged when it has changed, so that replicas
+and a restart agree.
+
+Rule 1: look() comes before anything ends by time, in each round of the periodic work. Commands that need served time
+have it called if the bounds that the last look set do not hold any more, as after a stall.
+Rule 2: after a stall, nothing ends by time before the sockets were read.
+Rule 3: where nothing can end, served time just is the wall clock's: an idle server logs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from respserver.clock import Clock
+from respserver.config.config import Config
+from respserver.data import Data
+from respserver.gates import Gates
+from respserver.observe.logs import Logger
+from respserver.ticks import Ticks
+from storage.keyspace import UNBOUNDED, Keyspace
+
+STALL_MS: Final = 200  # between two looks, from which on the server was away: they come ten times a second
+AGAIN_MS: Final = 1000  # between two stalls: if less, the server is slow rather than away
+DRIFT_MS: Final = 50  # that the wall clock may gain or lose from one look to the next without being set
+TOLD_MS: Final = 1000  # a shorter time away is not logged
+
+
+class Presence:
+    """Implements ``PresencePart``."""
+
+    def __init__(
+        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, logger: Logger, by_hand: bool
+    ) -> None:  # fmt: skip
+        """``by_hand``: a test moves the clock; then nothing counts as a stall unless it sets ``longest``."""
+        self._config = config
+        self._clock = clock
+        self._data = data
+        self._gates = gates
+        self._ticks = ticks
+        self._logger = logger
+        self.longest = UNBOUNDED if by_hand else STALL_MS  # ms from one look to the next without a stall
+        self.late = False  # the last look came after a stall
+        self.closed = False  # writes were refused or held back at the last look
+        self.away = 0  # ms for which the server was not there for its clients, since the start
+        self._leads = False  # the fields below are those of a leader's served time
+        self._at = 0  # served time at the last look
+        self._mono = 0  # ms (monotonic) of the last look
+        self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
+
+    def look(self) -> None:
+        """Set the bounds of served time to now; shift it if the server was away."""
+        data, ks, mono = self._data, self._data.ks, self._clock.mono()
+        now = self._clock.now()
+        if data.follower or self._gates.loading:
+            self._leads = self.late = self.closed = False
+            ks.served_from, ks.served_to = -UNBOUNDED, UNBOUNDED
+            return
+        if not self._leads:
+            self._leads = True
+            self._at, self._mono = now - ks.away, mono
+        passed, self._mono = mono - self._mono, mono
+        was_closed = self.closed
+        self.closed = self._refuses(now)
+        longest = max(self.longest, 2000 // self._config.hz)
+        self.late = passed > longest
+        if self.closed or was_closed:
+            counted = 0
+        elif self.late:  # a server that always is would otherwise end nothing
+            counted = longest if mono - passed - self._stalled < AGAIN_MS else 0
+            self._stalled = mono
+        else:
+            counted = passed
+        self.away += passed - counted
+        if self.closed:
+            ks.served_from = ks.served_to = self._at
+            return
+        self._at += counted
+        self._follow(ks, now)
+        ks.served_from, ks.served_to = self._at - DRIFT_MS, self._at + longest
+        if self.late and passed >= TOLD_MS:
+            self._logger.warning(
+                f"The server was stopped or busy for {passed} ms: groups, stages and pending messages are given that"
+                " time"
+            )
+
+    def _follow(self, ks: Keyspace, now: int) -> None:
+        """Keep served time in step with the wall clock, by a shift if they are apart."""
+        apart = now - ks.away - self._at
+        if abs(apart) <= DRIFT_MS or not _has_deadlines(ks):
+            self._at += apart
+            return
+        ks.set_away(ks.away + apart)
+        self._ticks.queue()
+
+    def _refuses(self, now: int) -> bool:
+        """Whether all commands that write are refused or held back."""
+        gates = self._gates
+        return bool(gates.unwritable) or gates.too_few or gates.held or gates.pause_until > now
+
+
+def _has_deadlines(ks: Keyspace) -> bool:
+    """Whether there is anything that served time is for."""
+    return bool(ks.group_bytes or ks.uncounted or ks.stages.by_name)
