@@ -315,3 +315,67 @@ def test_what_is_wrong_is_said_at_declaration() -> None:
     ):
         with pytest.raises(FlowFileError, match=text):
             Flow("logs").connector("search", "elastic", **options)
+
+
+def test_a_conflict_of_an_update_is_tried_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        left = {"a": 2, "b": 2, "c": 2}
+        real = cluster._do
+
+        def conflicting(action: str, about: dict[str, Any], document: Any) -> dict[str, Any]:
+            told = real(action, about, document)
+            if left.get(about["_id"], 0):
+                left[about["_id"]] -= 1
+                return {**told, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "r"}}
+            return told
+
+        cluster._do = conflicting  # type: ignore[method-assign]
+        async with peer(cluster.answer) as url:
+            flow = _flow(url, action="update", id_field="id", upsert=True, retry_on_conflict=5)
+            source = feed(flow, remembers=True, retry_delay="10ms")
+            flow.connect("in -> search")
+            async with running(flow) as one:
+                source.give(
+                    Event({"id": "a"}, None, 1),
+                    Event({"id": "b"}, {"elastic": {"if_seq_no": 1, "if_primary_term": 1}}, 2),
+                    Event({"id": "c"}, {"elastic": {"action": "index"}}, 3),
+                    Event({"id": "d"}, {"elastic": {"retry_on_conflict": 1}}, 4),
+                )
+                sink = one.graph.sinks["search"]
+                await until(lambda: {1, 4} <= set(source.outcomes) and sink.counts["rejected"] == 2)
+        abouts = [(action, about) for request in cluster.requests for action, about, _ in request]
+        assert abouts[:4] == [
+            ("update", {"_index": "logs", "_id": "a", "retry_on_conflict": 5}),
+            ("update", {"_index": "logs", "_id": "b", "if_seq_no": 1, "if_primary_term": 1}),
+            ("index", {"_index": "logs", "_id": "c"}),
+            ("update", {"_index": "logs", "_id": "d", "retry_on_conflict": 1}),
+        ]
+        assert [about["_id"] for _, about in abouts].count("a") == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "outcome"),
+    [
+        ("cluster_block_exception", False, "retry"), ("cluster_block_exception", True, "retry"),
+        ("security_exception", False, "retry"), ("security_exception", True, "reject"), ("other", False, "reject"),
+    ],
+)  # fmt: skip
+def test_what_the_server_does_not_allow_is_no_fault_of_the_documents(kind: str, own: bool, outcome: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        cluster._do = lambda action, about, document: {  # type: ignore[method-assign]
+            "status": 403, "error": {"type": kind, "reason": "because"}
+        }  # fmt: skip
+        async with peer(cluster.answer) as url:
+            flow = _flow(url)
+            source = feed(flow)
+            flow.connect("in -> search")
+            async with running(flow):
+                source.give(Event({"a": 1}, {"elastic": {"index": "mine"}} if own else {}, 1))
+                await until(lambda: source.outcomes)
+        assert source.outcomes[1] == (outcome, f"search: 403: {kind}: because")
+
+    asyncio.run(scenario())

@@ -7,6 +7,7 @@ import gzip
 import json
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -427,5 +428,79 @@ def test_a_value_that_is_no_json_is_rejected() -> None:
                 source.give(Event(object(), None, 1), Event("x" * 200, None, 2), Event(3, None, 3))
                 await until(lambda: len(source.outcomes) == 3)
         assert [source.outcomes[each][0] for each in (1, 2, 3)] == ["reject", "reject", "ok"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_wrong_credentials_are_an_outage_and_cost_no_event(status: int) -> None:
+    async def scenario() -> None:
+        admitted = False
+        taken: list[Any] = []
+
+        async def answer(request: web.Request) -> web.Response:
+            if not admitted:
+                return web.Response(status=status, text="who are you?")
+            taken.append(await request.json())
+            return web.Response()
+
+        async with peer(answer) as url:
+            flow = _flow(url)
+            source = feed(flow, remembers=True, retry_delay="10ms", max_deliveries=50)
+            async with running(flow) as one:
+                source.give(*(Event(number, None, number) for number in range(30)))
+                node = one.graph.sources["in"]
+                await until(lambda: "unavailable:search" in node.breaker)
+                (reason,) = (each for each in node.breaker.reasons if each.reason == "unavailable:search")
+                assert f"look at auth and headers: {status}: who are you?" in reason.detail
+                assert source.outcomes == {}
+                admitted = True
+                await until(lambda: len(taken) == 30)
+                await until(lambda: len(source.outcomes) == 30)
+            assert {outcome for outcome, _ in source.outcomes.values()} == {"ok"}
+            assert "rejected" not in one.graph.sinks["search"].counts
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_event_that_alone_is_refused_is_rejected_in_the_end(status: int) -> None:
+    async def scenario() -> None:
+        tries: Counter[Any] = Counter()
+
+        async def answer(request: web.Request) -> web.Response:
+            value = await request.json()
+            tries[value] += 1
+            return web.Response(status=status if value == "attack" else 200)
+
+        async with peer(answer) as url:
+            flow = _flow(url)
+            source = feed(flow, remembers=True, retry_delay="10ms")
+            async with running(flow) as one:
+                sink = one.graph.sinks["search"]
+                source.give(Event("attack", None, "attack"))
+                for number in range(2000):
+                    source.give(Event(number, None, number))
+                    await until(lambda: tries[number])  # noqa: B023
+                    if sink.counts.get("rejected"):
+                        break
+                assert sink.counts["rejected"] == 1
+                assert 3 <= tries["attack"] < 20
+
+    asyncio.run(scenario())
+
+
+def test_a_status_that_is_listed_means_what_the_list_says() -> None:
+    async def scenario() -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(status=int(request.path.strip("/")))
+
+        async with peer(answer) as url:
+            flow = _flow(url + "/{status}", statuses={"reject": [401, "4xx"], "ok": ["2xx", 407]})
+            source = feed(flow)
+            async with running(flow):
+                source.give(*(Event({}, {"status": each}, each) for each in (401, 403, 407)))
+                await until(lambda: len(source.outcomes) == 3)
+        assert [outcome[0] for _, outcome in sorted(source.outcomes.items())] == ["reject", "reject", "ok"]
 
     asyncio.run(scenario())

@@ -4,6 +4,8 @@
     2xx                                 ok
     404 of delete                       ok: it is gone
     409 of create                       discard: it is there, most likely by an earlier try
+    409 of update                       retry, unless the event itself names a version: another writer was faster
+    401, 403: no right, a block         retry: all events would be refused until somebody changes that on the server
     429, 5xx                            retry
     all others                          reject
     no answer, or none for each item    retry
@@ -34,8 +36,9 @@ HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part
 _NAMES: Final = {  # in meta["elastic"]: in the bulk API
     "index": "_index", "id": "_id", "routing": "routing", "pipeline": "pipeline", "version": "version",
     "version_type": "version_type", "if_seq_no": "if_seq_no", "if_primary_term": "if_primary_term",
-    "require_alias": "require_alias",
+    "require_alias": "require_alias", "retry_on_conflict": "retry_on_conflict",
 }  # fmt: skip
+_VERSIONS: Final = frozenset(("version", "if_seq_no", "if_primary_term"))  # a conflict with these is there to stay
 _ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
 
 
@@ -48,6 +51,7 @@ class ElasticOptions(CallOptions, kw_only=True):
     id_field: str | None = None  # of the document, as customer.id: its value is the _id
     event_id: bool = False  # the event's ID is the _id: an event that is sent twice is one document
     upsert: bool = False  # of update: a document that isn't there is made
+    retry_on_conflict: int = 0  # of update: tries by the server itself where another writer was faster
     pipeline: str | None = None  # an ingest pipeline
     refresh: Literal["false", "true", "wait_for"] = "false"  # when searches see it; all but false are slow
     max_bulk: Size = Size(8 << 20)  # bytes of a request's body, and of a document
@@ -62,6 +66,8 @@ class ElasticOptions(CallOptions, kw_only=True):
                 raise ValueError(f"url: {each!r}: without a query")
         if self.index is not None:
             Template(self.index)
+        if self.retry_on_conflict < 0:
+            raise ValueError(f"retry_on_conflict is {self.retry_on_conflict}: it must be 0 or more")
         if self.id_field is not None and self.event_id:
             raise ValueError("id_field and event_id: the _id can be one of them only")
 
@@ -78,6 +84,8 @@ class Item:
     data: bytes  # its lines of the body
     outcome: tuple[int, str] = (RETRY, "it was not sent")
     result: dict[str, Any] | None = None  # as the server told it
+    versioned: bool = False  # the event says which version of the document it is for
+    own_index: bool = False  # the event chose the index
     begun: bool = False  # a request with it has begun
     withdrawn: bool = False  # it is not to be sent
 
@@ -163,6 +171,7 @@ class Elastic(HttpCalls):
     def _item(self, value: Any, meta: Mapping[str, Any], ident: Any) -> Item:
         try:
             action, about = self._action(value, meta, ident)
+            own_index = self._index is None or not self._index.fixed or "index" in (meta.get("elastic") or {})
             lines = [write_json({action: about})]
             if action == "update":
                 change = {"doc": value, "doc_as_upsert": True} if self._options.upsert else {"doc": value}
@@ -174,7 +183,7 @@ class Elastic(HttpCalls):
         data = b"\n".join(lines) + b"\n"
         if len(data) > self._options.max_bulk:
             return Item("", b"", (REJECT, f"a document of {len(data)} bytes: max_bulk is {self._options.max_bulk}"))
-        return Item(action, data)
+        return Item(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
 
     def _action(self, value: Any, meta: Mapping[str, Any], ident: Any) -> tuple[str, dict[str, Any]]:
         """What is to be done, and with what. RejectError: it isn't clear."""
@@ -203,7 +212,14 @@ class Elastic(HttpCalls):
             about.setdefault("pipeline", options.pipeline)
         if "_id" not in about and action in ("update", "delete"):
             raise RejectError(f"{action} needs an ID: set id_field or event_id, or the event's meta elastic.id")
+        self._conflict(action, about)
         return action, about
+
+    def _conflict(self, action: str, about: dict[str, Any]) -> None:
+        if action != "update":
+            about.pop("retry_on_conflict", None)
+        elif self._options.retry_on_conflict and _VERSIONS.isdisjoint(about):  # the server refuses both
+            about.setdefault("retry_on_conflict", self._options.retry_on_conflict)
 
     def _id(self, value: Any, ident: Any) -> str | None:
         if self._id_field is not None:
@@ -296,8 +312,9 @@ class Elastic(HttpCalls):
             raise RetryError(f"{len(results)} results for {len(items)} documents")
         for each, result, status in zip(items, results, statuses, strict=True):
             each.result = result
-            each.outcome = _outcome(each.action, status, result)
-        busy = next((each.outcome[1] for each in items if each.outcome[0] == RETRY), None)
+            each.outcome = _outcome(each, status, result)
+        pairs = zip(items, statuses, strict=True)
+        busy = next((each.outcome[1] for each, status in pairs if each.outcome[0] == RETRY and status != 409), None)
         if busy is None:
             self.limit.good(began)
         else:
@@ -321,11 +338,16 @@ def _all(items: Sequence[Item], status: int, reason: str) -> None:
         each.outcome = (status, reason)
 
 
-def _outcome(action: str, status: int, result: Mapping[str, Any]) -> tuple[int, str]:
-    if 200 <= status < 300 or (action == "delete" and status == 404):
+def _outcome(item: Item, status: int, result: Mapping[str, Any]) -> tuple[int, str]:
+    if 200 <= status < 300 or (item.action == "delete" and status == 404):
         return OK, ""
-    if action == "create" and status == 409:
+    if item.action == "create" and status == 409:
         return DISCARD, "it is there already"
     error = result.get("error")
-    text = f"{error.get('type')}: {error.get('reason')}" if isinstance(error, Mapping) else str(error or "")
-    return RETRY if status == 429 or status >= 500 else REJECT, f"{status}: {text}"[:300]
+    kind = error.get("type") if isinstance(error, Mapping) else None
+    text = f"{kind}: {error.get('reason')}" if isinstance(error, Mapping) else str(error or "")
+    passing = status == 429 or status >= 500 or (item.action == "update" and status == 409 and not item.versioned)
+    refused = status in (401, 403) and (
+        kind == "cluster_block_exception" or (kind == "security_exception" and not item.own_index)
+    )
+    return RETRY if passing or refused else REJECT, f"{status}: {text}"[:300]

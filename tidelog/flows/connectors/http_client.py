@@ -1,7 +1,9 @@
 """``http_client``: a request for each event; its response, if something is connected to ``out``.
 
     2xx                     ok          (the option ``statuses`` says otherwise)
-    408, 429, 5xx           retry       Retry-After is honoured for all requests
+    408, 425, 429, 5xx      retry       Retry-After is honoured for all requests
+    401, 403, 407           retry       an outage: the credentials are wrong. Where the server takes other events
+                                        meanwhile, it is the event that is refused: the third time it is rejected
     all others              reject
     no answer, no peer      retry
 
@@ -31,6 +33,7 @@ from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
+ATTEMPTS: Final = 3  # of an event that is refused while others are taken
 _WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
 _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 
@@ -97,6 +100,8 @@ class HttpClient(HttpCalls):
         self._options = options
         self._wire = options.wire()
         self._means = options.statuses.table()
+        self._denied = options.statuses.denied()
+        self._taken: float | None = None  # when the server took an event last; None: it has denied one since
         self._headers = {name: Template(value) for name, value in options.headers.items()}
         if not any(name.lower() == "content-type" for name in options.headers):
             self._headers["Content-Type"] = Template(content_type(options.codec))
@@ -163,14 +168,27 @@ class HttpClient(HttpCalls):
             headers.pop("Content-Type", None)
         answer = await self.call(self._options.method, url, body, headers)
         self.context.count(f"status_{answer.status // 100}xx")
+        if answer.status in self._denied:
+            return self._refused(event, answer, began)
         status = self._means.get(answer.status, REJECT)
         if status == RETRY:
             self.limit.bad(began, answer.excerpt, retry_after(answer.headers))
         else:
             self.limit.good(began)
         if status == OK:
+            self._taken = asyncio.get_running_loop().time()
             self._respond(event, answer)
         return status, "" if status == OK else answer.excerpt
+
+    def _refused(self, event: Event, answer: Answer, began: float) -> tuple[int, str]:
+        """Whether the credentials are wrong, for all events, or one event may not be sent."""
+        taken, self._taken = self._taken, None
+        if taken is not None and taken < began and event.attempt >= ATTEMPTS:
+            self.limit.good(began)
+            return REJECT, f"{answer.excerpt}; other events are taken"
+        reason = f"the server does not admit this client, look at auth and headers: {answer.excerpt}"
+        self.limit.bad(began, reason, retry_after(answer.headers))
+        return RETRY, reason
 
     def _encoded(self, event: Event) -> bytes:
         """A request is a stream of its own: nothing that postprocessors collect stays behind."""

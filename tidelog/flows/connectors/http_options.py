@@ -18,6 +18,7 @@ Code: TypeAlias = "int | str"  # 429, "5xx", "500-504"
 
 _CLASS: Final = re.compile(r"([1-5])xx")
 _RANGE: Final = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
+DENIED: Final = frozenset((401, 403, 407))  # who asks is not known or may not: seldom a fault of the event
 CONTENT_TYPES: Final = {
     "json": "application/json",
     "jsonl": "application/x-ndjson",
@@ -101,13 +102,14 @@ class ServerTls(Struct):
 
 
 class Statuses(Struct):
-    """The option ``statuses``: what a status of a response means for the event. A status in no list is rejected.
+    """The option ``statuses``: what a status of a response means for the event.
 
-    Where lists overlap a single status counts more than a range, and a range more than a class.
+    One in no list is rejected, unless it is one of DENIED. Where lists overlap a single status counts more than
+    a range, and a range more than a class.
     """
 
     ok: list[Code] = msgspec.field(default_factory=lambda: ["2xx"])
-    retry: list[Code] = msgspec.field(default_factory=lambda: [408, 429, "5xx"])
+    retry: list[Code] = msgspec.field(default_factory=lambda: [408, 425, 429, "5xx"])
     reject: list[Code] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -120,6 +122,11 @@ class Statuses(Struct):
 
     def _lists(self) -> tuple[tuple[str, list[Code]], ...]:
         return ("ok", self.ok), ("retry", self.retry), ("reject", self.reject)
+
+    def denied(self) -> frozenset[int]:
+        """Those of DENIED that are in no list."""
+        listed = {code for _, codes in self._lists() for each in codes for code in _codes(each)}
+        return DENIED - listed
 
     def table(self) -> dict[int, Literal[0, 2, 3]]:
         """What each status means: OK, RETRY, REJECT."""
