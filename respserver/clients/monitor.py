@@ -5,10 +5,10 @@ from __future__ import annotations
 from commands.declare import Command
 from commands.session import Session
 from respserver.clock import Clock
+from respserver.config.directives import DIRECTIVES
 from respserver.gates import Gates
 
-# directives whose values are passwords
-_SECRETS = (b"requirepass", b"masterauth", b"tls-key-file-pass", b"tls-client-key-file-pass")
+REDACTED = b"(redacted)"
 _NAMED = {0x5C: "\\\\", 0x22: '\\"', 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
 _QUOTED = [_NAMED.get(code) or (chr(code) if 0x20 <= code < 0x7F else f"\\x{code:02x}") for code in range(256)]
 
@@ -29,28 +29,64 @@ def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
 
 
 def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
-    """The command with passwords replaced, for MONITOR and the slow log: AUTH, HELLO AUTH, CONFIG SET of a password;
-    and what is said about users.
+    """The call without passwords and without what is said about users, for MONITOR and the slow log.
 
-    ``called``: the name of the command as declared; it differs from ``argv[0]`` if the command was renamed.
+    ``called``: the name of the command as declared; it differs from ``argv[0]`` if the command was renamed. What may be
+    a password in the wrong place, as in a call with an unknown option or directive, is not shown either.
     """
     name = called.split("|")[0].upper().encode() if called else argv[0].upper()
     if name[:1] not in b"AHC":  # most commands have no passwords
         return argv
     if name == b"AUTH":
-        return [argv[0], *[b"(redacted)"] * (len(argv) - 1)]
-    if name == b"ACL" and len(argv) > 2 and argv[1].upper() in (b"SETUSER", b"GETUSER", b"DELUSER"):
-        return [*argv[:2], *[b"(redacted)"] * (len(argv) - 2)]
-    out = list(argv)
+        return _hidden(argv, 1)
     if name == b"HELLO":
-        for at, word in enumerate(argv):
-            if word.upper() == b"AUTH":
-                out[at + 1 : at + 3] = [b"(redacted)"] * len(argv[at + 1 : at + 3])
-                break
-    elif name == b"CONFIG" and len(argv) > 3 and argv[1].upper() == b"SET":
-        for at in range(2, len(argv) - 1, 2):
-            if argv[at].lower() in _SECRETS:
-                out[at + 1] = b"(redacted)"
+        return _hello(argv)
+    word = argv[1].upper() if len(argv) > 1 else b""
+    if name == b"ACL":
+        if word == b"DRYRUN":
+            return [*argv[:3], *redacted(argv[3:])] if len(argv) > 3 else argv
+        return _hidden(argv, 2) if word in (b"SETUSER", b"GETUSER", b"DELUSER") else argv
+    if name == b"CONFIG" and word == b"SET":
+        return _config_set(argv)
+    if name == b"COMMAND" and word in (b"GETKEYS", b"GETKEYSANDFLAGS") and len(argv) > 2:
+        return [*argv[:2], *redacted(argv[2:])]
+    return argv
+
+
+def hidden(argv: list[bytes]) -> list[bytes]:
+    """A call of a command that there is not: it may be a misspelt one with a password, so only its name is shown."""
+    return _hidden(argv, 1)
+
+
+def _hidden(argv: list[bytes], start: int) -> list[bytes]:
+    return [*argv[:start], *[REDACTED] * (len(argv) - start)]
+
+
+def _hello(argv: list[bytes]) -> list[bytes]:
+    """HELLO [version] [AUTH user password] [SETNAME name]: the words after AUTH, and all from an unknown word on."""
+    out = list(argv)
+    at = 2 if len(argv) > 1 and argv[1].isdigit() else 1
+    while at < len(argv):
+        word = argv[at].upper()
+        if word == b"AUTH":
+            out[at + 1 : at + 3] = [REDACTED] * len(argv[at + 1 : at + 3])
+            at += 3
+        elif word == b"SETNAME":
+            at += 2
+        else:
+            return _hidden(out, at)
+    return out
+
+
+def _config_set(argv: list[bytes]) -> list[bytes]:
+    """CONFIG SET directive value ...: the values of secret directives and of unknown ones; all if one is missing."""
+    if len(argv) & 1:
+        return _hidden(argv, 3)
+    out = list(argv)
+    for at in range(2, len(argv), 2):
+        directive = DIRECTIVES.get(argv[at].decode("utf-8", "replace").lower())
+        if directive is None or directive.secret:
+            out[at + 1] = REDACTED
     return out
 
 

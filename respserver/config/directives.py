@@ -44,7 +44,7 @@ class Directive:
     """
 
     __slots__ = ("name", "attr", "kind", "default", "doc", "mutable", "low", "high", "choices", "fixed", "why",
-                 "hidden")  # fmt: skip
+                 "hidden", "secret")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Directive:
         fixed: str = "",
         why: str = "",
         hidden: bool = False,
+        secret: bool = False,
     ) -> None:
         self.name = name
         self.attr = name.replace("-", "_")  # of Config
@@ -73,6 +74,7 @@ class Directive:
         self.fixed = fixed
         self.why = why
         self.hidden = hidden  # not in CONFIG GET, as in Redis
+        self.secret = secret  # slow log and MONITOR don't show the value
 
     def split(self, text: str) -> list[str]:
         """The words of a value that is given as one text (CONFIG SET, a quoted list). Raises ValueError."""
@@ -241,7 +243,7 @@ _TLS = (
               "The server's certificate (PEM), with its chain. To renew it, replace the file and CONFIG SET the same "
               "path."),
     Directive("tls-key-file", "string", "", "The private key of `tls-cert-file` (PEM)."),
-    Directive("tls-key-file-pass", "string", "", "The password of `tls-key-file`, if it is encrypted."),
+    Directive("tls-key-file-pass", "string", "", "The password of `tls-key-file`, if it is encrypted.", secret=True),
     Directive("tls-ca-cert-file", "string", "",
               "The certificates of the authorities that sign clients' certificates (PEM).", mutable=False),
     Directive("tls-ca-cert-dir", "string", "",
@@ -264,7 +266,8 @@ _TLS = (
     Directive("tls-client-cert-file", "string", "",
               "The certificate with which a replica connects to its leader (PEM); empty: that of `tls-cert-file`."),
     Directive("tls-client-key-file", "string", "", "The private key of `tls-client-cert-file` (PEM)."),
-    Directive("tls-client-key-file-pass", "string", "", "The password of `tls-client-key-file`, if it is encrypted."),
+    Directive("tls-client-key-file-pass", "string", "",
+              "The password of `tls-client-key-file`, if it is encrypted.", secret=True),
 )
 
 _GENERAL = (
@@ -364,7 +367,7 @@ _LIMITS = (
 _SECURITY = (
     Directive("requirepass", "string", "",
               "The password of the user `default`, and so of clients that give only a password (AUTH, HELLO); empty: "
-              "none."),
+              "none.", secret=True),
     Directive("enable-debug-command", "enum", "no",
               "Whether DEBUG is allowed: for all clients (`yes`), or for clients on the loopback interface (`local`).",
               mutable=False, choices=("no", "yes", "local")),
@@ -373,7 +376,7 @@ _SECURITY = (
               mutable=False, hidden=True),
     Directive("user", "users", "",
               "A user and its rules: `user app on >secret ~jobs:* +@stream`, see [acl.md](acl.md). CONFIG REWRITE "
-              "writes these lines, with hashes for passwords.", mutable=False, hidden=True),
+              "writes these lines, with hashes for passwords.", mutable=False, hidden=True, secret=True),
     Directive("aclfile", "string", "",
               "A file with users, for ACL LOAD and ACL SAVE; empty: none. Excludes `user` lines.", mutable=False),
     Directive("acllog-max-len", "integer", "128", "The number of entries that ACL LOG keeps."),
@@ -401,8 +404,8 @@ _REPLICATION = (
     Directive("replicaof", "leader", "",
               "Host and port of the leader that this server replicates; `no one`: this server is a leader. The command "
               "REPLICAOF changes it at run time, and CONFIG REWRITE saves the change.", mutable=False),
-    Directive("masterauth", "string", "", "The leader's password."),
-    Directive("masteruser", "string", "", "The user for the leader's password; empty: `default`."),
+    Directive("masterauth", "string", "", "The leader's password.", secret=True),
+    Directive("masteruser", "string", "", "The user for the leader's password; empty: `default`.", secret=True),
     Directive("replica-serve-stale-data", "yesno", "yes",
               "Whether a replica still answers reads while it has no link to its leader; with `no` they fail with "
               "`-MASTERDOWN`."),

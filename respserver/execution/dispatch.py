@@ -17,13 +17,13 @@ from typing import Final
 
 from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, Slices
-from commands.declare import TABLE, Command
+from commands.declare import TABLE, Command, find
 from commands.session import Session
 from resp import reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Executor
 from respserver.clients.flow import OUTPUT_AT_ONCE
-from respserver.clients.monitor import Monitors, redacted
+from respserver.clients.monitor import Monitors, hidden, redacted
 from respserver.clients.notices import Notices
 from respserver.clock import Clock
 from respserver.data import Data
@@ -334,8 +334,9 @@ class Dispatcher(Executor):
             if timings.tracking:
                 timings.note(command.name, took_ns, self._calls)
         if took_ns > timings.slow_ns:
-            timings.slow(session, command, redacted(argv, command.name if command is not None else ""), took_ns,
-                         self._clock.now())
+            known = command or find(argv[:2])  # a call that failed has none
+            shown = redacted(argv, known.name) if known is not None else hidden(argv)
+            timings.slow(session, command, shown, took_ns, self._clock.now())
 
     @staticmethod
     def _deliver(conn: Connection, answer: bytes | Chunks) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from respserver.testing import RunningServer
 from tests.wire.faults import until
 from tests.wire.rawclient import Raw, pack
+from tidelog.testing import running_server
 
 Connect = Callable[..., Raw]
 
@@ -261,3 +264,49 @@ def test_a_rewrite_is_no_bgsave(hand: RunningServer, c: Raw) -> None:
     until(lambda: info(c, *RUNNING, *DONE) == [0, 0, 1, 1, 1])
     hand.advance(100)
     until(lambda: info(c, *RUNNING, *DONE) == [0, 0, 0, 1, 2])
+
+
+# -- secrets ------------------------------------------------------------------------------------------------------
+SECRET_CALLS = """
+AUTH {} | AUTH user {} | AUTH user {} more | AUHT {} | HELLO 3 AUTH user {} | HELLO AUTH user {} | HELLO 9 AUTH user {}
+HELLO 3 SETNAME AUTH AUTH user {} | HELO 3 AUTH user {} | CONFIG SET requirepass {} hz | CONFIG SET hz requirepass {}
+CONFIG SET requirepas {} | CONFIG SETT requirepass {} | CONFIG SET tls-key-file-pass {} nosuch x
+CONFIG SET masterauth {} | CONFIG SET masteruser {} | CONFIG SET user {} | CONFIG SET masterauth {} masterauth x
+ACL SETUSER al on >{} | ACL SETUSER al #{} | ACL SETUSR al >{} | ACL SETUSER al <{} | ACL DRYRUN default AUTH {}
+COMMAND GETKEYS AUTH {}
+"""
+
+
+@pytest.mark.parametrize("multi", [False, True], ids=["alone", "in MULTI"])
+def test_secrets_are_shown_nowhere(c: Raw, connect: Connect, hand: RunningServer, multi: bool) -> None:
+    watcher, one = connect(), connect()
+    c("CONFIG", "SET", "slowlog-log-slower-than", 0, "slowlog-max-len", 1000)
+    watcher("MONITOR")
+    calls = [call.strip().split(" ") for line in SECRET_CALLS.strip().splitlines() for call in line.split("|")]
+    for number, call in enumerate(calls):
+        words = [word.replace("{}", f"s3cret{number}") for word in call]
+        if multi:
+            one.pipeline(("MULTI",), words, ("EXEC",))
+        else:
+            one(*words)
+    c("ECHO", "the end")
+    told = [repr(c("SLOWLOG", "GET", -1)), repr(c("ACL", "LOG", -1)), repr(c("CLIENT", "LIST"))]
+    told += [repr(c("INFO", "everything")), repr(c("LATENCY", "HISTOGRAM")), repr(c("ACL", "LIST"))]
+    lines = []
+    while b"the end" not in (line := watcher.read()):
+        lines.append(line)
+    assert re.findall(r"s3cret\d+", repr(told) + repr(lines)) == []
+    assert "(redacted)" in told[0]
+    assert "(redacted)" in repr(lines)
+
+
+def test_secrets_of_renamed_commands(tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_text("rename-command CONFIG cfg\nrename-command AUTH enter\n")
+    program = [str(Path(sys.executable).with_name("tidelog-server")), str(tmp_path / "a.conf")]
+    with running_server(command=program, slowlog_log_slower_than=0) as server, Raw(server.port) as c:
+        assert c("cfg", "SET", "masteruser", "s3cret") == b"OK"
+        assert c("cfg", "SET", "masterauth", "s3cret", "hz", "x").startswith("ERR")
+        assert c("enter", "s3cret").startswith("ERR")
+        assert c("CONFIG", "SET", "masteruser", "s3cret").startswith("ERR unknown command")
+        assert repr(c("SLOWLOG", "GET", -1)).count("(redacted)") >= 4
+        assert "s3cret" not in repr(c("SLOWLOG", "GET", -1))

@@ -146,7 +146,7 @@ def test_lines_made_for_redis(tmp_path: Path, line: str) -> None:
     names, may, may_not = FROM_REDIS[line]
     path = tmp_path / "users.acl"
     path.write_text(line + "\n")
-    told = []
+    told: list[str] = []
     for config in (Config.load(["--aclfile", str(path)]), load(tmp_path, line + "\n")):
         log = tmp_path / f"{len(told)}.log"
         log.touch()
