@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from tidelog.jobs.errors import JobError
 from tidelog.topics import Topic
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 Kind = Literal["batch", "frame"]
 OnError = Literal["stop", "deadletter"]
@@ -79,7 +79,7 @@ class Job:
         return hashlib.sha256(code.encode()).hexdigest()[:12]
 
     def _wrong(self) -> str:
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             return "a name has 1 to 100 letters, digits, '_', '-' and '.'"
         if self.merge not in ("inputs", "time") or self.on_error not in ("stop", "deadletter"):
             return "merge is 'inputs' or 'time', on_error is 'stop' or 'deadletter'"

@@ -37,6 +37,21 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return {"memory": f"memory://{uuid4()}/x", "path": f"{tmp_path}/o", "file": f"file://{tmp_path}/o"}[request.param]
 
 
+# -- names from the server ----------------------------------------------------------------------------------------
+def test_nothing_outside_of_the_state_directory_is_removed(tmp_path: Path) -> None:
+    state, outside = tmp_path / "state", tmp_path / "outside"
+    for folder in (outside / "1" / "0", state / "deep" / "job" / "1", tmp_path / "1" / "0"):
+        folder.mkdir(parents=True)
+    (state / "linked").symlink_to(outside)
+    (state / "real").mkdir()
+    (state / "real" / "1").symlink_to(outside)
+    names = (str(outside), "../outside", "..", ".", "", "deep/job", "linked", "real", "x\0y")
+    clear(state, dict.fromkeys(names, 9))
+    assert (outside / "1" / "0").is_dir()
+    assert (tmp_path / "1" / "0").is_dir()
+    assert (state / "deep" / "job" / "1").is_dir()
+
+
 # -- the object store ----------------------------------------------------------------------------------------------
 MINE = {"clicks": "5f0c"}
 OURS = ("a/1/0/x.lmdb.zst", "a/1/0/x.json", "a/1/1/y.json", "a/2/checkpoint/offsets/0", "a/2/checkpoint/s/0/0/1.delta")

@@ -111,6 +111,30 @@ def test_what_is_no_registry(client: Client) -> None:
         fold(client)
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        *((name, {}) for name in ("/etc/x", "../x", "..", ".", "", "a/b", "a\0b", "x\x1b[2J", "-x", "a" * 101)),
+        *(
+            ("count", {"target": target})
+            for target in ("os", "os:", ":x", "a/b:c", "..a:b", "a:b c", "a:b;c", "a:b\n", "http://x:y")
+        ),
+        ("count", {"name": "other"}), ("count", {"kind": "shell"}), ("count", {"generation": 0}),
+        ("count", {"partitions": -1}), ("count", {"inputs": ("a b",)}), ("count", {"outputs": ("topic:x",)}),
+        ("count", {"store": "s3://x\x1b[2J"}), ("count", {"version": "\r"}), ("count", {"options": {"a": "\x9b"}}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["added", "all"])
+def test_forged_entries_are_refused_before_anything_uses_them(kind: str, name: str, fields: dict[str, Any]) -> None:
+    forged = msgspec.structs.replace(spec("count"), **{"name": name, **fields})
+    text = msgspec.json.encode(forged)
+    if kind == "all":
+        text = msgspec.json.encode({"specs": {name: forged}, "gone": {} if fields else {name: 1}})
+    with pytest.raises(JobError, match="is none of a registry"):
+        Registry().apply(entry_of(1, kind, name, text.decode()))
+
+
 # -- a model ---------------------------------------------------------------------------------------------------
 names = st.sampled_from(["a", "b", "c"])
 whats = st.sampled_from(["add", "remove", "pause", "resume", "reset", "compact"])

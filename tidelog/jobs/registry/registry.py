@@ -10,7 +10,9 @@ Rule 1: a change is appended under WATCH by somebody who has read everything bef
 Rule 2: an entry says what the job is from then on, not what is different. ``all`` says it of every job: whoever reads
         one forgets what it knew. So a reader may begin anywhere before one, and may have missed any number of entries.
 Rule 3: the writer that finds LONG entries appends ``all`` and evicts what is before it, in the step of its own change.
-Rule 4: a generation of a job begins with ``added`` or ``reset``. Its number is never used again, also not after the
+Rule 4: an entry is checked before anything uses it. Names become paths, targets are imported, and a terminal shows both:
+        whoever may write to this stream must not reach more of an engine's machine than the code on its path.
+Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is never used again, also not after the
         job was removed. When it ends, its fence is closed in the same step: nothing of it can be published any more.
 """
 
@@ -28,7 +30,9 @@ from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
+from tidelog.jobs.declare import NAME
 from tidelog.jobs.errors import JobError
+from tidelog.topics.facts import check_name as check_topic
 
 LONG: Final = 1000  # entries of the registry
 PAGE: Final = 500
@@ -84,11 +88,17 @@ class Registry:
             kind, name = facts["kind"], facts["name"]
             if kind == "all":
                 everything = msgspec.json.decode(facts["spec"], type=_All)
+                for each, spec in everything.specs.items():
+                    _check(each, spec)
+                for each in everything.gone:
+                    _check_name(each)
                 self.specs, self.gone, self.length = everything.specs, everything.gone, 0
             elif kind == "removed":
                 self.gone[name] = self.specs.pop(name).generation
             else:
-                self.specs[name] = msgspec.json.decode(facts["spec"], type=Spec)
+                spec = msgspec.json.decode(facts["spec"], type=Spec)
+                _check(name, spec)
+                self.specs[name] = spec
                 self.gone.pop(name, None)
         except (KeyError, ValueError) as error:
             raise JobError(f"the entry {entry.id} of {keys.REGISTRY!r} is none of a registry: {error!r}") from None
@@ -105,6 +115,28 @@ class Registry:
     def everything(self) -> str:
         """All jobs, as the entry ``all`` has them."""
         return msgspec.json.encode(_All(self.specs, self.gone)).decode()
+
+
+def _check(name: str, spec: Spec) -> None:
+    """Raises ValueError if a job that is called ``name`` is not one that this program writes."""
+    _check_name(spec.name)
+    parts = spec.target.partition(":")
+    if name != spec.name or spec.kind not in ("batch", "frame"):
+        raise ValueError(f"it is a job of kind {spec.kind!r} that is called {spec.name!r} and {name!r}")
+    if not all(part.replace("-", "_").isidentifier() for part in f"{parts[0]}.{parts[2]}".split(".")):
+        raise ValueError(f"job {name!r}: the target {spec.target!r} is no module:attribute")
+    if min(spec.generation, spec.revision, spec.partitions) < 1:
+        raise ValueError(f"job {name!r}: generation, revision and partitions are numbers from 1")
+    for topic in (*spec.inputs, *spec.outputs):
+        check_topic(topic)
+    for text in (spec.version, spec.state, spec.start, spec.store, *spec.options, *spec.options.values()):
+        if not text.isprintable():
+            raise ValueError(f"job {name!r}: {text!r} has characters that are not printable")
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a job")
 
 
 @dataclass(frozen=True)
@@ -212,9 +244,20 @@ def removed(name: str) -> Steps[Spec | None]:
         for entry in page:
             last, facts = entry.id, entry.text()
             if facts.get("name") == name:
-                found = msgspec.json.decode(facts["spec"], type=Spec) if facts["kind"] == "removed" else None
+                found = _removed(name, facts)
         if len(page) < PAGE:
             return found
+
+
+def _removed(name: str, facts: dict[str, str]) -> Spec | None:
+    if facts.get("kind") != "removed":
+        return None
+    try:
+        spec = msgspec.json.decode(facts["spec"], type=Spec)
+        _check(name, spec)
+    except (KeyError, ValueError):
+        return None  # who reads the registry reports it
+    return spec
 
 
 def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[Registry, Change | None]]:

@@ -7,7 +7,8 @@ Rule 1: only folders named by a number are removed, up to the newest generation 
         is: nothing of it can be published, so nothing of it will be recovered.
 Rule 2: a partition is removed under the locks of its stores and of the maker of its snapshots. Where one is held, a
         task or a maker of that generation is still at work: it stays, for another time.
-Rule 3: the locks go with it. Two tasks of a generation that is over might then both have its store, which the first
+Rule 3: nothing outside of the state directory is removed, whatever a job is called and wherever links lead.
+Rule 4: the locks go with it. Two tasks of a generation that is over might then both have its store, which the first
         check of a task ends; what one of them makes anew is removed another time.
 """
 
@@ -27,14 +28,18 @@ log = logging.getLogger(__name__)
 
 
 def clear(folder: Path, over: Mapping[str, int]) -> bool:
-    """Remove the states of generations up to the one given for each job; whether all are gone. OSError."""
+    """Remove the states of generations up to the one given for each job; whether all are gone. Raises OSError."""
     done = True
     for job, newest in over.items():
-        for generation in _numbered(folder / job):
+        home = folder / job
+        if job in ("", ".", "..") or "/" in job or "\0" in job or home.is_symlink():
+            log.warning("%r is no directory of a job in %s: nothing of it is removed", job, folder)
+            continue
+        for generation in _numbered(home):
             if 0 < int(generation.name) <= newest:
                 done = _generation(generation) and done
-        if _numbered(folder / job) == [] and (folder / job).is_dir():
-            _remove_empty(folder / job)
+        if _numbered(home) == [] and home.is_dir():
+            _remove_empty(home)
     return done
 
 
