@@ -8,6 +8,7 @@ import click
 
 from tidelog.cli.report import facts_lines, size, table
 from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.status import ran
 
 SHOWN: Final = 64  # partitions of a job
 
@@ -30,8 +31,9 @@ def _row(job: JobLook, now: int) -> list[str]:
         return [job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *["-"] * 7]
     runs = job.engine == said.engine
     rates = [f"{said.in_rate:,.0f}", f"{said.out_rate:,.0f}"] if runs else ["-", "-"]
+    state = job.state if said.version == job.spec.version else f"{job.state} (other code)"
     return [
-        job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *rates,
+        job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *rates,
         _number(said.facts.get("keys")), _size(said.facts.get("bytes")), _snapshot(job, now),
         f"{said.restarts:,}", _first(said.error) if said.error else "-",
     ]  # fmt: skip
@@ -41,7 +43,8 @@ def print_job(job: JobLook, now: int) -> None:
     """Everything about one job."""
     spec, said = job.spec, job.said
     facts = {
-        "job": f"{spec.name}, a {spec.kind} job, {spec.target}, version {spec.version}",
+        "job": f"{spec.name}, a {spec.kind} job, {spec.target}",
+        "code": f"version {spec.version} was added" if said is None else ran(said.version, spec.version),
         "state": job.state,
         "engine": job.engine or "none",
         "generation": f"{spec.generation}" + (f", from {spec.start}" if spec.start else ""),

@@ -14,6 +14,7 @@ What all parts share:
     keys        the names of what a job has on the server
     shape       what a job's topics are on the server
     loading     ``module:attribute`` becomes a Job
+    code        the modules that a job's code consists of, and its version
     turns       which of an engine's jobs gets the next free core
 
 The parts, each of which imports only what stands below it:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from tidelog.jobs.code import version_of
 from tidelog.jobs.errors import JobError
 from tidelog.topics import Topic
 
@@ -67,16 +66,11 @@ class Job:
 
     @cached_property
     def version(self) -> str:
-        """A hash of the source of the function and its module, which has what it uses: other code, another version.
+        """A hash of the function's source, its module's, and of the modules that this imports from its own directory.
 
-        Of the function's bytecode where there is no source. What the module imports is not part of it.
+        See ``tidelog.jobs.code``.
         """
-        module = sys.modules.get(self.function.__module__)
-        try:
-            code = inspect.getsource(self.function) + (inspect.getsource(module) if module is not None else "")
-        except (OSError, TypeError):
-            return hashlib.sha256(self.function.__code__.co_code).hexdigest()[:12]
-        return hashlib.sha256(code.encode()).hexdigest()[:12]
+        return version_of(self.function)
 
     def _wrong(self) -> str:
         if not NAME.fullmatch(self.name):

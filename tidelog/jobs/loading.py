@@ -4,51 +4,75 @@ from __future__ import annotations
 
 import importlib
 import linecache
-import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
+from tidelog.jobs.code import Stamp, sources, stamps
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 
-_Stamp = tuple[int, int, int]  # of a module's file: inode, size, time
-_tried: dict[tuple[str, str], _Stamp | None] = {}  # by target and version: the file that turned out to be another one
+_Stamps = dict[str, Stamp]  # of the files of a job's code, by module
+_imported: dict[str, tuple[ModuleType, _Stamps]] = {}  # by the name of a job's module: as it was imported
+_tried: dict[tuple[str, str], _Stamps] = {}  # by target and version: files that turned out to be another one
+_loading: Final = threading.RLock()  # of an engine: its jobs begin in threads
+
+
+class _NotThereError(JobError):
+    """The module has no such job. It may have one since it was imported."""
 
 
 def load(target: str, path: Sequence[str] = (), version: str = "") -> Job:
     """The job at ``target``, ``module:attribute``, looked for in the folders of ``path`` before others.
 
-    If this process has imported another ``version`` of it, its module is imported anew, unless its file is one that was
-    tried in vain: it may have changed since. What it imports stays as it is. Whether that is the version wanted is not
-    checked: markers say what ran.
+    If this process has imported another ``version`` of it, or its module without it, the files of its code that have
+    changed are imported again (``tidelog.jobs.code``), unless they are those that were tried in vain. Whether the job
+    is of the version wanted is not checked: its own ``version`` and markers say what ran.
 
-    JobError where there is none, or where its module can't be imported; the text has the traceback.
+    Raises JobError if there is none, or if its module can't be imported; the text has the traceback.
     """
-    found = _load(target, path)
-    if version and found.version != version:
-        name = target.partition(":")[0]
-        stamp = _stamp(name)
-        if (target, version) in _tried and _tried[target, version] == stamp:
+    name = target.partition(":")[0]
+    with _loading:
+        try:
+            found = _load(target, path)
+        except _NotThereError:
+            module = sys.modules[name]
+            if _imported.get(name) == (module, stamps(module)):
+                raise
+            _forget(name)
+            found = _load(target, path)
+        if not version or found.version == version:
             return found
-        importlib.invalidate_caches()
-        linecache.checkcache()
-        del sys.modules[name]
+        now = stamps(sys.modules[name])
+        if (target, version) in _tried and _tried[target, version] == now:
+            return found
+        _forget(name)
         found = _load(target, path)
         if found.version != version:
-            _tried[target, version] = stamp
-    return found
+            _tried[target, version] = now
+        return found
 
 
-def _stamp(module: str) -> _Stamp | None:
-    """By which a module's file is known to be the same; None where it has none."""
-    try:
-        about = os.stat(getattr(sys.modules[module], "__file__", None) or "")
-    except OSError:
-        return None
-    return about.st_ino, about.st_size, about.st_mtime_ns
+def _forget(name: str) -> None:
+    """Have a job's module imported again, and of its code what has changed, or imports what has changed."""
+    importlib.invalidate_caches()
+    linecache.checkcache()
+    module = sys.modules[name]
+    imported, before = _imported.pop(name, (None, {}))
+    before = before if imported is module else {}
+    code = sources(module)
+    stale = {each for each, source in code.items() if before.get(each) != source.stamp} | {name}
+    while more := {each for each, source in code.items() if each not in stale and source.imports & stale}:
+        stale |= more
+    for each in stale:
+        gone = sys.modules.pop(each, None)
+        package, _, part = each.rpartition(".")
+        around = sys.modules.get(package)
+        if around is not None and vars(around).get(part) is gone:
+            delattr(around, part)  # ``from package import part`` would find the old one
 
 
 def _load(target: str, path: Sequence[str]) -> Job:
@@ -58,10 +82,10 @@ def _load(target: str, path: Sequence[str]) -> Job:
     found: Any = load_module(name, path, f"job {target!r}: ")
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise JobError(f"job {target!r}: the module {name} has no {attribute!r}")
+            raise _NotThereError(f"job {target!r}: the module {name} has no {attribute!r}")
         found = getattr(found, part)
     if not isinstance(found, Job):
-        raise JobError(f"job {target!r}: that is {type(found).__name__}, not a job: declare it with @job(...)")
+        raise _NotThereError(f"job {target!r}: that is {type(found).__name__}, not a job: declare it with @job(...)")
     return found
 
 
@@ -83,9 +107,11 @@ def load_module(name: str, path: Sequence[str] = (), whose: str = "") -> ModuleT
         ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises
         raise JobError(f"{whose}the module {name} can't be imported:\n{_trace(error)}") from None
-    for found in vars(module).values():
-        if isinstance(found, Job):
-            _ = found.version  # from the file, which may change later
+    if name not in _imported or _imported[name][0] is not module:
+        _imported[name] = module, stamps(module)
+        for found in vars(module).values():
+            if isinstance(found, Job):
+                _ = found.version  # from the files, which may change later
     return module
 
 

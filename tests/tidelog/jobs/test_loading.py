@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from tidelog.jobs import JobError
 from tidelog.jobs.loading import load
 
 TARGET = "shop_jobs_of_test:count"
@@ -68,6 +69,55 @@ def test_the_version_is_that_of_what_was_imported_not_of_the_file_as_it_is_later
     load("shop_jobs_of_test:other", folder)
     module.write_text(module.read_text().replace("FACTOR = 1", "FACTOR = 100"))
     assert load(TARGET, folder, load_anew(TARGET, folder)).function.__globals__["FACTOR"] == 100
+
+
+def test_what_a_module_imports_from_its_directory_is_part_of_the_version(module: Path) -> None:
+    folder = [str(module.parent)]
+    package = module.parent / "shop_helpers_of_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "rates.py").write_text("FACTOR = 1\n")
+    (package / "same.py").write_text("from dataclasses import dataclass\n@dataclass\nclass Same: ...\n")
+    (package / "deep.py").write_text("from .rates import FACTOR\nfrom . import same\n")
+    module.write_text(f"from shop_helpers_of_test import deep\n{CODE}".replace("return {}", "return deep.FACTOR"))
+    first = load(TARGET, folder)
+    same = sys.modules["shop_helpers_of_test.same"]
+    try:
+        assert (first(None), first.version) == (1, load_anew(TARGET, folder))
+        (package / "rates.py").write_text("FACTOR = 100\n")
+        version = load_anew(TARGET, folder)
+        assert version != first.version
+        second = load(TARGET, folder, version)
+        assert (second(None), second.version) == (100, version)
+        assert sys.modules["shop_helpers_of_test.same"] is same  # what has not changed stays, with its classes
+    finally:
+        for name in [each for each in sys.modules if each.startswith("shop_helpers_of_test")]:
+            del sys.modules[name]
+
+
+def test_a_job_that_is_added_to_a_module_that_was_imported(module: Path) -> None:
+    folder = [str(module.parent)]
+    first = load(TARGET, folder)
+    with pytest.raises(JobError, match="has no 'other'"):
+        load("shop_jobs_of_test:other", folder, "v1")
+    other = CODE[CODE.index("@job") :].replace("count", "other")
+    module.write_text(f"{CODE}\n{other}")
+    assert load("shop_jobs_of_test:other", folder, load_anew("shop_jobs_of_test:other", folder)).name == "other"
+    assert first(None) == {}
+
+
+def test_installed_packages_are_not_part_of_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "site-packages"
+    for package, text in (("mine_of_test", "import other_of_test\n" + CODE), ("other_of_test", "x = 1\n")):
+        (root / package).mkdir(parents=True)
+        (root / package / "__init__.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    version = load_anew("mine_of_test:count", [str(root)])
+    (root / "other_of_test" / "__init__.py").write_text("x = 2\n")
+    assert load_anew("mine_of_test:count", [str(root)]) == version
+    (root / "mine_of_test" / "part.py").write_text("")
+    (root / "mine_of_test" / "__init__.py").write_text("import mine_of_test.part\n" + CODE)
+    assert load_anew("mine_of_test:count", [str(root)]) != version
 
 
 def load_anew(target: str, folder: list[str]) -> str:

@@ -125,7 +125,7 @@ class BatchRunner:
 
     def prepare(self) -> Report:
         self._driver.prepare()
-        return Report(self._driver.epoch, more=True)
+        return Report(self._driver.epoch, more=True, version=self._driver.job.version)
 
     def step(self) -> Report:
         outcome = self._driver.step()
@@ -163,7 +163,7 @@ class BatchRunner:
                 notes = (("waiting", outcome.waiting),)
         return Report(
             outcome.epoch, outcome.more, outcome.rows_in, outcome.rows_out, outcome.dead, outcome.recovered, facts,
-            notes,
+            notes, outcome.version,
         )  # fmt: skip
 
 
@@ -192,7 +192,9 @@ class FrameQuery:
         facts = {"query": seen.state, "watermark": seen.watermark, "out": dict(seen.rows_out)}
         out = sum(seen.rows_out.values()) - (sum(before.rows_out.values()) if before else 0)
         rows_in = seen.rows_in - (before.rows_in if before else 0)
-        return Report(0 if seen.batch is None else seen.batch, rows_in=rows_in, rows_out=out, facts=facts)
+        version = self._query.job.version
+        batch = 0 if seen.batch is None else seen.batch
+        return Report(batch, rows_in=rows_in, rows_out=out, facts=facts, version=version)
 
     async def wait(self) -> None:
         await asyncio.sleep(POLL)

@@ -43,6 +43,7 @@ class Outcome:
     recovered: int = 0  # epochs that were replayed before, all partitions
     seconds: Mapping[str, float] = field(default_factory=dict)  # of the driver: ask, tasks, publish, after
     slowest: Mapping[str, float] = field(default_factory=dict)  # of tasks, each phase's longest: read, call, ...
+    version: str = ""  # of the code that tasks ran
 
 
 IDLE: Final = Outcome(0)
@@ -81,4 +82,5 @@ def done(before: Positions, now: Positions, results: Sequence[TaskResult], seen:
         recovered=sum(result.recovered for result in results),
         seconds=timer.seconds,
         slowest=slowest,
+        version=", ".join(sorted({result.marker.version for result in results if result.marker is not None})),
     )

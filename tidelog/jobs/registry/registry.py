@@ -10,7 +10,7 @@ Rule 1: a change is appended under WATCH by somebody who has read everything bef
 Rule 2: an entry says what the job is from then on, not what is different. ``all`` says it of every job: whoever reads
         one forgets what it knew. So a reader may begin anywhere before one, and may have missed any number of entries.
 Rule 3: the writer that finds LONG entries appends ``all`` and evicts what is before it, in the step of its own change.
-Rule 4: an entry is checked before anything uses it. Names become paths, targets are imported, and a terminal shows both:
+Rule 4: an entry is checked before anything uses it. Names become paths, targets are imported, terminals show both:
         whoever may write to this stream must not reach more of an engine's machine than the code on its path.
 Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is never used again, also not after the
         job was removed. When it ends, its fence is closed in the same step: nothing of it can be published any more.

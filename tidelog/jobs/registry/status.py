@@ -8,6 +8,7 @@ Rule 1: nothing depends on either. What can't be written is left out, and the ne
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ EVENTS: Final = 1000
 WINDOW: Final = 5.0  # seconds over which rates are measured
 TEXT: Final = 20_000  # characters of an event
 
+log = logging.getLogger(__name__)
+
 
 class Status(msgspec.Struct):
     """What the engine of a job says about it. Times in ms since 1970, by the engine's clock."""
@@ -32,7 +35,7 @@ class Status(msgspec.Struct):
     name: str
     engine: str
     generation: int
-    version: str = ""
+    version: str = ""  # of the code that runs; the registry says which one was added
     state: str = "starting"  # starting, running, failing (it is tried again), failed, ending
     at: int = 0
     since: int = 0  # when this engine began to run it
@@ -62,6 +65,14 @@ class Report:
     recovered: int = 0  # epochs that were replayed
     facts: Mapping[str, Any] = field(default_factory=dict)  # for ``status``: keys, bytes, ...
     notes: tuple[tuple[str, str], ...] = ()  # events to be kept: kind, text
+    version: str = ""  # of the code that ran; several with commas, while workers change over
+
+
+def ran(version: str, added: str) -> str:
+    """Which code runs, for people."""
+    if version == added:
+        return f"version {version} runs, as added"
+    return f"version {version} runs, not version {added}, which was added; tidelog jobs add registers what runs"
 
 
 class Teller:
@@ -69,6 +80,7 @@ class Teller:
 
     def __init__(self, status: Status, wall: Callable[[], float]) -> None:
         self.status = status
+        self._added = status.version
         self.events: list[Call[Any]] = []  # to be sent
         self._wall = wall
         self._written = 0.0  # when; 0: the status has changed since
@@ -92,6 +104,10 @@ class Teller:
             self.tell("recovered", f"{report.recovered} epochs replayed")
         for kind, text in report.notes:
             self.tell(kind, text)
+        if report.version and report.version != status.version:
+            status.version = report.version
+            self.tell("code", ran(status.version, self._added))
+            log.warning("job %s: %s", status.name, ran(status.version, self._added))
         self._written = 0.0
 
     def set(self, state: str, error: str | None = None) -> None:

@@ -295,7 +295,9 @@ class Recovery:
         raise NotDeterministicError(
             f"{place}: the function is not deterministic: called again with the same entries, it changed the state in"
             f" another way than when the epoch was published. It must not depend on the clock, on chance, on the order"
-            f" of a set, or on anything but its batch and its state (batch.now is a time that it may use)\n"
+            f" of a set, or on anything but its batch and its state (batch.now is a time that it may use). Nor may code"
+            f" have changed that is not part of version {marker.version}: what the module imports from outside of its"
+            f" own directory\n"
             f"{place.ranges}"
         )
 

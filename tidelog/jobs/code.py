@@ -1,0 +1,139 @@
+"""The code of a job: its module, and the modules that this imports from its own directory.
+
+Rule 1: the directory is the entry of Python's path that the job's module was found in. Of installed packages
+        (site-packages) it is the job's own top-level package: what else is installed there is another project's.
+Rule 2: imports are read from the source, those inside of functions too. So the result depends on files alone, and not
+        on what a process has imported so far: an engine, its workers and ``tidelog jobs add`` agree.
+Rule 3: modules that are found at run time only (``importlib``, plugins) are not part of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+MOST: Final = 2000  # modules of a job
+INSTALLED: Final = ("site-packages", "dist-packages")
+
+Stamp = tuple[int, int, int]  # of a file: inode, size, time
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module of a job's code."""
+
+    path: Path
+    text: bytes
+    stamp: Stamp
+    imports: frozenset[str]  # names of modules, whether they are the job's or not
+
+
+def version_of(function: Callable[..., Any]) -> str:
+    """A hash of the source of a function and its code: other code, another version.
+
+    Of the function's bytecode if there is no source.
+    """
+    module = sys.modules.get(function.__module__)
+    try:
+        code = inspect.getsource(function) + (inspect.getsource(module) if module is not None else "")
+    except (OSError, TypeError):
+        return hashlib.sha256(function.__code__.co_code).hexdigest()[:12]
+    digest = hashlib.sha256(code.encode())
+    if module is not None:
+        for name, source in sorted(sources(module).items()):
+            if name != module.__name__:
+                digest.update(b"\0%s\0%d\0" % (name.encode(), len(source.text)) + source.text)
+    return digest.hexdigest()[:12]
+
+
+def sources(module: ModuleType) -> dict[str, Source]:
+    """The modules of a job's code by their names, the job's own first; empty if that has no file."""
+    home = _home(module)
+    if home is None:
+        return {}
+    root, top = home
+    found: dict[str, Source] = {}
+    waiting = [module.__name__]
+    while waiting and len(found) < MOST:
+        name = waiting.pop()
+        if name in found or (top is not None and name.partition(".")[0] != top):
+            continue
+        path = Path(str(module.__file__)) if name == module.__name__ else _file(root, name)
+        source = None if path is None else _read(path, name)
+        if source is not None:
+            found[name] = source
+            waiting += sorted(source.imports)
+    return found
+
+
+def stamps(module: ModuleType) -> dict[str, Stamp]:
+    """By which the files of a job's code are known to be the same."""
+    return {name: source.stamp for name, source in sources(module).items()}
+
+
+def _home(module: ModuleType) -> tuple[Path, str | None] | None:
+    """Rule 1: the directory, and the only top-level name to look at, if others are no code of the job."""
+    file = getattr(module, "__file__", None)
+    if not file or not str(file).endswith(".py"):
+        return None
+    path = Path(os.path.abspath(file))
+    parts = [] if module.__name__ == "__main__" else module.__name__.split(".")
+    levels = len(parts) if path.name == "__init__.py" else max(0, len(parts) - 1)
+    if levels >= len(path.parents):
+        return None
+    root = path.parents[levels]
+    library = Path(os.__file__).parent
+    installed = root == library or any(each in root.parts for each in INSTALLED)
+    return root, module.__name__.partition(".")[0] if installed else None
+
+
+def _file(root: Path, name: str) -> Path | None:
+    base = root.joinpath(*name.split("."))
+    for path in (base / "__init__.py", base.with_name(base.name + ".py")):
+        if path.is_file():
+            return path
+    return None
+
+
+def _read(path: Path, name: str) -> Source | None:
+    try:
+        text = path.read_bytes()
+        about = path.stat()
+    except OSError:
+        return None
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    try:
+        imports = frozenset(_imports(ast.parse(text), package))
+    except (SyntaxError, ValueError):
+        imports = frozenset()
+    return Source(path, text, (about.st_ino, about.st_size, about.st_mtime_ns), imports)
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    """Names that an import may import: of ``from a.b import c`` these are a, a.b and a.b.c."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            names = [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
+        else:
+            continue
+        for name in filter(None, names):
+            parts = name.split(".")
+            yield from (".".join(parts[:number]) for number in range(1, len(parts) + 1))
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parents, *filter(None, [node.module])])
