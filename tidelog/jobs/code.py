@@ -24,6 +24,7 @@ MOST: Final = 2000  # modules of a job
 INSTALLED: Final = ("site-packages", "dist-packages")
 
 Stamp = tuple[int, int, int]  # of a file: inode, size, time
+_known: dict[Path, Source] = {}  # files that were read: a task looks at all of them if another version was added
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,12 @@ def _file(root: Path, name: str) -> Path | None:
 
 def _read(path: Path, name: str) -> Source | None:
     try:
-        text = path.read_bytes()
         about = path.stat()
+        stamp = (about.st_ino, about.st_size, about.st_mtime_ns)
+        known = _known.get(path)
+        if known is not None and known.stamp == stamp:
+            return known
+        text = path.read_bytes()
     except OSError:
         return None
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -114,7 +119,8 @@ def _read(path: Path, name: str) -> Source | None:
         imports = frozenset(_imports(ast.parse(text), package))
     except (SyntaxError, ValueError):
         imports = frozenset()
-    return Source(path, text, (about.st_ino, about.st_size, about.st_mtime_ns), imports)
+    _known[path] = source = Source(path, text, stamp, imports)
+    return source
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
