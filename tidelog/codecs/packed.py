@@ -2,6 +2,9 @@
 
 It takes what the plain form can't: nested records, lists, unions. A record type that is all of these is read by
 msgspec, or by pydantic if it is a pydantic model.
+
+Rule 1: what is written is read at once, and compared with the record: JSON has no NaN, a value may be of another type
+        than its field, a serializer may hide or shorten. It costs about as much as writing.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ import zstandard
 
 from tidelog.client.calls import Value
 from tidelog.client.entries import Entry
+from tidelog.codecs.exact import NO_NUMBER, difference
 from tidelog.codecs.shapes import CodecError, Shape, UndecodableError
 
 R = TypeVar("R")
 FIELD: Final = "data"
 LARGEST: Final = 512 << 20  # bytes of a record after decompression: what one bulk string may hold
 _FIELDS: Final = (FIELD,)
+#: Without computed fields, which models that forbid more fields would not read. Instead of warnings, it is read again.
+_WHOLE: Final[dict[str, Any]] = {"by_alias": False, "round_trip": True, "warnings": False}
+_REMEDY: Final = "Declare a type that has this value, or send one that the type has"
 
 
 class _Zstd(threading.local):
@@ -37,21 +44,49 @@ class Packed(Generic[R]):
     def __init__(self, shape: Shape, form: str, compressed: bool) -> None:
         self.shape = shape
         self.name = f"{form}+zstd" if compressed else form
-        self._write, self._parse = _pydantic(shape.type, form) if shape.pydantic else _msgspec(shape.type, form)
+        try:
+            self._write, self._parse = _pydantic(shape.type, form) if shape.pydantic else _msgspec(shape.type, form)
+        except TypeError as error:
+            raise CodecError(f"{shape.title} can't be read as {form}: {error}") from None
         self._zstd = _Zstd() if compressed else None
 
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-        """Name and value of the entry. CodecError for a record that is not of this type."""
+        """Name and value of the entry. CodecError for a record that is not of this type, or would not come back."""
         self.shape.check(record)
+        data = self._written(record)
         try:
-            return _FIELDS, (self.data(record),)
+            back = self._parse(data)
+            same = back == record
+        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
+            self._look_closer(record, data, error)
+        else:
+            if not same and (found := difference(record, back)):
+                raise CodecError(f"{self.shape.title}: a record would not come back as it is: {found}. {_REMEDY}")
+        return _FIELDS, (self._compressed(data),)
+
+    def written(self, record: R) -> bytes:
+        """The value of the field, without a look at what comes back. CodecError for what can't be written."""
+        return self._compressed(self._written(record))
+
+    def _written(self, record: R) -> bytes:
+        try:
+            return self._write(record)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise CodecError(f"{self.shape.title}: a record can't be written as {self.name}: {error}") from None
 
-    def data(self, record: R) -> bytes:
-        """The value of the field, for a record of the right type. TypeError, ValueError... if it can't be written."""
-        data = self._write(record)
+    def _compressed(self, data: bytes) -> bytes:
         return data if self._zstd is None else self._zstd.compressor.compress(data)
+
+    def _look_closer(self, record: R, data: bytes, error: Exception) -> None:
+        """CodecError unless the record comes back, and it is only its comparison that fails."""
+        try:
+            back = self._parse(data)
+        except Exception:  # noqa: BLE001 - as above
+            text = str(error)
+            hint = f" ({NO_NUMBER})" if ("null" in text and "float" in text) or "valid number" in text else ""
+            raise CodecError(f"{self.shape.title}: a record could not be read again: {text}{hint}") from None
+        if found := difference(record, back):
+            raise CodecError(f"{self.shape.title}: a record would not come back as it is: {found}. {_REMEDY}")
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
         """Name and values of the entries. CodecError as ``encode``."""
@@ -94,11 +129,11 @@ def _msgspec(record_type: Any, form: str) -> tuple[Callable[[Any], bytes], Calla
 def _pydantic(model: Any, form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     if form == "json":
         return (
-            lambda record: record.model_dump_json(by_alias=False).encode(),
+            lambda record: record.model_dump_json(**_WHOLE).encode(),
             lambda data: model.model_validate_json(data, strict=False, by_name=True, by_alias=False),
         )
     encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
     return (
-        lambda record: encode(record.model_dump(mode="json", by_alias=False)),
+        lambda record: encode(record.model_dump(mode="json", **_WHOLE)),
         lambda data: model.model_validate(decode(data), strict=False, by_name=True, by_alias=False),
     )

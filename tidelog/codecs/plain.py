@@ -6,6 +6,9 @@
     float  as repr()        UUID, Decimal, Enum    their text, or value
     None   the field is left out
 
+Every value of these types comes back as it was. What a type may refuse to read besides (a constraint, a Literal, a
+validator), is read at once after it was written, and compared.
+
 Rule 1: records with the same types of values share a plan, so types are checked once for each combination, not for
         each record.
 Rule 2: fields that the type does not have are skipped when an entry is read: a newer program may have added them.
@@ -14,6 +17,7 @@ Rule 2: fields that the type does not have are skipped when an entry is read: a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -21,6 +25,7 @@ import msgspec
 
 from tidelog.client.calls import Value
 from tidelog.client.entries import Entry
+from tidelog.codecs.exact import difference
 from tidelog.codecs.shapes import CodecError, Field, Shape, UndecodableError, shown
 
 R = TypeVar("R")
@@ -32,6 +37,7 @@ class _Plan(NamedTuple):
     """How records with certain types of values are written."""
 
     fields: tuple[str, ...]
+    texts: tuple[int, ...]  # places of values that are str
     steps: tuple[tuple[int, Callable[[Any], Value] | None], ...] | None  # None: the values are sent as they are
 
 
@@ -70,9 +76,18 @@ class Plain(Generic[R]):
             values = tuple(held.values())
             kinds = (names, *map(type, values))
         plan = self._plan(kinds, names, values)
-        if plan.steps is None:
-            return plan.fields, values
-        return plan.fields, tuple([values[at] if text is None else text(values[at]) for at, text in plan.steps])
+        for at in plan.texts:
+            if not values[at].isascii():
+                self._check_text(values[at])
+        row: tuple[Value, ...] = values
+        if plan.steps is not None:
+            try:
+                row = tuple([values[at] if text is None else text(values[at]) for at, text in plan.steps])
+            except InexactError as error:
+                raise self._inexact(str(error)) from None
+        if self.shape.reads_back:
+            self._read_again(record, plan.fields, row)
+        return plan.fields, row
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], Sequence[tuple[Value, ...]]] | None:
         """Names and values of entries whose values have the same types, column by column. None if they haven't."""
@@ -94,10 +109,17 @@ class Plain(Generic[R]):
             return None
         types = [kind for some in kinds for kind in some]
         plan = self._plan((names, *types) if self._get is None else tuple(types), names, rows[0])
-        if plan.steps is None:
-            return plan.fields, rows
-        made = [columns[at] if text is None else map(text, columns[at]) for at, text in plan.steps]
-        return plan.fields, list(zip(*made, strict=True))
+        written: list[tuple[Value, ...]] = rows
+        if plan.steps is not None:
+            made = [columns[at] if text is None else map(text, columns[at]) for at, text in plan.steps]
+            try:
+                written = list(zip(*made, strict=True))
+            except InexactError as error:
+                raise self._inexact(str(error)) from None
+        if self.shape.reads_back:
+            for record, row in zip(records, written, strict=True):
+                self._read_again(record, plan.fields, row)
+        return plan.fields, written
 
     def decode(self, entry: Entry, key: bytes) -> R:
         """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
@@ -152,17 +174,42 @@ class Plain(Generic[R]):
         for at, (field, value) in enumerate(zip(fields, values, strict=True)):
             if value is None and field.nullable:
                 continue
-            if not isinstance(value, field.accepts) or (isinstance(value, bool) and bool not in field.accepts):
+            other = isinstance(value, bool) and bool not in field.accepts  # a bool is an int, a datetime a date
+            other = other or (field.kind == "date" and isinstance(value, datetime))
+            if other or not isinstance(value, field.accepts):
                 raise CodecError(
                     f"{self.shape.title}: the field {(names[at] if names else field.name)!r} is {field.kind},"
                     f" not {shown(value)}"
                 )
-            kept.append((at, _writer(type(value))))
+            kept.append((at, _writer(type(value), field.kind)))
         if not kept:
             raise CodecError(f"{self.shape.title}: a record without a value, and an entry has at least one field")
         written = names or tuple(field.name for field in fields)
         direct = len(kept) == len(values) and all(text is None for _, text in kept)
-        return _Plan(tuple(written[at] for at, _ in kept), None if direct else tuple(kept))
+        for name in names:
+            self._check_text(name)
+        texts = tuple(at for at, _ in kept if isinstance(values[at], str))
+        return _Plan(tuple(written[at] for at, _ in kept), texts, None if direct else tuple(kept))
+
+    # -- what would not come back --------------------------------------------------------------------------------
+    def _read_again(self, record: R, fields: tuple[str, ...], row: tuple[Value, ...]) -> None:
+        """CodecError unless what was written of a record can be read, and is the same."""
+        names = tuple(name.encode() for name in fields)
+        try:
+            back = self.shape.made(self._values(names, tuple(map(_bytes, row))))
+        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
+            raise CodecError(f"{self.shape.title}: a record could not be read again: {error}") from None
+        if found := difference(record, back):
+            raise self._inexact(found)
+
+    def _check_text(self, text: str) -> None:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise CodecError(f"{self.shape.title}: a text can't be written: {error}") from None
+
+    def _inexact(self, what: str) -> CodecError:
+        return CodecError(f"{self.shape.title}: a record would not come back as it is: {what}")
 
     def _field(self, name: str) -> Field:
         if not isinstance(name, str):
@@ -173,8 +220,41 @@ class Plain(Generic[R]):
         return field
 
 
-def _writer(kind: type) -> Callable[[Any], Value] | None:
-    """From a value of this type to what is sent; None: it is sent as it is."""
+class InexactError(ValueError):
+    """A value that would not come back as it is. The text says how."""
+
+
+def _bytes(value: Value) -> bytes:
+    """What the server gets."""
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else str(value).encode()
+
+
+def _whole(value: int) -> int:
+    """A whole number for a field that is float."""
+    try:
+        same = float(value) == value
+    except OverflowError:
+        same = False
+    if not same:
+        raise InexactError(f"int {value if abs(value) < 10**60 else '...'} is no float: it would be rounded")
+    return int(value)
+
+
+def _moment(value: Any) -> Value:
+    """A time. ISO 8601 has no seconds in the difference to UTC, which some zones had before they had a standard."""
+    if value.tzinfo is not None:
+        offset = value.utcoffset()
+        if offset is not None and offset.total_seconds() % 60:
+            raise InexactError(f"the zone of {value!r} has seconds: use value.astimezone(UTC)")
+    return _text(value)
+
+
+def _writer(kind: type, field: str) -> Callable[[Any], Value] | None:
+    """From a value of this type to what is sent for a field of this kind; None: it is sent as it is."""
+    if field == "float" and issubclass(kind, int):
+        return _whole
+    if field in ("datetime", "time"):
+        return _moment
     if kind in _SENT_AS_THEY_ARE:
         return None
     if kind is bool:

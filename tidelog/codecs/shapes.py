@@ -5,6 +5,7 @@ Record types are msgspec Structs, dataclasses, TypedDicts, pydantic models, and 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import sys
@@ -12,6 +13,7 @@ import types
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Flag
 from operator import attrgetter
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -28,6 +30,8 @@ _SCALARS: Final[dict[str, str]] = {
     "LiteralType": "literal",
 }  # fmt: skip
 _BYTES: Final = (bytes,)
+#: What msgspec calls the constraints of a type.
+_CONSTRAINTS: Final = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
 class CodecError(TypeError):
@@ -58,6 +62,7 @@ class Field:
     default_is_none: bool  # it may be missing, and is None then
     required: bool
     accepts: tuple[type, ...]  # Python types of its values; empty unless it is a scalar
+    narrower: bool  # there are values of these types that it does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Shape:
     pydantic: bool
     value: Field | None  # of a dict: what its values are
     why_not_flat: str  # why it has no plain form; "" if it has one
+    reads_back: bool  # whether a record of the right types may be another one when it is read, or none
 
     def made(self, values: dict[str, Any]) -> Any:
         """A record from the values of its fields, by their names in entries.
@@ -149,7 +155,25 @@ def _shape(record_type: Any, fields: tuple[Field, ...], mapping: bool, pydantic:
             why = f"its field {field.name!r} may be None and has another default: both would be a field left out"
     if not why and not any(field.required and not field.nullable for field in fields) and not mapping:
         why = "all of its fields may be left out, and an entry has at least one"
-    return Shape(record_type, _title(record_type), fields, mapping, pydantic, None, why)
+    if not pydantic and not why:
+        _check_readable(record_type)
+    reads_back = pydantic or any(field.narrower for field in fields) or _has_code(record_type)
+    return Shape(record_type, _title(record_type), fields, mapping, pydantic, None, why, reads_back)
+
+
+def _check_readable(record_type: Any) -> None:
+    """CodecError for a type that msgspec describes and can't read, such as one with an Enum of tuples."""
+    try:
+        msgspec.json.Decoder(record_type)
+    except TypeError as error:
+        raise CodecError(f"{_title(record_type)} can't be used as a record type: {error}") from None
+
+
+def _has_code(record_type: Any) -> bool:
+    """Whether making a record runs code of the type's own, or leaves out fields."""
+    kind = get_origin(record_type) or record_type
+    left_out = dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind))
+    return left_out or hasattr(kind, "__post_init__")
 
 
 def _dict_shape(record_type: Any) -> Shape:
@@ -158,7 +182,10 @@ def _dict_shape(record_type: Any) -> Shape:
         raise CodecError(f"{_title(record_type)}: the keys of a dict are names, so its key type is str")
     field = _field("a value", "a value", str if value is Any else value, required=True, default_is_none=False)
     why = "its values are not scalars" if field.kind == "json" else ""
-    return Shape(record_type, _title(record_type), (), mapping=True, pydantic=False, value=field, why_not_flat=why)
+    return Shape(
+        record_type, _title(record_type), (), mapping=True, pydantic=False, value=field, why_not_flat=why,
+        reads_back=field.narrower,
+    )  # fmt: skip
 
 
 def _field(attribute: str, name: str, hint: Any, required: bool, default_is_none: bool) -> Field:
@@ -178,7 +205,15 @@ def _made(attribute: str, name: str, info: Any, required: bool, default_is_none:
     if isinstance(info, inspect.LiteralType) and None in info.values:
         nullable = True
     kind = _SCALARS.get(type(info).__name__, "json")
-    return Field(attribute, name, kind, nullable, default_is_none, required, _accepted(kind, info))
+    accepted, narrower = _accepted(kind, info), _narrower(kind, info)
+    return Field(attribute, name, kind, nullable, default_is_none, required, accepted, narrower)
+
+
+def _narrower(kind: str, info: Any) -> bool:
+    """Whether a field has fewer values than the types that it accepts."""
+    if kind == "enum":
+        return issubclass(info.cls, Flag)
+    return kind == "literal" or any(getattr(info, name, None) is not None for name in _CONSTRAINTS)
 
 
 def _accepted(kind: str, info: Any) -> tuple[type, ...]:

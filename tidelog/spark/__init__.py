@@ -20,6 +20,7 @@ installs, and for sessions that get the package another way, such as ``--py-file
     sink      the writers, as Spark calls them
     commands  Arrow batches to TSTAGE commands
     partitioning  rows to the partitions of a topic
+    finite    numbers that JSON does not have
     routes    rows that say which of several topics they are for
     topics    a topic's facts, compared with options and columns before rows are written
     topicread  the topic that a query reads: whether it has grown, or is another one

@@ -9,19 +9,24 @@ Rule 3: a key has the bytes that it has in Python: text its UTF-8, a whole numbe
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import time, timedelta
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.client.publish import Part
-from tidelog.codecs import Codec, codec_for
-from tidelog.codecs.packed import FIELD
+from tidelog.codecs import codec_for
+from tidelog.codecs.packed import FIELD, Packed
 from tidelog.spark.commands import Column, Ints, RowError, as_text, cut, fields_of
+from tidelog.spark.finite import check_finite
 from tidelog.spark.pages import native
 
 try:
@@ -30,18 +35,22 @@ except ImportError:  # as in pages.py, or built before it had this function
     compiled = None  # type: ignore[assignment]
 
 PLAIN: Final = "plain"
-UUID: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+#: Kinds of fields that a column of text is for.
+TEXTS: Final[Mapping[str, type[Any]]] = {"uuid": UUID, "time": time, "timedelta": timedelta, "decimal": Decimal}
+WITH_DASHES: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
 
 class TopicEntries:
     """Makes Parts from rows, for the partitions of a topic.
 
     columns: those that are fields. key: the column that decides the partition, None if they take turns; ``uuids``:
-    what it holds are UUIDs. codec: the topic's; with ``plain`` each column is a field.
+    what it holds are UUIDs. codec: the topic's; with ``plain`` each column is a field. kinds: of the fields, as the
+    topic's facts name them.
     """
 
     def __init__(
         self, name: str, partitions: int, columns: list[str], key: str | None, uuids: bool, codec: str,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.streams = [f"{name}:{at}".encode() for at in range(partitions)]
@@ -49,12 +58,16 @@ class TopicEntries:
         self.key = key
         self.uuids = uuids
         self.codec = codec
+        kinds = kinds or {}
+        self._texts = {column: TEXTS[kinds[column]] for column in columns if kinds.get(column) in TEXTS}
         self._turn: int | None = None  # the partition that is next; None: any
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
         """The rows of a batch, by partition, in their order. RowError for a row without a key or without any value."""
         if not batch.num_rows:
             return
+        for name, kind in self._texts.items():
+            self._check_texts(name, kind, batch.column(name))
         if self.key is None:
             counts = self._shares(batch.num_rows)
         else:
@@ -63,18 +76,32 @@ class TopicEntries:
             batch = batch.take(pa.array(np.argsort(at, kind="stable")))
         yield from cut(self._fields(batch), [(self.streams[at], number) for at, number in counts if number])
 
+    def _check_texts(self, name: str, kind: type[Any], column: pa.Array) -> None:
+        """RowError for a text that programs could not read as what the topic says it is."""
+        if not pa.types.is_string(column.type):
+            return
+        for text in pc.unique(column).to_pylist():
+            try:
+                _ = text is None or msgspec.convert(text, kind, strict=False)
+            except msgspec.ValidationError:
+                what = kind.__name__.lower()
+                raise RowError(f"topic {self.name!r}: {name} of a row is {text!r:.80}, which is no {what}") from None
+
     def _fields(self, batch: pa.RecordBatch) -> list[Column]:
         if self.codec == PLAIN:
             return fields_of(batch, self.columns)
+        check_finite(batch, self.columns, self.codec)
         values = (batch.column(name).to_pylist(maps_as_pydicts="lossy") for name in self.columns)
         rows = [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
-        encode = self._packer.encode
-        return [(FIELD.encode(), pa.array((encode(row)[1][0] for row in rows), pa.binary()))]
+        written = self._packer.written  # the types are the columns', and need not be those that dict would have
+        return [(FIELD.encode(), pa.array(map(written, rows), pa.binary()))]
 
     @cached_property
-    def _packer(self) -> Codec[dict[str, Any]]:
+    def _packer(self) -> Packed[dict[str, Any]]:
         """Only where it is used, in a task: it can't be pickled."""
-        return codec_for(dict, self.codec)
+        made = codec_for(dict, self.codec)
+        assert isinstance(made, Packed)  # noqa: S101 - all but plain are
+        return made
 
     def _keys(self, column: pa.Array) -> pa.Array:
         """The bytes of keys."""
@@ -83,7 +110,7 @@ class TopicEntries:
         keys = as_text(column)
         if self.uuids:
             text = pc.utf8_lower(keys.cast(pa.string()))
-            matches = pc.match_substring_regex(text, UUID)
+            matches = pc.match_substring_regex(text, WITH_DASHES)
             if not pc.all(matches).as_py():
                 wrong = text.filter(pc.invert(matches))[0].as_py()
                 raise RowError(f"topic {self.name!r}: {self.key} is {wrong!r}, which is no UUID with dashes")

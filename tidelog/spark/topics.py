@@ -113,7 +113,8 @@ def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, 
     key = _key_column(topic, facts, kinds)
     uuids = key is not None and facts.fields.get(key) == "uuid"
     columns = [name for name in schema.fieldNames() if name not in NO_FIELDS]
-    return Target(topic.name, facts), TopicEntries(topic.name, facts.partitions or 1, columns, key, uuids, facts.codec)
+    entries = TopicEntries(topic.name, facts.partitions or 1, columns, key, uuids, facts.codec, facts.fields)
+    return Target(topic.name, facts), entries
 
 
 def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[Facts]:

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_FINER: Final = r"(:\d\d\.\d{6})\d+"  # a time with more digits than microseconds have
 POSSIBLE: Final = (
     "byte", "short", "int", "long", "float", "double", "decimal", "boolean", "string", "binary", "date",
     "timestamp", "timestamp_ntz",
@@ -93,7 +94,19 @@ def _whole(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """ISO 8601; without a zone it is UTC. For timestamp_ntz, a value with a zone does not fit."""
+    """ISO 8601; without a zone it is UTC. For timestamp_ntz, a value with a zone does not fit.
+
+    Spark has microseconds: what .NET, Go and Java write beyond them is cut off, as Spark's own cast does.
+    """
+    try:
+        return _micros(array, wanted)
+    except pa.ArrowInvalid:
+        if not pc.any(pc.match_substring_regex(array, _FINER)).as_py():
+            raise
+        return _micros(pc.replace_substring_regex(array, _FINER, r"\1"), wanted)
+
+
+def _micros(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     try:
         return array.cast(pa.timestamp("us")).cast(wanted)
     except pa.ArrowInvalid:

@@ -84,13 +84,16 @@ class Keyed:
         if kinds == {int}:
             return [crc32(b"%d" % key) % partitions for key in keys]
         if kinds == {str}:
-            return [crc32(key.encode()) % partitions for key in keys]
+            try:
+                return [crc32(key.encode()) % partitions for key in keys]
+            except UnicodeEncodeError as error:
+                raise CodecError(f"{self._title}: partition_by: a key can't be written: {error}") from None
         return [self._of(key, partitions) for key in keys]
 
     def _of(self, key: Key, partitions: int) -> int:
         try:
             return partition_of(key, partitions)
-        except TypeError as error:
+        except (TypeError, UnicodeEncodeError) as error:
             raise CodecError(f"{self._title}: partition_by: {error}") from None
 
     def key(self, record: Any) -> Key | None:
@@ -143,7 +146,10 @@ class Run:
 
 def bulk(values: Sequence[Value]) -> bytes:
     """Values as RESP bulk strings."""
-    packed: bytes = hiredis.pack_command(tuple(values))  # type: ignore[arg-type]  # its annotation is wrong
+    try:
+        packed: bytes = hiredis.pack_command(tuple(values))  # type: ignore[arg-type]  # its annotation is wrong
+    except UnicodeEncodeError as error:
+        raise CodecError(f"a text can't be written: {error}") from None
     return packed[packed.index(b"\r\n") + 2 :]  # without the number of values
 
 

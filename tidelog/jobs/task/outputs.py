@@ -28,6 +28,7 @@ from tidelog.jobs.log.marker import Marker
 from tidelog.jobs.task.calling import Place, RowError, Skipped
 from tidelog.jobs.task.returned import Output, tables
 from tidelog.spark import commands
+from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
@@ -61,7 +62,8 @@ class Writer:
             name, by = output.topic.name, KEY if output.made_key or (key is not None and not output.plain) else key
             partitions = output.facts.partitions or 1
             # What is packed was packed here: one field, as it is.
-            known = TopicEntries(name, partitions, list(columns), by, uuids, "plain")
+            kinds = {field.name: field.kind for field in output.fields}
+            known = TopicEntries(name, partitions, list(columns), by, uuids, "plain", kinds)
             self._entries[tuple(columns)] = known
         return known
 
@@ -95,11 +97,25 @@ class Writer:
             for name in batch.schema.names
         ):
             rows = list(map(self._record, rows))
+        name, codec = self.output.topic.name, self.output.facts.codec
+        check_finite(batch, batch.schema.names, codec)
         try:
-            return list(map(self._packer.data, rows))
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            what = f"topic {self.output.topic.name!r}: a row can't be written as {self.output.facts.codec}: {error}"
-            raise RowError(what) from None
+            written = list(map(self._packer.written, rows))
+        except CodecError as error:
+            raise RowError(f"topic {name!r}: a row can't be written as {codec}: {error}") from None
+        try:
+            self._read_again(written)
+        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
+            title = self.output.topic.codec.shape.title
+            raise RowError(f"topic {name!r}: a row is no {title}: {error}") from None
+        return written
+
+    def _read_again(self, written: list[bytes]) -> None:
+        """What is no record of the topic's type must not be written. Errors of ``Packed.record``."""
+        codec = self.output.topic.codec
+        if isinstance(codec, Packed) and codec.shape.fields:
+            for data in written:
+                codec.record(data)
 
     def _record(self, row: dict[str, Any]) -> dict[str, Any]:
         """Without nulls that the type does not have; text that is JSON as what it says."""

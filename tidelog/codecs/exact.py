@@ -1,0 +1,124 @@
+"""Whether a record comes back as it was sent: where it doesn't, and how it differs.
+
+Rule 1: what compares equal is the same. Of types whose values never compare equal, or not by what is in them, the
+        fields are compared.
+Rule 2: what a type leaves out of comparisons (private attributes of pydantic models, ``compare=False``) may differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+NO_NUMBER: Final = "JSON has no NaN and no infinity: codec='msgpack' has"
+_DEEPEST: Final = 200  # levels that are compared one by one; beyond it, values that are not equal differ
+
+
+def difference(sent: Any, back: Any) -> str:
+    """Where the first difference is, and what it is; "" if there is none."""
+    return "" if _equal(sent, back) else _compared(sent, back, "", 0)
+
+
+def _equal(sent: Any, back: Any) -> bool:
+    try:
+        return bool(sent == back)
+    except Exception:  # noqa: BLE001 - a signalling NaN, naive and aware times, a comparison of the user's: look closer
+        return False
+
+
+def _compared(sent: Any, back: Any, path: str, depth: int) -> str:
+    if _equal(sent, back):
+        return ""
+    if type(sent) is type(back) and depth < _DEEPEST:
+        find = _finder(sent)
+        if find is not None:
+            return find(sent, back, path, depth + 1)
+        if repr(sent) == repr(back):
+            if "__eq__" not in _methods(sent) or _is_nan(sent):
+                return ""
+            return f"{path or 'it'} comes back as another value, which looks the same: {_shown(back)}"
+    hint = f" ({NO_NUMBER})" if back is None and isinstance(sent, float) else ""
+    return f"{path or 'it'}: {_shown(sent)} comes back as {_shown(back)}{hint}"
+
+
+def _methods(value: Any) -> set[str]:
+    """What the type of a value defines, itself or by a base."""
+    return {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
+
+
+def _is_nan(value: Any) -> bool:
+    return math.isnan(value) if isinstance(value, float) else isinstance(value, Decimal) and value.is_nan()
+
+
+_Find = Callable[[Any, Any, str, int], str]
+
+
+def _finder(value: Any) -> _Find | None:
+    """What compares the parts of two values of the type of this one; None: it has no parts."""
+    if isinstance(value, dict):
+        return _in_dicts
+    if isinstance(value, list | tuple):
+        return _in_sequences
+    names = _names(value)
+    if names:
+        return lambda sent, back, path, depth: _in_fields(names, sent, back, path, depth)
+    return None
+
+
+def _names(value: Any) -> list[str]:
+    """The fields of a Struct, a dataclass or a model."""
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value) if field.compare]
+    fields = getattr(type(value), "model_fields", None)
+    return list(fields) if isinstance(fields, dict) else []
+
+
+def _in_fields(names: Iterable[str], sent: Any, back: Any, path: str, depth: int) -> str:
+    for name in names:
+        missing: Any = msgspec.UNSET
+        found = _compared(
+            getattr(sent, name, missing), getattr(back, name, missing), f"{path}.{name}" if path else name, depth
+        )  # fmt: skip
+        if found:
+            return found
+    extra = getattr(sent, "__pydantic_extra__", None), getattr(back, "__pydantic_extra__", None)
+    return "" if extra[0] == extra[1] else _compared(*extra, path, depth)
+
+
+def _in_dicts(sent: dict[Any, Any], back: dict[Any, Any], path: str, depth: int) -> str:
+    if sent.keys() != back.keys():
+        lost = next((key for key in sent if key not in back), None)
+        if lost is None:
+            return f"{path or 'it'} comes back with {_shown(next(key for key in back if key not in sent))}"
+        return f"{path or 'it'}: the key {_shown(lost)} does not come back as it is"
+    for key, value in sent.items():
+        where = f"{path}[{key!r}]" if path or not isinstance(key, str) else key
+        found = _compared(value, back[key], where, depth)
+        if found:
+            return found
+    return ""
+
+
+def _in_sequences(sent: Any, back: Any, path: str, depth: int) -> str:
+    if len(sent) != len(back):
+        return f"{path or 'it'}: {len(sent)} values come back as {len(back)}"
+    for at, (one, other) in enumerate(zip(sent, back, strict=True)):
+        found = _compared(one, other, f"{path}[{at}]", depth)
+        if found:
+            return found
+    return ""
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - it is the user's
+        text = "..."
+    return f"{type(value).__name__} {text[:60] + '...' if len(text) > 60 else text}"
