@@ -55,6 +55,8 @@ class FollowerOwner(Protocol):
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
+    def paused(self) -> bool:
+        """Whether nothing that the leader sends may be applied now (CLIENT PAUSE)."""
     def asked(self) -> None:
         """The leader wants an acknowledgement."""
     def link_changed(self) -> None:
@@ -123,9 +125,21 @@ class Follower:
             self.link.fail(error)
 
     def hold(self, stop: bool) -> None:
-        """Stop reading what the leader sends, because the disk is full; or go on."""
-        if self.link is not None and self.up:
-            self.link.read(not stop)
+        """Stop reading what the leader sends, because the disk is full; or go on. During a pause it goes on later: the
+        leader's silence doesn't count meanwhile."""
+        link = self.link
+        if link is None or not self.up:
+            return
+        if self.owner.paused():
+            self.last_io = asyncio.get_running_loop().time()
+            stop = True
+        elif link.holding:
+            try:
+                link.take_directly(self._take)
+            except Exception as error:  # noqa: BLE001 - as where it is taken as it comes: see Link.data_received()
+                link.fail(error)
+                return
+        link.read(not stop)
 
     def _heard(self, size: int) -> None:
         self.last_io = asyncio.get_running_loop().time()
@@ -207,7 +221,8 @@ class Follower:
             owner.continued(answer.replid)
             owner.note(f"Going on from where the log ends: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
-        self.link.take_directly(self._take)
+        if not owner.paused():  # otherwise hold() does it
+            self.link.take_directly(self._take)
         await self.link.ended()
 
     async def _connected(self) -> socket.socket:
@@ -237,6 +252,9 @@ class Follower:
 
     def _take(self, frame: Frame) -> None:
         """A frame that is not part of a copy. Raises LinkError."""
+        if self.owner.paused() and self.link is not None:
+            self.link.hold(frame)
+            return
         kind, offset, payload = frame
         if kind == frames.BATCH:
             self.owner.batch(offset, payload)

@@ -108,11 +108,23 @@ class Link(asyncio.Protocol):
 
     def take_directly(self, take: Callable[[Frame], None]) -> None:
         """Give all frames to ``take``: first those that are queued, then each one as it comes."""
+        self._direct = take
         while self._frames:
             take(self._frames.popleft())
         self._queued = 0
-        self._direct = take
         self.read(True)
+
+    @property
+    def holding(self) -> bool:
+        """Whether frames are queued, not taken as they come."""
+        return self._direct is None
+
+    def hold(self, frame: Frame) -> None:
+        """Queue this frame, which take_directly() has given, and those that follow it, and stop reading."""
+        self._direct = None
+        self._frames.append(frame)
+        self._queued += HEAD + len(frame.payload)
+        self.read(False)
 
     def read(self, go_on: bool) -> None:
         """Read from the socket, or stop reading."""

@@ -203,6 +203,10 @@ class LeaderLink:
         self._answer()
         follower.hold(self._ticks.stalled)
 
+    def paused(self) -> bool:
+        until = self._gates.pause_until
+        return until != 0 and until > self._clock.now()
+
     # -- from the leader (FollowerOwner) -------------------------------------------------------------------------
     def batch(self, offset: int, batch: bytes) -> None:
         if offset != self._applied:
