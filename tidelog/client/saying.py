@@ -15,6 +15,7 @@ from typing import Final
 from tidelog.client.refusals import words
 
 LONGEST: Final = 10_000  # characters of a text for logs
+REMEMBERED: Final = 1000  # keys whose report is not repeated
 KINDS: Final = 20  # of failures that are logged before it is well
 
 
@@ -40,6 +41,27 @@ def traced(error: BaseException) -> str:
     except BaseException as failed:  # noqa: BLE001 - as above
         where = traceback.format_tb(error.__traceback__)
         return "".join(where) + f"{said(error)}\n<its causes can't be shown: {type(failed).__name__}>\n"
+
+
+class Unreadable:
+    """Reports documents on the server that can't be decoded, each once until it is another one. They are ignored."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[str, str] = {}  # by key
+
+    def tell(self, key: str, why: BaseException | str) -> None:
+        text = f"{shown(key)} can't be read, and is ignored: {why if isinstance(why, str) else text_of(why)}"
+        if self._told.get(key) != text:
+            if len(self._told) >= REMEMBERED:
+                self._told.clear()
+            self._told[key] = text
+            self._log.error("%s", text[:LONGEST])
+
+
+def shown(text: str) -> str:
+    """A name from the server, quoted: with escapes for what a terminal would act on."""
+    return repr(text)[:LONGEST]
 
 
 class Once:

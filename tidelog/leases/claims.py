@@ -15,20 +15,22 @@ Rule 4: a claim that names one's own tenure is one's own: a reply was lost. It i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
+from tidelog.client.refusals import again, denies
+from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.leases.epochs import add_epochs
 from tidelog.leases.lease import Lease, LeaseLostError, Tenure
 
+_unreadable: Final = Unreadable(logging.getLogger(__name__))
+REFUSED_MS: Final = 5000  # until a key of another type is looked at again
 UNENDING: Final = 1000  # ms that count as left where somebody has made a lease's key last for ever
-
-
-class ClaimError(ValueError):
-    """A key that should hold a claim holds something else."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +70,10 @@ class Taken:
 def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     """Claim keys, each with its partition. Those of living leases of others are left alone.
 
-    LeaseLostError if ``lease`` is not held, ClaimError if a key holds something else than a claim.
+    What is no claim is reported, and is free: its owner, if there is one, finds another's claim there. A key that the
+    server refuses, since it is of another type, is reported and left out.
+
+    LeaseLostError if ``lease`` is not held.
     """
     tenure = lease.tenure
     if not tenure.held:
@@ -92,13 +97,22 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     ]
     if not free:
         return Taken([], held)
-    (last,) = good((yield [strings.add(lease.epochs, len(free))]))
+    last = yield from add_epochs(lease.epochs, len(free))
     claims = [
         Claim(key, partition, tenure, epoch, b"%s|%d" % (ours, epoch))
         for epoch, (key, partition, _) in enumerate(free, last - len(free) + 1)
     ]
     swaps = [_swap(claim, old) for claim, (_, _, old) in zip(claims, free, strict=True)]
-    found = good((yield swaps))
+    found = yield swaps
+    for claim, there in zip(claims, found, strict=True):
+        if isinstance(there, Exception):
+            if again(there) or denies(there):
+                raise there
+            _unreadable.tell(claim.key, there)
+            held.append(Holder(claim.partition, claim.key, REFUSED_MS))
+    claims = [claim for claim, there in zip(claims, found, strict=True) if not isinstance(there, Exception)]
+    free = [each for each, there in zip(free, found, strict=True) if not isinstance(there, Exception)]
+    found = [there for there in found if not isinstance(there, Exception)]
     taken = [claim for claim, there, (_, _, old) in zip(claims, found, free, strict=True) if there == old]
     beaten = {claim.partition for claim in claims} - {claim.partition for claim in taken}
     return Taken(taken, held + [Holder(partition, "", 0) for partition in sorted(beaten)])
@@ -108,7 +122,12 @@ def release(claims: Sequence[Claim], also: Sequence[Call[Any]] = ()) -> Steps[No
     """Give claims up; ``also``: calls that are sent behind. Claims that others have taken stay theirs."""
     for claim in claims:
         claim.lost = True
-    good((yield [*[strings.set_equal(each.key, b"||%d" % each.epoch, each.value) for each in claims], *also]))
+    freed = [strings.set_equal(each.key, b"||%d" % each.epoch, each.value) for each in claims]
+    for each, reply in zip(claims, (yield [*freed, *also]), strict=False):  # what is sent behind are hints
+        if isinstance(reply, Exception):
+            if again(reply) or denies(reply):
+                raise reply
+            _unreadable.tell(each.key, reply)  # it is nobody's claim any more
 
 
 def check(claims: Sequence[Claim]) -> Steps[list[Claim]]:
@@ -128,7 +147,7 @@ def reclaim(lease: Lease, claim: Claim) -> Steps[bool]:
     When it returns, a transaction that watched the key with the old epoch has happened or never will.
     """
     ours = _name(lease.key, claim.tenure)
-    (epoch,) = good((yield [strings.add(lease.epochs)]))
+    epoch = yield from add_epochs(lease.epochs, 1)
     value = b"%s|%d" % (ours, epoch)
     old = claim.value
     while not claim.lost:
@@ -153,13 +172,17 @@ def _name(lease_key: str, tenure: Tenure) -> bytes:
 
 
 def _lease_of(key: str, value: bytes | None) -> bytes:
-    """The part of a claim that names a tenure; ``|`` if the key is free. ClaimError for something else."""
+    """The part of a claim that names a tenure; ``|`` if the key is free. What is no claim is reported, and is free."""
     if value is None:
         return b"|"
     name, _, epoch = value.rpartition(b"|")
-    if name.count(b"|") != 1 or not epoch.isdigit():
-        raise ClaimError(f"the key {key!r} should hold a claim, not {value[:60]!r}; delete it if nothing else needs it")
-    return name
+    try:
+        if name.count(b"|") == 1 and epoch.isdigit() and (name == b"|" or name.decode()[0] != "|"):
+            return name
+    except UnicodeDecodeError:
+        pass
+    _unreadable.tell(key, f"{value[:60]!r} is no claim")
+    return b"|"
 
 
 def _living(names: Sequence[bytes]) -> Steps[dict[bytes, int]]:

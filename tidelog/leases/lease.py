@@ -25,9 +25,12 @@ import redis
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
+from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.leases.epochs import add_epochs
 
 log = logging.getLogger(__name__)
+_unreadable: Final = Unreadable(log)
 SHORTEST: Final = 0.2  # seconds, of a ttl
 MARGIN: Final = 0.1  # of the ttl
 LEAST_MARGIN: Final = 0.05  # seconds
@@ -120,14 +123,14 @@ class Lease:
             return True
         self.end()
         if self._next is None:
-            (epoch,) = good((yield [strings.add(self.epochs)]))
+            epoch = yield from add_epochs(self.epochs, 1)
             self._next = Tenure(epoch, f"{self.owner}:{epoch}".encode(), self.clock)
         tenure, ms = self._next, self._ms()
         sent = self.clock()
         (there,) = good((yield [strings.set_absent(self.key, tenure.value, ms)]))
         if there is not None:
             # An attempt before this one had come through at an unknown time, or the last tenure is still there.
-            if there not in (tenure.value, self.tenure.value):
+            if there not in (tenure.value, self.tenure.value) and self._is_lease(there):
                 return False
             sent = self.clock()
             (swapped,) = good((yield [strings.set_equal(self.key, tenure.value, there, ms)]))
@@ -138,6 +141,14 @@ class Lease:
         self.tenure, self._ended = tenure, False
         self._tell()
         return True
+
+    def _is_lease(self, value: bytes) -> bool:
+        """Whether a process may hold the key by this value. Anything else is reported, and taken over."""
+        _, colon, epoch = value.rpartition(b":")
+        if colon and epoch.isdigit():
+            return True
+        _unreadable.tell(self.key, f"{value[:60]!r} is no lease")
+        return False
 
     def renew(self) -> Steps[bool]:
         """Hold the lease for another ttl; False if it is lost: too late, or the key is another's or gone."""

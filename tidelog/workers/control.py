@@ -20,6 +20,8 @@ import redis
 from tidelog.client import calls
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, Missing, StreamId
+from tidelog.client.refusals import denies
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, good
 from tidelog.workers import keys, logs
 from tidelog.workers.tasks import end
@@ -53,6 +55,7 @@ class Control:
         self.key = keys.control(app)
         self.last: StreamId | None = None  # the ID of the last message that was seen; None before the first read
         self._link = link
+        self._trouble = Once(log)
         self._told: dict[object, tuple[str, Told]] = {}
         self._runner: asyncio.Task[None] | None = None
 
@@ -76,7 +79,13 @@ class Control:
             self.last = await self._end()
 
     async def _end(self) -> StreamId:
-        (batch,) = good(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
+        try:
+            (batch,) = good(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
+        except redis.ResponseError as error:
+            if denies(error):
+                raise
+            self._trouble.warn(f"{self.key}: {text_of(error)}; changes are noticed later")
+            return StreamId(0)  # all of it is read when it can be
         end: StreamId = batch.info.last
         return end
 
@@ -113,12 +122,16 @@ class Control:
                 async with asyncio.timeout(WAIT_MS / 1000 * 2):  # a peer that vanished without a word
                     (batch,) = good(await self._link.together(read))
             except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
-                log.info("%s: %s", self.key, error)
+                if isinstance(error, redis.ResponseError):
+                    self._trouble.warn(f"{self.key}: {text_of(error)}; changes are noticed later")
+                else:
+                    log.info("%s: %s", self.key, error)
                 lost = True
                 delay = min(MOST, delay * 2) or FIRST
                 await asyncio.sleep(delay)
                 continue
             delay = 0.0
+            self._trouble.well()
             self.feed(batch)
 
     def _tell(self, concerned: set[str], lost: bool) -> None:

@@ -332,8 +332,8 @@ class Executor:
         begun = [each for each in self.partitions.values() if each.parked_known and not each.stopping.is_set()]
         found = [marks.parked_key(self.declared.app, self.declared.name, each.number) for each in begun]
         (texts,) = await self._small.ask(strings.mget(*found)) if found else ([],)
-        for partition, text in zip(begun, texts, strict=True):
-            if partition.parked != set(marks.decoded(text)):
+        for partition, key, text in zip(begun, found, texts, strict=True):
+            if partition.parked != set(marks.decoded(text, key)):
                 await self._begin_again(partition)
 
     async def _begin_again(self, partition: Partition) -> None:

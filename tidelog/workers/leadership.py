@@ -16,7 +16,7 @@ from tidelog.client import strings
 from tidelog.client.channel import LostError
 from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, Steps, arun, good
-from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
+from tidelog.leases import Claim, Lease, LeaseLostError
 from tidelog.leases.claims import check, release, take
 from tidelog.workers import keys, logs
 from tidelog.workers.control import Control, message
@@ -104,7 +104,7 @@ class Leadership:
             wait = await arun(self._link, self._look(hinted, doubt))
         except LeaseLostError:
             return self._lease.ttl
-        except (redis.RedisError, OSError, ClaimError) as error:
+        except (redis.RedisError, OSError) as error:
             if not isinstance(error, LostError):  # which the link has logged
                 self._trouble.warn(f"app {self._app}: who leads is unknown: {text_of(error)}; trying again")
         except Exception:

@@ -15,8 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
+from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.workers import logs
 
+_unreadable: Final = Unreadable(logs.get(__name__))
 ALL: Final = "*"  # in place of a partition: the whole processor is halted
 Marks = dict[str, dict[str, Any]]
 
@@ -37,7 +40,7 @@ def shown_key(key: bytes) -> str:
 def read(key: str) -> Steps[Marks]:
     """What is held back; empty if nothing is."""
     (text,) = good((yield [strings.get(key)]))
-    return decoded(text)
+    return decoded(text, key)
 
 
 def add(key: str, name: str, facts: Mapping[str, Any]) -> Steps[Marks]:
@@ -54,9 +57,9 @@ def remove(key: str, names: Iterable[str]) -> Steps[Marks]:
 def _changed(key: str, change: Callable[[Marks], Marks]) -> Steps[Marks]:
     while True:
         (text,) = good((yield [strings.get(key)]))
-        marks = decoded(text)
+        marks = decoded(text, key)
         wanted = change(marks)
-        if wanted == marks:
+        if wanted == marks and (marks or text is None):
             return marks
         if not wanted:
             (deleted,) = good((yield [strings.delete_equal(key, text)]))
@@ -69,6 +72,12 @@ def _changed(key: str, change: Callable[[Marks], Marks]) -> Steps[Marks]:
             return wanted
 
 
-def decoded(text: bytes | None) -> Marks:
-    """What a key of this module holds."""
-    return {} if text is None else msgspec.json.decode(text, type=Marks)
+def decoded(text: bytes | None, key: str) -> Marks:
+    """What a key of this module holds. What can't be decoded is reported, and holds nothing back."""
+    if text is None:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=Marks)
+    except (ValueError, RecursionError) as error:
+        _unreadable.tell(key, error)
+        return {}

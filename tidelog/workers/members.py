@@ -21,14 +21,21 @@ import msgspec
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
+from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.workers import logs
 from tidelog.workers.assignment import assign
 
 VERSION: Final = 1
+_unreadable: Final = Unreadable(logs.get(__name__))
 
 
 class MembersError(ValueError):
-    """The key of a members document holds something else, or a document of a newer version."""
+    """The key of a members document holds one of a newer version."""
+
+
+class _Version(msgspec.Struct):
+    version: int
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -80,16 +87,31 @@ class Members(msgspec.Struct, frozen=True):
 
 
 def decoded(key: str, text: bytes | None) -> Members:
-    """The document from its JSON; an empty one for None. MembersError."""
+    """The document from its JSON; an empty one for None. What is no document is reported, and counts as none: the next
+    change replaces it. MembersError for a newer version.
+    """
     if text is None:
         return Members()
     try:
-        version = msgspec.json.decode(text)["version"]
+        version = msgspec.json.decode(text, type=_Version).version
         if version == VERSION:
-            return msgspec.json.decode(text, type=Members)
-    except (ValueError, TypeError, KeyError) as error:
-        raise MembersError(f"the key {key!r} does not hold a members document: {error}") from None
-    raise MembersError(f"{key!r} is of version {version!r}, this program knows {VERSION}: it is too old")
+            return _sound(msgspec.json.decode(text, type=Members))
+    except (ValueError, RecursionError) as error:
+        _unreadable.tell(key, error)
+        return Members()
+    if version < VERSION:
+        _unreadable.tell(key, f"its version is {version}")
+        return Members()
+    raise MembersError(f"{key!r} is of version {version}, this program knows {VERSION}: it is too old")
+
+
+def _sound(found: Members) -> Members:
+    """ValueError for names that no worker can have, since they could not be sent."""
+    for name in [*found.members, *found.waiting, *filter(None, found.owners)]:
+        name.encode()
+        if not name or "|" in name:
+            raise ValueError(f"{name!r} is no name of a worker")
+    return found
 
 
 def read(key: str) -> Steps[Members]:
@@ -111,7 +133,7 @@ def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]
             return before
         written = msgspec.json.encode(after)
         swap = strings.set_absent(key, written) if text is None else strings.set_equal(key, written, text)
-        found, *_ = good((yield [swap, *also]))
+        (found,) = good((yield [swap, *also])[:1])  # what is sent with it are hints, which nothing depends on
         if found == text:
             return after
         if found is None:

@@ -23,7 +23,7 @@ from tidelog.client.calls import Call
 from tidelog.client.channel import LostError
 from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Steps, good
-from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError, Taken
+from tidelog.leases import Claim, Lease, LeaseLostError, Taken
 from tidelog.leases.claims import reclaim, release, take
 from tidelog.topics.delayed import GROUP, mover_of
 from tidelog.topics.facts import TopicError
@@ -39,7 +39,7 @@ FIRST: Final = 0.1  # seconds until what failed is tried again
 MOST: Final = 5.0  # seconds between two attempts at most, and those for which a topic is left aside
 
 T = TypeVar("T")
-REFUSED: Final = (redis.ResponseError, ClaimError, TopicError)  # what concerns one topic
+REFUSED: Final = (redis.ResponseError, TopicError)  # what concerns one topic
 
 
 class Connection(Protocol):

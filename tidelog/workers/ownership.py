@@ -19,7 +19,7 @@ import redis
 from tidelog.client.channel import LostError
 from tidelog.client.saying import Once, said, text_of
 from tidelog.client.steps import LOST, Link, Steps, arun
-from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
+from tidelog.leases import Claim, Lease, LeaseLostError
 from tidelog.workers import logs
 from tidelog.workers.control import Control
 from tidelog.workers.members import MembersError
@@ -135,7 +135,7 @@ class Ownership:
             view = await arun(self._link, self.seat.turn(hinted, doubt))
         except LeaseLostError:
             return self._lease.ttl
-        except (*LOST, redis.ResponseError, ClaimError, MembersError) as error:
+        except (*LOST, redis.ResponseError, MembersError) as error:
             if not isinstance(error, LostError):  # which the link has logged
                 self._trouble.warn(f"{self._name}: {text_of(error)}; trying again")
             if self._denied is not None:
@@ -245,7 +245,7 @@ class Ownership:
         try:
             async with asyncio.timeout(self._left()):
                 await arun(self._link, steps)
-        except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, ClaimError, MembersError) as error:
+        except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, MembersError) as error:
             log.info("%s: %s", self._name, said(error))
             await asyncio.sleep(self._lease.ttl / 100)
             return False

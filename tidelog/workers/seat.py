@@ -97,7 +97,7 @@ class Seat:
         seen = yield from self._without_dead(seen)
         seen, settle_in = yield from self._settled(seen)
         self.members = seen
-        mine = set(seen.of(self.worker))
+        mine = {at for at in seen.of(self.worker) if at < self._partitions}
         for at in sorted(self.claims.keys() - mine):
             self.leaving[at] = self.claims.pop(at)
             view.leaving.append(at)

@@ -180,7 +180,7 @@ def _processor(app: str, declared: Declared, topic: _Topic) -> Steps[ProcessorSt
     partitions: list[PartitionStatus] = []
     for at, (lag, first, pending) in enumerate(behind):
         info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
-        held = marks.decoded(parked[at])
+        held = marks.decoded(parked[at], parked_keys[at])
         aside = 0
         if held and pending.count:
             aside = yield from _aside(declared, at, topic.clock)
@@ -249,7 +249,7 @@ def _workers(app: str) -> Steps[list[MemberStatus]]:
     while True:
         (reply,) = good((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
         cursor = reply[0].decode()
-        found.update(each.decode() for each in reply[1])
+        found.update(each.decode("utf-8", "backslashreplace") for each in reply[1])
         if cursor == "0":
             break
     values = yield from _leases(sorted(found))
@@ -270,10 +270,13 @@ def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:
     leases = sorted({key for key, _ in named if key})
     (found,) = good((yield [strings.mget(*leases)]))
     there = dict(zip(leases, found, strict=True))
-    return [value.rpartition(b":")[0].decode() if key and there[key] == value else None for key, value in named]
+    return [
+        value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if key and there[key] == value else None
+        for key, value in named
+    ]
 
 
 def _lease(claim: bytes | None) -> tuple[str, bytes]:
     """Key and value of the lease that a claim names; empty ones if it is free."""
     key, _, rest = (claim or b"||").partition(b"|")
-    return key.decode(), rest.partition(b"|")[0]
+    return key.decode("utf-8", "backslashreplace"), rest.partition(b"|")[0]

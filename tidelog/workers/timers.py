@@ -38,6 +38,7 @@ LEASES: Final = 3  # or so many leases, if that is longer
 NAP: Final = 60.0  # seconds of one sleep at most: clocks are set
 FIRST: Final = 0.1  # seconds until what failed is tried again
 MOST: Final = 2.0  # seconds between two attempts at most
+LAST: Final = 253_402_300_800.0  # seconds since 1970: the end of the year 9999
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -152,9 +153,6 @@ class Timers:
                     trouble.warn(f"timer {timer.name}: {text_of(error)}; trying again")
                 await self._pause(delay)
                 delay = min(MOST, delay * 2)
-            except msgspec.MsgspecError as error:
-                log.error("timer %s: it does not run: the key %s can't be read: %s; delete it", timer.name, key, error)
-                await self._pause(NAP)
             except Exception:  # such as a moment on the server that is no time
                 log.exception("timer %s: it does not run: see the key %s; trying again", timer.name, key)
                 await self._pause(NAP)
@@ -177,7 +175,12 @@ class Timers:
         text = await self._ask(strings.set_absent(key, new.text))
         if text is None:
             return new
-        last = _Noted(msgspec.json.decode(text, type=Run), text)
+        try:
+            last = _Noted(_run(text), text)
+        except (ValueError, RecursionError) as error:
+            log.error("timer %s: %s can't be read, and is ignored: %s; it begins anew", timer.name, key, text_of(error))
+            await self._swap(key, _Noted(new.run, text), new, claim)
+            return new
         if last.run.state == "done":
             return last
         while last.run.worker != self._worker and (left := await self._left(last.run.worker)) >= 0:
@@ -267,6 +270,15 @@ class Timers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _run(text: bytes) -> Run:
+    """ValueError, RecursionError if it is none."""
+    run = msgspec.json.decode(text, type=Run)
+    if not abs(run.moment) < LAST:
+        raise ValueError(f"{run.moment} is no time")
+    run.worker.encode()
+    return run
 
 
 def _noted(run: Run) -> _Noted:

@@ -27,7 +27,7 @@ from tidelog.client import calls
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel, LostError, plain, queued, watching
 from tidelog.client.steps import arun, good
-from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
+from tidelog.leases import Claim, Lease, LeaseLostError
 from tidelog.leases.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender
 from tidelog.workers import logs
@@ -300,7 +300,7 @@ class Committer:
                 return await arun(self._line, reclaim(self._lease, claim))
             except LostError:
                 continue
-            except (ClaimError, LeaseLostError, redis.ResponseError) as error:
+            except (LeaseLostError, redis.ResponseError) as error:
                 log.error("group %s: %s can't be claimed anew: %s", self._group, claim.key, error)
                 return False
 

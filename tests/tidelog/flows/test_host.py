@@ -71,6 +71,24 @@ def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> Non
     restarted(tidelog_server, pause, look, look_again)
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"7", b"[" * 100_000, b'{"wanted": {"orders": {"status": 5}}}', None])
+def test_flows_start_where_what_was_asked_for_cannot_be_read(
+    tidelog_server: Server, text: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tidelog_server.client() as client:
+        if text is None:
+            client.tappend("flows:default", {"a": "b"})
+        else:
+            client.redis.set("flows:default", text)
+
+    async def look(host: Host) -> None:
+        await until(lambda: statuses(host) == {"orders.1": "running", "orders.2": "running", "other": "paused"})
+        assert not host.problem
+
+    restarted(tidelog_server, look)
+    assert caplog.text.count("flows start as if nothing had been asked for") == 1
+
+
 def test_without_a_server_nothing_is_kept() -> None:
     async def pause(host: Host) -> None:
         await host.steer("orders", "paused")

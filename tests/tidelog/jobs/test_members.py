@@ -55,9 +55,11 @@ def test_changes_at_the_same_time_are_all_made(client: Client) -> None:
 
 
 def test_what_is_no_document(client: Client) -> None:
-    client.redis.set(keys.ENGINES, "[]")
-    with pytest.raises(JobError, match="'jobs:engines' does not say which engines there are"):
-        run(client, members.read())
+    for text in (b"[]", b"\xff", b"[" * 100_000, b'{"engines": {"e": 7}}'):
+        client.redis.set(keys.ENGINES, text)
+        assert run(client, members.read()) == Engines()
+        run(client, members.change(lambda there: there.joined("e1", Engine(1))))
+        assert list(run(client, members.read()).engines) == ["e1"]
     client.redis.set(keys.ENGINES, '{"version": 9}')
     with pytest.raises(JobError, match="is of version 9, this program knows 1: it is too old"):
         run(client, members.read())

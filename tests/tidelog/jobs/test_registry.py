@@ -105,10 +105,33 @@ def test_writers_at_the_same_time_lose_nothing(client: Client) -> None:
     assert [found[f"j{at}-0"].revision for at in range(4)] == [9] * 4
 
 
-def test_what_is_no_registry(client: Client) -> None:
-    client.tappend(keys.REGISTRY, {"a": "b"})
-    with pytest.raises(JobError, match="of 'jobs:registry' is none of a registry"):
-        fold(client)
+FORGED: list[dict[str, str | bytes]] = [
+    {"a": "b"},
+    {"kind": "added", "name": "x"},
+    {"kind": "added", "name": "x", "spec": b"\xff"},
+    {"kind": b"\xff", "name": "x", "spec": "{}"},
+    {"kind": "added", "name": "x", "spec": "[" * 100_000},
+    {"kind": "added", "name": "x", "spec": '{"name": "j", "target": "m:j"}'},
+    {"kind": "other", "name": "x", "spec": '{"name": "x", "target": "m:x"}'},
+    {"kind": "removed", "name": "x", "spec": "{}"},
+    {"kind": "all", "name": "", "spec": "7"},
+]
+
+
+@pytest.mark.parametrize("fields", FORGED)
+def test_what_is_no_entry_is_reported_and_ignored(
+    client: Client, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    change(client, registry.add(spec("j")))
+    client.tappend(keys.REGISTRY, fields)
+    change(client, registry.add(spec("k")))
+    assert sorted(fold(client).specs) == ["j", "k"]
+    assert "jobs:registry" in caplog.text
+    assert "is ignored" in caplog.text
+    change(client, registry.remove("k"))
+    found = run(client, registry.removed("k"))
+    assert found is not None
+    assert found.name == "k"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +154,9 @@ def test_forged_entries_are_refused_before_anything_uses_them(kind: str, name: s
     text = msgspec.json.encode(forged)
     if kind == "all":
         text = msgspec.json.encode({"specs": {name: forged}, "gone": {} if fields else {name: 1}})
-    with pytest.raises(JobError, match="is none of a registry"):
-        Registry().apply(entry_of(1, kind, name, text.decode()))
+    found = Registry()
+    found.apply(entry_of(1, kind, name, text.decode()))
+    assert (found.specs, found.gone, found.length) == ({}, {}, 1)
 
 
 # -- a model ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.tidelog.leases.leasekit import lease_of, losing, until
 from tidelog.client import calls
 from tidelog.client.client import Client
 from tidelog.client.steps import run
-from tidelog.leases import Claim, ClaimError, Lease, LeaseLostError
+from tidelog.leases import Claim, Lease, LeaseLostError
 from tidelog.leases.claims import check, reclaim, release, take
 from tidelog.testing import Server
 
@@ -165,9 +165,29 @@ def test_claims_are_compared_with_the_server(client: Client) -> None:
     assert [claim.held for claim in claims] == [True, False]
 
 
-def test_a_key_that_holds_something_else(client: Client) -> None:
+@pytest.mark.parametrize("value", [b"mine", b"\xff", b"", b"||", b"a|b|c", b"\xff|w:1|1", b"|||1"])
+def test_what_is_no_claim_is_free(client: Client, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
     lease = acquired(client, "one")
-    client.redis.set("claim:0", "mine")
-    with pytest.raises(ClaimError, match="claim:0"):
-        run(client, take(lease, WANTED))
-    assert client.redis.get("claim:0") == b"mine"
+    client.redis.set("claim:0", value)
+    claims = run(client, take(lease, WANTED)).claims
+    assert [claim.key for claim in claims] == [key for key, _ in WANTED]
+    assert client.redis.get("claim:0") == claims[0].value
+    assert caplog.text.count("'claim:0' can't be read") == 1
+
+
+def test_a_key_of_another_type_does_not_keep_others_from_being_taken(client: Client) -> None:
+    lease = acquired(client, "one")
+    client.tappend("claim:0", {"a": "b"})
+    found = run(client, take(lease, WANTED))
+    assert [claim.key for claim in found.claims] == [key for key, _ in WANTED if key != "claim:0"]
+    assert [holder.partition for holder in found.held] == [0]
+
+
+@pytest.mark.parametrize("value", [b"mine", b"\xff", b"9223372036854775807", b"1.5"])
+def test_a_counter_that_holds_no_number_goes_on(client: Client, value: bytes) -> None:
+    client.redis.set("epoch", value)
+    one = acquired(client, "one")
+    claims = run(client, take(one, WANTED)).claims
+    epochs = [one.epoch, *(claim.epoch for claim in claims)]
+    assert epochs == sorted(set(epochs))
+    assert epochs[0] > 1_600_000_000_000

@@ -103,12 +103,30 @@ class TestDocument:
             steps.send(client.together(*swap))
         assert run(client, members.read(KEY)).waiting == ["w2", "w1"]
 
-    @pytest.mark.parametrize("text", ["mine", "[]", "{}", '{"version": 2}', '{"version": 1, "owners": 3}'])
-    def test_what_is_no_document(self, client: Client, text: str) -> None:
-        client.redis.set(KEY, text)
+    def test_a_newer_document(self, client: Client) -> None:
+        client.redis.set(KEY, '{"version": 2}')
         with pytest.raises(MembersError, match=KEY):
             run(client, seat(client, "w1").turn(True))
-        assert client.redis.get(KEY) == text.encode()
+        assert client.redis.get(KEY) == b'{"version": 2}'
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            b"mine", b"[]", b"{}", b'{"version": 0}', b'{"version": 1, "owners": 3}', b"\xff", b"[" * 100_000,
+            b'{"version": 1, "members": {"\\ud800": {"epoch": 1}}}', b'{"version": 1, "waiting": ["a|b"]}',
+        ],
+    )  # fmt: skip
+    def test_what_is_no_document_is_replaced(self, client: Client, text: bytes) -> None:
+        client.redis.set(KEY, text)
+        one = seat(client, "w1")
+        run(client, one.turn(True))
+        assert list(run(client, members.read(KEY)).members) == ["w1"]
+
+    def test_owners_of_partitions_that_there_are_not(self, client: Client) -> None:
+        client.redis.set(KEY, '{"version": 1, "members": {"w1": {"epoch": 1}}, "owners": ["w1", "w1", "w1"]}')
+        one = seat(client, "w1", 1)
+        run(client, one.turn(True))
+        assert list(one.claims) == [0]
 
 
 class TestSeat:

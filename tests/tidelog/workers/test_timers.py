@@ -328,27 +328,27 @@ def test_a_run_is_noted_when_the_server_is_back(tidelog_server: Server) -> None:
     run(tidelog_server, use)
 
 
+@pytest.mark.parametrize("text", ["{}", b"\xff", "[" * 100_000, '{"moment": 1e300, "state": "done", "worker": ""}'])
 def test_a_key_that_cannot_be_read(
-    tidelog_server: Server, plain: Client, caplog: pytest.LogCaptureFixture
+    tidelog_server: Server, plain: Client, caplog: pytest.LogCaptureFixture, text: Any
 ) -> None:
-    plain.redis.set(KEY, "{}")
+    plain.redis.set(KEY, text)
 
     async def use(client: AsyncClient) -> None:
         site = Site(client)
 
         @site.app.timer(0.01, on_leader=True)
-        async def tick() -> None:
-            raise AssertionError
+        async def tick() -> None: ...
 
         await site.lead()
-        await until(lambda: "the key app:shop:timer:tick can't be read" in caplog.text)
+        await until(lambda: site.timers.counts["tick"].runs > 0)
         await site.go()
-        assert site.timers.counts["tick"] == Counts()
+        assert caplog.text.count("app:shop:timer:tick can't be read, and is ignored") == 1
 
     run(tidelog_server, use)
 
 
-def test_a_moment_that_is_no_time_stops_one_timer_only(
+def test_a_moment_that_is_no_time_is_ignored(
     tidelog_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(client: AsyncClient) -> None:
@@ -365,7 +365,7 @@ def test_a_moment_that_is_no_time_stops_one_timer_only(
 
         await client.redis.set(KEY, b'{"moment": 1e300, "state": "done", "worker": ""}')
         await site.lead()
-        await until(lambda: "timer tick: it does not run: see the key app:shop:timer:tick" in caplog.text)
+        await until(lambda: "app:shop:timer:tick can't be read, and is ignored: 1e+300 is no time" in caplog.text)
         await until(lambda: ran >= 2)
         await site.go()
 

@@ -6,8 +6,8 @@ nothing.
 
 Rule 1: what was asked for is in force first, and then kept; who asked hears of success when both is done.
 Rule 2: a flow's name stands for all its instances: what was wanted of single ones is forgotten when it is set.
-Rule 3: a document that can't be decoded is reported and ignored: it must not keep flows from starting. The next change
-        replaces it.
+Rule 3: a key that holds something else is reported and ignored: it must not keep flows from starting. It is left as it
+        is, and changes are not kept.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class KeptError(FlowError):
     """The document can't be read or changed now."""
 
 
+class _NoDocumentError(KeptError):
+    """The key holds something else."""
+
+
 class Desired:
     """>>> await Desired(url, "shop").change(lambda kept: kept.set("orders", "orders", "paused"))"""
 
@@ -99,11 +103,13 @@ class Desired:
         async with self._one:
             try:
                 return self._decoded(await self._asked(strings.get(self.key)))
+            except _NoDocumentError as error:
+                return self._ignored(error)
             except (ReplyError, OSError) as error:
                 if denies(error):
                     raise DeniedError(words(error)) from None
                 if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
-                    return self._unreadable(error)
+                    return self._ignored(error)
                 raise KeptError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
 
     async def change(self, edit: Callable[[Kept], None]) -> None:
@@ -142,13 +148,14 @@ class Desired:
         try:
             kept = msgspec.json.decode(raw, type=Kept)
         except (ValueError, RecursionError) as error:
-            return self._unreadable(error)
+            text = f"the key {self.key!r} holds something else than what flows keep there: {text_of(error)}"
+            raise _NoDocumentError(text) from None
         self._trouble.well()
         return kept
 
-    def _unreadable(self, error: Exception) -> Kept:
+    def _ignored(self, error: Exception) -> Kept:
         """Rule 3: nothing was asked for, as far as this process can tell."""
-        self._trouble.warn(f"the key {self.key!r} is ignored: it does not hold what flows keep there: {text_of(error)}")
+        self._trouble.warn(f"{self.key}: {text_of(error)}; flows start as if nothing had been asked for")
         return Kept()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ Rule 4: a job should run where its name and the engine's have the highest hash (
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Any, Final
@@ -18,11 +19,13 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
+from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
 
 VERSION: Final = 1
+_unreadable: Final = Unreadable(logging.getLogger(__name__))
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -81,13 +84,19 @@ def change(how: Callable[[Engines], Engines]) -> Steps[Engines]:
 
 
 def decoded(text: bytes | None) -> Engines:
-    """The document from its JSON. JobError if it is none, or of a newer version."""
+    """The document from its JSON. What is none is reported, and counts as empty: the next change replaces it.
+
+    JobError if it is of a newer version.
+    """
     if text is None:
         return Engines()
     try:
         found = msgspec.json.decode(text, type=Engines)
-    except ValueError as error:
-        raise JobError(f"the key {keys.ENGINES!r} does not say which engines there are: {error}") from None
+        for name in found.engines:
+            name.encode()
+    except (ValueError, RecursionError) as error:
+        _unreadable.tell(keys.ENGINES, error)
+        return Engines()
     if found.version != VERSION:
         raise JobError(f"{keys.ENGINES!r} is of version {found.version}, this program knows {VERSION}: it is too old")
     return found

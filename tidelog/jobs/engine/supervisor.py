@@ -40,7 +40,7 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Registry, Spec
 from tidelog.jobs.registry.status import Status, decoded
-from tidelog.leases import ClaimError, Keeper, Lease, LeaseLostError
+from tidelog.leases import Keeper, Lease, LeaseLostError
 
 log = logging.getLogger(__name__)
 AGAIN: Final = 0.5  # seconds until what failed for the server's sake is tried again, twice as many each time,
@@ -154,7 +154,7 @@ class Supervisor:
             await line.run(self._own.released([name for name in self._own.leaving if name not in self.running]))
         except LeaseLostError:
             return AGAIN
-        except (*LOST, ClaimError, JobError) as error:
+        except (*LOST, JobError) as error:
             if denies(error):
                 self._deny(words(error))
                 return 0.0

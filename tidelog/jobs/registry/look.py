@@ -147,13 +147,16 @@ def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
     holders = [_holder(claim) for claim in claims]
     try:
         listed = sorted(msgspec.json.decode(document or b"{}").get("engines", {}))
-    except (ValueError, AttributeError):
+        for name in listed:
+            name.encode()
+    except (ValueError, AttributeError, TypeError, RecursionError):
         listed = []
     leases = sorted({lease for lease, _ in holders if lease} | {keys.lease(name) for name in listed})
     (values,) = good((yield [strings.mget(*leases)]))
     living = dict(zip(leases, values, strict=True))
     for each, (lease, value), text in zip(found, holders, said, strict=True):
-        each.engine = value.rpartition(b":")[0].decode() if lease and living[lease] == value else ""
+        lives = lease and living[lease] == value
+        each.engine = value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if lives else ""
         each.status = status.decoded(text)
     return [name for name in listed if living[keys.lease(name)] is not None]
 
@@ -161,7 +164,7 @@ def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
 def _holder(claim: bytes | None) -> tuple[str, bytes]:
     """The lease that a claim names, and its value; empty if it is free."""
     parts = (claim or b"").split(b"|")
-    return (parts[0].decode(), parts[1]) if len(parts) == 3 else ("", b"")
+    return (parts[0].decode("utf-8", "backslashreplace"), parts[1]) if len(parts) == 3 else ("", b"")
 
 
 def _streams(found: Sequence[_Found]) -> Steps[None]:

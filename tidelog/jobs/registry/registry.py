@@ -18,6 +18,7 @@ Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,12 +29,15 @@ import msgspec
 from tidelog.client import calls
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
+from tidelog.client.saying import Unreadable, said
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import NAME
 from tidelog.jobs.errors import JobError
 from tidelog.topics.facts import check_name as check_topic
 
+_unreadable: Final = Unreadable(logging.getLogger(__name__))
+KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # of entries with the spec of a job that there is
 LONG: Final = 1000  # entries of the registry
 PAGE: Final = 500
 CLOSED: Final = 2**63 - 1  # the epoch of a fence that is closed: there is none after it
@@ -82,7 +86,9 @@ class Registry:
     length: int = 0  # entries since the last ``all``
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next entry. JobError if it is none of a registry."""
+        """Take in the next entry. One that is none of a registry is reported and ignored."""
+        self.last = entry.id
+        self.length += 1
         try:
             facts = entry.text()
             kind, name = facts["kind"], facts["name"]
@@ -92,18 +98,18 @@ class Registry:
                     _check(each, spec)
                 for each in everything.gone:
                     _check_name(each)
-                self.specs, self.gone, self.length = everything.specs, everything.gone, 0
+                self.specs, self.gone, self.length = everything.specs, everything.gone, 1
             elif kind == "removed":
                 self.gone[name] = self.specs.pop(name).generation
             else:
                 spec = msgspec.json.decode(facts["spec"], type=Spec)
+                if kind not in KINDS:
+                    raise ValueError(f"{kind!r} is no kind of entry")
                 _check(name, spec)
                 self.specs[name] = spec
                 self.gone.pop(name, None)
-        except (KeyError, ValueError) as error:
-            raise JobError(f"the entry {entry.id} of {keys.REGISTRY!r} is none of a registry: {error!r}") from None
-        self.last = entry.id
-        self.length += 1
+        except (KeyError, ValueError, RecursionError) as error:
+            _unreadable.tell(f"{keys.REGISTRY} {entry.id}", said(error))
 
     def find(self, name: str) -> Spec:
         """JobError if there is no such job."""
@@ -242,7 +248,11 @@ def removed(name: str) -> Steps[Spec | None]:
     while True:
         (page,) = good((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
         for entry in page:
-            last, facts = entry.id, entry.text()
+            last = entry.id
+            try:
+                facts = entry.text()
+            except ValueError:
+                continue  # as ``apply``
             if facts.get("name") == name:
                 found = _removed(name, facts)
         if len(page) < PAGE:
@@ -255,7 +265,7 @@ def _removed(name: str, facts: dict[str, str]) -> Spec | None:
     try:
         spec = msgspec.json.decode(facts["spec"], type=Spec)
         _check(name, spec)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         return None  # who reads the registry reports it
     return spec
 
