@@ -284,7 +284,7 @@ def test_secrets_are_shown_nowhere(c: Raw, connect: Connect, hand: RunningServer
     watcher("MONITOR")
     calls = [call.strip().split(" ") for line in SECRET_CALLS.strip().splitlines() for call in line.split("|")]
     for number, call in enumerate(calls):
-        words = [word.replace("{}", f"s3cret{number}") for word in call]
+        words = tuple(word.replace("{}", f"s3cret{number}") for word in call)
         if multi:
             one.pipeline(("MULTI",), words, ("EXEC",))
         else:
