@@ -59,7 +59,8 @@ class TopicEntries:
         self.uuids = uuids
         self.codec = codec
         kinds = kinds or {}
-        self._texts = {column: TEXTS[kinds[column]] for column in columns if kinds.get(column) in TEXTS}
+        others = [column for column in columns if not (uuids and column == key)]
+        self._texts = {column: TEXTS[kinds[column]] for column in others if kinds.get(column) in TEXTS}
         self._turn: int | None = None  # the partition that is next; None: any
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
