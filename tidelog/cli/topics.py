@@ -94,27 +94,49 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
 @click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="How long entries are kept; 0: no limit.")
 @click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Whether unfinished entries may go.")
 @click.option("--hard-limit", type=click.IntRange(0), help="Entries from which on a send is refused; 0: no limit.")
+@click.option("--field", "changes", multiple=True, metavar="FIELD=TYPE", help="Another type for a field; see above.")
 @url_option
 def alter(
-    name: str, partition_size: int | None, max_age: float | None, overflow: str | None, hard_limit: int | None, url: str
-) -> None:
-    """Change the retention of the topic NAME.
+    name: str, partition_size: int | None, max_age: float | None, overflow: str | None, hard_limit: int | None,
+    changes: tuple[str, ...], url: str,
+) -> None:  # fmt: skip
+    """Change the retention of the topic NAME, or types of its fields.
 
-    Programs that declare another one are refused when they start. Those that run keep the one they started with.
+    \b
+      tidelog topics alter orders --partition-size 100000
+      tidelog topics alter orders --field price=float
+      tidelog topics alter orders --field 'ref=int|str'
+
+    Programs that declare another retention are refused when they start. Those that run keep the one they started with.
+    Programs that declare another type are refused within seconds: stop them first.
+
+    A field may get a type by which what is stored can be read: int becomes float or decimal; with the codec plain, all
+    but bytes become str, and all become bytes; with the others, all become a union that has the old type. A field that
+    was taken out of the record type, so that the newest entry lacks it, may become anything. What is stored does not
+    change: older entries may have it with its old type.
     """
+    types = dict(map(_pair, changes))
     given = {
         "partition_size": partition_size,
         "max_age_ms": None if max_age is None else round(max_age * 1000),
         "overflow": overflow,
         "hard_limit": hard_limit,
     }
-    if all(value is None for value in given.values()):
-        raise click.UsageError("nothing to change: give --partition-size, --max-age, --overflow or --hard-limit")
+    if all(value is None for value in given.values()) and not types:
+        listed = "--partition-size, --max-age, --overflow, --hard-limit or --field"
+        raise click.UsageError(f"nothing to change: give {listed}")
     with connected(url) as client:
         now = admin.facts_of(client, name).retention
         merged = {field.name: getattr(now, field.name) for field in fields(Retention)}
         merged |= {what: value or None for what, value in given.items() if value is not None}
-        _describe(admin.alter(client, name, Retention(**merged)))
+        _describe(admin.alter(client, name, Retention(**merged), types))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    field, equals, kind = text.partition("=")
+    if not field or not equals or not kind:
+        raise click.BadParameter(f"{text!r} is not FIELD=TYPE, such as price=float", param_hint="--field")
+    return field, kind
 
 
 @topics.command()

@@ -29,6 +29,8 @@ _SCALARS: Final[dict[str, str]] = {
     "TimeDeltaType": "timedelta", "UUIDType": "uuid", "DecimalType": "decimal", "EnumType": "enum",
     "LiteralType": "literal",
 }  # fmt: skip
+#: The names of scalars here, in an order for people.
+KINDS: Final = tuple(dict.fromkeys(_SCALARS.values()))
 _BYTES: Final = (bytes,)
 #: What msgspec calls the constraints of a type.
 _CONSTRAINTS: Final = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from tidelog.client import calls, steps
 from tidelog.client.calls import Call
 from tidelog.client.client import Client
-from tidelog.client.entries import StreamId
+from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
+from tidelog.codecs import UndecodableError, codec_for
 from tidelog.topics import delayed, retention
+from tidelog.topics.changes import judged
 from tidelog.topics.facts import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
 from tidelog.topics.retention import finished
+
+PAGE: Final = 500  # streams that are asked at once
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,69 @@ def lengths(name: str, facts: Facts) -> list[Call[int]]:
     return [calls.tlen(f"{name}:{at}") for at in range(facts.partitions or 0)]
 
 
-def alter(client: Client, name: str, retention: Retention) -> Facts:
-    """Replace the retention of a topic. Programs that declare another one are refused when they start."""
-    return _swap(client, name, lambda facts: replace(facts, retention=retention))
+def alter(
+    client: Client, name: str, retention: Retention | None = None, fields: Mapping[str, str] | None = None
+) -> Facts:  # fmt: skip
+    """Replace the retention of a topic, and the types of some fields. Programs that declare others are refused then.
+
+    fields: types by field, as the facts name them; or a union, ``int|str``. What is stored must be readable by the new
+    type, unless the newest entry lacks the field: then it was taken out of the record type, and may become anything.
+
+    Raises TopicError with the reason if a field can't change so; then nothing is changed.
+    """
+    lacking: set[str] = set()
+    if fields:
+        lacking = set(fields) - (newest_fields(client, name, facts_of(client, name)) or set())
+
+    def change(facts: Facts) -> Facts:
+        made = dict(facts.fields)
+        for field, wanted in (fields or {}).items():
+            made[field] = _changed(name, facts, field, wanted, field in lacking)
+        return replace(facts, retention=retention or facts.retention, fields=made)
+
+    return _swap(client, name, change)
+
+
+def newest_fields(client: Client, name: str, facts: Facts) -> set[str] | None:
+    """The fields that the newest record of a topic has, those that wait to be sent included. None: there is none."""
+    keys = [f"{name}:{at}" for at in range(facts.partitions or 0)]
+    found: tuple[StreamId, set[str]] | None = None
+    for start in range(0, len(keys), PAGE):
+        for key, entries in zip(keys[start:], client.together(*newest(keys[start : start + PAGE])), strict=False):
+            for entry in entries:
+                if found is None or entry.id > found[0]:
+                    found = entry.id, _names(facts, key, entry)
+    for entry in client.trevrange(delayed.stream_of(name), count=1):
+        waiting = delayed.read(entry)
+        if waiting is not None and (found is None or entry.id > found[0]):
+            found = entry.id, _names(facts, delayed.stream_of(name), Entry(entry.id, waiting.flat))
+    return None if found is None else found[1]
+
+
+def newest(keys: Sequence[str]) -> list[Call[list[Entry]]]:
+    """The calls that return the newest entry of each stream."""
+    return [calls.trevrange(key, count=1) for key in keys]
+
+
+def _names(facts: Facts, key: str, entry: Entry) -> set[str]:
+    if facts.codec == "plain":
+        return {name.decode(errors="replace") for name, _ in entry.pairs}
+    try:
+        return set(codec_for(dict, facts.codec).decode(entry, key.encode()))
+    except UndecodableError as error:
+        raise TopicError(f"topic {facts.id or key!r}: its newest entry can't be read: {error}") from None
+
+
+def _changed(name: str, facts: Facts, field: str, wanted: str, removed: bool) -> str:
+    there = facts.fields.get(field)
+    if there is None:
+        known = ", ".join(facts.fields) or "none that the server knows"
+        text = f"topic {name!r} has no field {field!r}, but {known}"
+        raise TopicError(f"{text}. A program that declares a new one adds it")
+    kind, reason = judged(facts.codec, there, wanted, field == facts.partition_by, removed)
+    if reason:
+        raise TopicError(f"topic {name!r}, field {field!r}: {reason}")
+    return kind
 
 
 def grow(client: Client, name: str, count: int, force: bool = False) -> Facts:

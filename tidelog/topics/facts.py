@@ -8,7 +8,7 @@ Whoever declares the topic first writes it. It is the truth from then on: a prog
 refused before it sends or reads, for a changed number of partitions would break the order of keys silently.
 
 Rule 1: what a declaration leaves out (None) agrees with anything.
-Rule 2: a field that a declaration adds is added to the facts. A type that differs is refused.
+Rule 2: a field that a declaration adds is added to the facts. A type that differs is refused (changes.py).
 Rule 3: ``partition_by`` is the name of a field, "(function)" for a function, whose result can't be compared, or null
         where keys don't matter.
 Rule 4: ``servers`` is null: all partitions are where the facts are. Later it may say where each one is.
@@ -17,13 +17,14 @@ Rule 4: ``servers`` is null: all partitions are where the facts are. Later it ma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
 
+from tidelog.topics.changes import remedy
 from tidelog.topics.partition import HASH
 
 VERSION: Final = 1
@@ -35,6 +36,12 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
 #: Beginnings of names, up to a colon: keys of partitions would be those of other topics' facts, or of apps.
 _RESERVED: Final = ("topic", "app")
 
+#: Differences that are retention, and the options of ``tidelog topics alter`` for them.
+_RETENTION: Final = {
+    "partition_size": "--partition-size", "max_age_ms": "--max-age", "overflow": "--overflow",
+    "hard_limit": "--hard-limit",
+}  # fmt: skip
+
 Overflow = Literal["protect", "drop"]
 
 
@@ -43,19 +50,23 @@ class TopicError(ValueError):
 
 
 class TopicMismatchError(TopicError):
-    """A program declares a topic otherwise than it stands on the server. ``differences``: (what, there, here)."""
+    """A program declares a topic otherwise than it stands on the server. ``differences``: (what, there, here).
 
-    def __init__(self, name: str, differences: list[tuple[str, object, object]]) -> None:
+    ``remedies``: what changes the topic, apart from declaring what the server has.
+    """
+
+    def __init__(
+        self, name: str, differences: list[tuple[str, object, object]], remedies: Sequence[str] = ()
+    ) -> None:  # fmt: skip
         listed = "; ".join(f"{what} is {there!r} on the server, {here!r} here" for what, there, here in differences)
-        super().__init__(
-            f"topic {name!r}: {listed}. Declare what the server has, or change the topic: tidelog topics alter"
-            " (retention), tidelog topics grow (partitions)"
-        )
+        ways = "".join(f"; or: {remedy}" for remedy in remedies)
+        super().__init__(f"topic {name!r}: {listed}. Declare what the server has: tidelog topics show {name}{ways}")
         self.name = name
         self.differences = differences
+        self.remedies = tuple(remedies)
 
-    def __reduce__(self) -> tuple[type[TopicMismatchError], tuple[str, list[tuple[str, object, object]]]]:
-        return TopicMismatchError, (self.name, self.differences)
+    def __reduce__(self) -> tuple[type[TopicMismatchError], tuple[Any, ...]]:
+        return TopicMismatchError, (self.name, self.differences, self.remedies)
 
 
 @dataclass(frozen=True)
@@ -130,10 +141,32 @@ class Facts:
             if there.fields.get(field, kind) != kind
         ]
         if differences:
-            raise TopicMismatchError(name, differences)
+            raise TopicMismatchError(name, differences, self._remedies(name, there, differences))
         if self.fields.keys() <= there.fields.keys():
             return there
         return replace(there, fields={**there.fields, **self.fields})
+
+
+    def _remedies(self, name: str, there: Facts, differences: Sequence[tuple[str, object, object]]) -> list[str]:
+        """What could change the topic, so that it is as this declaration says."""
+        found = []
+        names = {what for what, _, _ in differences}
+        if names & _RETENTION.keys():
+            given = {what: value for what, _, value in differences if what in _RETENTION}
+            if isinstance(age := given.get("max_age_ms"), int):
+                given["max_age_ms"] = age / 1000
+            options = " ".join(f"{_RETENTION[what]} {value}" for what, value in given.items())
+            found.append(f"tidelog topics alter {name} {options}")
+        if "partitions" in names and self.partitions and there.partitions and self.partitions > there.partitions:
+            found.append(f"tidelog topics grow {name} {self.partitions}, if that is a multiple")
+        if names & {"hash", "partition_by", "codec"}:
+            found.append("a topic of another name: what is stored was written by these")
+        found += [
+            remedy(name, there.codec, field, there.fields[field], kind, field == there.partition_by)
+            for field, kind in self.fields.items()
+            if there.fields.get(field, kind) != kind
+        ]
+        return found
 
 
 def check_name(name: object) -> None:
