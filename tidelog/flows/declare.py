@@ -226,8 +226,8 @@ class _Make:
 
     @property
     def needs_server(self) -> bool:
-        """Of connectors that keep things on the tidelog server."""
-        return bool(getattr(self.kind, "needs_server", False))
+        """Of connectors that keep things on the flow's server."""
+        return bool(self.kind.option_server(self.options))
 
     def errors(self, source: bool) -> list[str]:
         """Of a connector's options: why they cannot work."""

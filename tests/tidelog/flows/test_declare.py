@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.files import read_text
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.options import Duration
 from tidelog.flows.spec import Link
@@ -263,3 +264,14 @@ def test_a_class_of_operator_says_what_it_needs() -> None:
 def test_a_duration_that_is_too_long_is_none(given: object) -> None:
     with pytest.raises(ValueError, match="no duration"):
         Duration.read(given)
+
+
+@pytest.mark.parametrize("place", ['in: {type: stream, key: k, url: "redis://h:1"}', "in: {type: redis_list, key: k}"])
+def test_a_connector_with_its_own_server_needs_none_of_the_flow(place: str) -> None:
+    text = f"flows: {{main: {{connectors: {{{place}, out: 'null'}}, connect: [in -> out]}}}}"
+    document = read_text(text, variables={})
+    assert document.flows["main"].server is None
+    with pytest.raises(FlowFileError, match="connectors of type stream need a tidelog server"):
+        read_text(
+            "flows: {main: {connectors: {in: {type: stream, key: k}, out: 'null'}, connect: [in -> out]}}", variables={}
+        )

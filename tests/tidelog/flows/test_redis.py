@@ -13,6 +13,7 @@ import redis
 from tests.conftest import RedisServer
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
+from tidelog.flows.connectors import processing
 from tidelog.flows.event import Event
 
 
@@ -126,6 +127,71 @@ async def test_elements_that_were_not_settled_come_again(url: str, client: Any) 
         await until(lambda: len(seen) == 4 and not client.exists("jobs:processing:orders.in"))
     assert sorted(seen) == [1, 1, 2, 3]
     assert client.llen("jobs") == 0
+
+
+@in_loop
+@pytest.mark.parametrize("crashed", [False, True])
+async def test_what_a_renamed_flow_held_is_put_back(
+    url: str, client: Any, crashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing, "EVERY", 0.1)
+    monkeypatch.setattr(processing, "ALIVE", 1.0)
+
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    client.rpush("jobs", *range(300))
+    async with running(reading("redis_list", stuck, url=url, key="jobs")):
+        await until(lambda: client.llen("jobs:processing:orders.in") == 300)
+        assert client.ttl("jobs:processing:orders.in:alive") >= 0
+    if crashed:
+        client.set("jobs:processing:orders.in:alive", "1", px=1000)
+    client.rpush("jobs", 300)
+    seen, sink = kept()
+    renamed = reading("redis_list", sink, url=url, key="jobs")
+    renamed.name = "sales"
+    async with running(renamed):
+        await until(lambda: len(seen) == 301 and not client.exists("jobs:processing:sales.in"))
+    assert sorted(seen) == list(range(301))
+    assert crashed or seen == list(range(301))
+    assert client.smembers("jobs:processing") == {b"jobs:processing:sales.in"}
+    assert not client.keys("jobs:processing:*:alive")
+
+
+@in_loop
+async def test_what_a_running_source_holds_is_left_to_it(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing, "EVERY", 0.05)
+
+    async def stuck(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    client.rpush("jobs", 1, 2)
+    async with running(reading("redis_list", stuck, url=url, key="jobs")):
+        await until(lambda: client.llen("jobs:processing:orders.in") == 2)
+        seen, sink = kept()
+        other = reading("redis_list", sink, url=url, key="jobs")
+        other.name = "sales"
+        async with running(other):
+            await until(lambda: client.exists("jobs:processing:sales.in:alive"))
+            looked = client.info("commandstats")["cmdstat_smembers"]["calls"]
+            await until(lambda: client.info("commandstats")["cmdstat_smembers"]["calls"] > looked + 4)
+        assert seen == []
+        assert client.llen("jobs:processing:orders.in") == 2
+
+
+@in_loop
+async def test_a_user_without_rights_to_more_than_the_lists_reads_them(url: str, client: Any) -> None:
+    client.acl_setuser("narrow", enabled=True, passwords=["+pw"], keys=["jobs", "jobs:processing:orders.in"],
+                       commands=["+@all"], reset=True)  # fmt: skip
+    client.rpush("jobs", 1, 2)
+    seen, sink = kept()
+    try:
+        async with running(reading("redis_list", sink, url=url.replace("//", "//narrow:pw@"), key="jobs")):
+            await until(lambda: len(seen) == 2)
+    finally:
+        client.acl_deluser("narrow")
 
 
 @in_loop

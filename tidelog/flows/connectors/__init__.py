@@ -36,6 +36,7 @@
     cron         an event at each time
     redis        redis_pubsub, redis_list
     redisstream  redis_stream
+    processing   lists of what is under way (redis_list)
     redisbase    what these have in common
     kafka        topics of Kafka
     prefix       up to where all is settled

@@ -35,6 +35,11 @@ class Connector:
     context: Context  # set by the runtime before anything is called
 
     @classmethod
+    def option_server(cls, options: Any) -> bool:  # noqa: ARG003 - most connectors do not
+        """Whether it keeps things on the flow's server, with these options."""
+        return False
+
+    @classmethod
     def option_errors(cls, options: Any, *, source: bool) -> list[str]:  # noqa: ARG003 - most connectors have none
         """Return the reasons why valid options cannot work in a source, or else in a sink."""
         return []

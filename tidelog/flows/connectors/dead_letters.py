@@ -31,7 +31,10 @@ class DeadLetters(Sink):
 
     type = "dead_letters"
     Options = DeadLettersOptions
-    needs_server = True
+
+    @classmethod
+    def option_server(cls, options: ConnectorOptions) -> bool:  # noqa: ARG003
+        return True
 
     def __init__(self, options: DeadLettersOptions | None = None) -> None:
         self._options = options or DeadLettersOptions()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.connectors.processing import Processing
 from tidelog.flows.connectors.redisbase import BLOCK_MS, RedisConnector, asked, check_url
 from tidelog.flows.connectors.redisstream import RedisStream
 from tidelog.flows.connectors.wire import Reading, WireOptions, Writing
@@ -164,6 +165,7 @@ class List(RedisConnector):
         self._number = 0
         self._messages = _Messages(options)
         self._writing = Writing(options)
+        self._others: Processing | None = None
 
     @property
     def _processing(self) -> str:
@@ -174,6 +176,15 @@ class List(RedisConnector):
         await super().connect()
         if self.context.source is not None:
             await self._recover()
+            if self._options.processing is None:
+                self._others = Processing(self._options.key, self._processing, self.context)
+                await asked(self._others.begin(self.server()))
+
+    async def close(self) -> None:
+        others, self._others = self._others, None
+        if others is not None and self._client is not None:
+            await others.end(self._client)
+        await super().close()
 
     async def _recover(self) -> None:
         """What an earlier process had under way, or a read whose reply was lost, goes back to where it came from."""

@@ -87,7 +87,10 @@ class Stream(Source, Sink):
 
     type = "stream"
     Options = StreamOptions
-    needs_server = True
+
+    @classmethod
+    def option_server(cls, options: StreamOptions) -> bool:
+        return options.url is None
 
     def __init__(self, options: StreamOptions) -> None:
         super().__init__()

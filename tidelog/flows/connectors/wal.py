@@ -61,7 +61,10 @@ class Wal(Source, Sink):
 
     type = "wal"
     Options = WalOptions
-    needs_server = True
+
+    @classmethod
+    def option_server(cls, options: ConnectorOptions) -> bool:  # noqa: ARG003
+        return True
 
     def __init__(self, options: WalOptions) -> None:
         super().__init__()

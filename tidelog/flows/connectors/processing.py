@@ -1,0 +1,98 @@
+"""Lists of what is under way of one list (``redis_list``), and what becomes of those whose source is gone for good.
+
+    <key>:processing                     a set: the names of the lists
+    <key>:processing:<instance>.<name>   one of them
+    <the same>:alive                     its source runs: it expires ALIVE seconds after the source's last sign of life
+
+A source that starts puts back what is left in its own list. Where a flow or a connector was renamed, or an instance is
+no more, nobody starts under the old name: another source of the same key then moves the elements back, one by one, each
+in one step. A source that was silent for longer than ALIVE and goes on sees its elements delivered twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import redis
+
+from tidelog.flows.connectors.context import Context
+
+ALIVE: Final = 15.0  # s
+EVERY: Final = 5.0  # s between two signs of life, and two looks at the others
+MOVED: Final = 1000  # elements that are moved at a time
+
+log = logging.getLogger("tidelog.flows")
+
+
+class Processing:
+    """The list of one source. ``begin`` when it is connected, ``end`` when it closes."""
+
+    def __init__(self, key: str, name: str, context: Context) -> None:
+        self._key = key
+        self._name = name
+        self._context = context
+        self._names = f"{key}:processing"
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, server: Any) -> None:
+        """Before the source reads, so that what is put back comes first. Raises redis.ConnectionError and TimeoutError."""
+        if await self._allowed(self._look(server)):
+            self._task = asyncio.get_running_loop().create_task(self._go_on(server))
+
+    async def end(self, server: Any) -> None:
+        """Others may take what is left: no source of this name runs. Any number of times."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(1):
+                await self._allowed(server.delete(f"{self._name}:alive"))
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
+
+    async def _go_on(self, server: Any) -> None:
+        while True:
+            await asyncio.sleep(EVERY)
+            try:
+                if not await self._allowed(self._look(server)):
+                    return
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:  # the source sees it as well
+                log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
+
+    async def _look(self, server: Any) -> None:
+        await server.set(f"{self._name}:alive", "1", px=int(ALIVE * 1000))
+        await server.sadd(self._names, self._name)
+        for name in sorted(each.decode("utf-8", "replace") for each in await server.smembers(self._names)):
+            if name != self._name and name.startswith(f"{self._names}:") and not await server.exists(f"{name}:alive"):
+                await self._adopt(server, name)
+
+    async def _adopt(self, server: Any, name: str) -> None:
+        """The newest first, so that the oldest is at the head in the end."""
+        count = 0
+        while True:
+            pipe = server.pipeline(transaction=False)
+            for _ in range(MOVED):
+                pipe.lmove(name, self._key, "RIGHT", "LEFT")
+            moved = sum(each is not None for each in await pipe.execute())
+            count += moved
+            if moved < MOVED:
+                break
+        await server.srem(self._names, name)
+        if count:
+            text = "%s: %s: %d elements were put back that %s held: no source of that name runs any more"
+            log.warning(text, self._context.flow, self._context.name, count, name)
+            self._context.count("adopted", count)
+
+    async def _allowed(self, work: Any) -> bool:
+        """Whether the server does this for us. A user may have no right to more than the lists: then it is left out."""
+        try:
+            await work
+        except redis.ResponseError as error:
+            text = "%s: %s: elements of sources that are gone can't be looked for under %s: %s"
+            log.warning(text, self._context.flow, self._context.name, self._names, error)
+            return False
+        return True
