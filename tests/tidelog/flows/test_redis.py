@@ -222,6 +222,7 @@ async def test_a_lost_connection_is_made_again_without_duplicates(url: str, clie
     flow = reading("redis_list", sink, url=url, key="jobs", reconnect={"retry": {"interval": "10ms"}})
     async with running(flow) as made:
         await until(lambda: client.llen("jobs:processing:orders.in") == 3)
+        await until(lambda: client.info("clients")["blocked_clients"] == 1)  # else nothing is lost with the connection
         client.client_kill_filter(_type="normal", skipme=True)
         await until(lambda: made.graph.connections["in"].connects == 2)
         assert client.llen("jobs") == 0

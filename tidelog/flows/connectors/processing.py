@@ -37,7 +37,7 @@ class Processing:
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, server: Any) -> None:
-        """Before the source reads, so that what is put back comes first. Raises redis.ConnectionError and TimeoutError."""
+        """Before the source reads: what is put back comes first. Raises redis.ConnectionError, redis.TimeoutError."""
         if await self._allowed(self._look(server)):
             self._task = asyncio.get_running_loop().create_task(self._go_on(server))
 
