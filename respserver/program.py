@@ -235,7 +235,10 @@ def _new_loop(logger: Logger) -> AbstractEventLoop:
 
 
 def _exit_while_starting(logger: Logger) -> None:
-    """Exit at once on SIGTERM and SIGINT until the server is ready. Recovery can be interrupted at any point."""
+    """Exit at once on SIGTERM and SIGINT until the server is ready. Recovery can be interrupted at any point.
+
+    SIGHUP is ignored from here on, as Redis ignores it: the server outlives the terminal that it was started from.
+    """
 
     def leave(number: int, _frame: object) -> None:
         logger.warning(f"Received {signal.Signals(number).name} while starting, exiting...")
@@ -243,6 +246,7 @@ def _exit_while_starting(logger: Logger) -> None:
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _stop_on_signals(server: Server, config: Config, logger: Logger) -> None:

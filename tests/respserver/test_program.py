@@ -314,6 +314,14 @@ def test_written_data_is_there_after_each_kind_of_end(tmp_path: Path, start: Sta
         assert code == (-signal.SIGKILL if ending is signal.SIGKILL else 0), server.output()
 
 
+def test_a_terminal_that_is_closed_does_not_end_the_server(tmp_path: Path, start: Start) -> None:
+    server = start(tmp_path).ready()
+    for _ in range(3):
+        server.process.send_signal(signal.SIGHUP)
+        assert server.ask("PING") == b"+PONG\r\n"
+    assert server.stop() == 0
+
+
 def test_loopback_and_protected_mode_by_default(tmp_path: Path, start: Start) -> None:
     server = start(tmp_path).ready()
     assert server.ask("CONFIG", "GET", "protected-mode") == b"*2\r\n$14\r\nprotected-mode\r\n$3\r\nyes\r\n"

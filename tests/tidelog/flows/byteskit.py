@@ -28,7 +28,7 @@ async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[Running]
         if started:
             await until(lambda: one.status in ("running", "paused"))
         yield one
-        assert one.status != "failed", one.error
+        assert not (one.ended and one.error), one.error
         assert not one.around.lost
     finally:
         await one.stop()

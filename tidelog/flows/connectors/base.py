@@ -61,11 +61,9 @@ class Source(Connector):
 
     remembers: bool = True  # these two may be set by __init__, from options
     # Events that are to be tried again are kept by the runtime, and sent again after a delay that grows.
-    # False: they are gone (udp, metronome), or ``owns_policy`` says that the connector sees to it.
+    # False: they are given up (udp, metronome): logged, and dead letters. Or ``owns_policy``: the connector sees to it.
     owns_policy: bool = False
     # ``settled`` gets all tokens, whatever their status, and does what is to be done: give back, dead letters.
-    counts: ClassVar[bool] = True  # False: its events have no tokens, nobody wants to know
-
     def __init__(self) -> None:
         self._interrupted = asyncio.Event()
 

@@ -40,7 +40,6 @@ class Metrics(Source):
     type = "metrics"
     Options = MetricsOptions
     remembers = False
-    counts = False
 
     def __init__(self, options: MetricsOptions) -> None:
         super().__init__()

@@ -32,7 +32,6 @@ class Metronome(Source):
     type = "metronome"
     Options = MetronomeOptions
     remembers = False
-    counts = False
 
     def __init__(self, options: MetronomeOptions) -> None:
         super().__init__()

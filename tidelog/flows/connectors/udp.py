@@ -43,12 +43,11 @@ class UdpServerOptions(UdpOptions, kw_only=True):
 
 
 class UdpServer(Source):
-    """Its events don't count: nobody can be told what became of them."""
+    """Nobody can be told what became of its events: what fails is given up."""
 
     type = "udp_server"
     Options = UdpServerOptions
     remembers = False
-    counts = False
 
     def __init__(self, options: UdpServerOptions) -> None:
         super().__init__()

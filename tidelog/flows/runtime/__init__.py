@@ -14,5 +14,6 @@
     connecting    a connector's connection: made, lost, made again
     reconnect     how long to wait before that
     cancelling    cancellations that nobody asked for
+    givenup       events that nobody will try again, in the log
     surroundings  what the entities of a flow share
 """

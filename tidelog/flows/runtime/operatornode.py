@@ -130,11 +130,16 @@ class OperatorNode(Node):
         self.count("failed")
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, RetryError):
-            if event.token is not None:
-                event.token.settle(RETRY, f"{self.name}: {error}")
+            self._failed(event, RETRY, f"{self.name}: {error}")
         elif self.outputs.get("err"):
             event.meta["error"] = text
             event.meta["error_at"] = self.name
             self.emit([event], "err")
-        elif event.token is not None:
-            event.token.settle(REJECT, f"{self.name}: {text}")
+        else:
+            self._failed(event, REJECT, f"{self.name}: {text}")
+
+    def _failed(self, event: Event, status: int, reason: str) -> None:
+        if event.token is not None:
+            event.token.settle(status, reason)
+        else:
+            self.around.given_up.add(self.name, reason, event.id, event.value)

@@ -13,7 +13,7 @@ from tidelog.flows.errors import FlowError
 from tidelog.flows.runtime.breaker import Standing
 from tidelog.flows.runtime.graph import Graph, build
 from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.signals import API, STARTING, Trigger
+from tidelog.flows.runtime.signals import API, DISCONNECTED, FAILED, STARTING, Trigger
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.runtime.surroundings import Surroundings
@@ -55,7 +55,7 @@ class Running:
     def __init__(self, spec: FlowSpec, around: Surroundings) -> None:
         self.spec = spec
         self.around = around
-        self.error = ""  # why it failed
+        self._error = ""  # why an entity failed
         self._state: Status = "initializing"
         self._paused = spec.paused
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,11 +73,47 @@ class Running:
     def status(self) -> Status:
         if self._state != "running":
             return self._state
+        if self.failed_connectors:
+            return "failed"
         if self._paused:
             return "paused"
-        reasons = (each.reason for node in self.graph.sources.values() for each in node.breaker.reasons)
-        starting = any(each.startswith(STARTING) for each in reasons)
-        return "initializing" if starting else "running"
+        sources = self.graph.sources.values()
+        if any(not each.connection.connects for each in sources):
+            return "initializing"
+        reasons = (each.reason for node in sources for each in node.breaker.reasons)
+        return "initializing" if any(each.startswith(STARTING) for each in reasons) else "running"
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody wanted that, as long as it runs."""
+        return self._paused and self._state == "running"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more. One whose connector has failed may still settle what is under way."""
+        return self._state in ("failed", "stopped", "drained")
+
+    @property
+    def failed_connectors(self) -> dict[str, str]:
+        """Why, by name: sources that are not connected any more, and sinks that hold up a source for ever.
+
+        Of a sink that never was connected the sources still wait for their start.
+        """
+        found = {}
+        sources = self.graph.sources
+        for name, connection in self.graph.connections.items():
+            if not connection.failed:
+                continue
+            reason = f"{DISCONNECTED}:{name}"
+            holds_up = any(reason in each.breaker for each in sources.values())
+            if holds_up or (name in sources and not sources[name].ended):
+                found[name] = connection.error
+        return found
+
+    @property
+    def error(self) -> str:
+        """Why it has failed."""
+        return self._error or "; ".join(f"{name}: {error}" for name, error in self.failed_connectors.items())
 
     async def start(self) -> None:
         """Sinks, operators, sources. Returns at once: ``status`` says when all sinks are connected."""
@@ -177,7 +213,7 @@ class Running:
                     each.cancel()
 
     def _finished(self) -> bool:
-        if self._state in ("failed", "stopped", "drained"):
+        if self.ended:
             return True
         sources = self.graph.sources.values()
         sinks = (each for each in self.graph.sinks.values() if each.authoritative)
@@ -192,7 +228,7 @@ class Running:
 
     async def stop(self, state: Status = "stopped") -> None:
         """At once. What is under way stays unsettled. Any number of times."""
-        if self._state not in ("failed", "stopped", "drained"):
+        if not self.ended:
             self._state = state
         ending: list[asyncio.Task[Any]] = [*self._tasks]
         for node in self.graph.nodes:
@@ -203,6 +239,7 @@ class Running:
             await asyncio.wait(ending, timeout=CLOSING)
         self._tasks.clear()
         await asyncio.gather(*(each.end() for each in self.graph.connections.values()))
+        self.around.given_up.stop()
         for each in self.graph.channels:
             each.items.clear()
         running: dict[str, Running] = self.around.shared.get(RUNNING, {})
@@ -216,17 +253,17 @@ class Running:
         if task.cancelled() or (error := task.exception()) is None:
             return
         node.error = error
-        self.error = f"{node.name}: {type(error).__name__}: {error}"
-        log.error("%s: %s failed: %s", self.alias, node.name, self.error, exc_info=error)
+        self._error = f"{node.name}: {type(error).__name__}: {error}"
+        log.error("%s: %s failed: %s", self.alias, node.name, self._error, exc_info=error)
         self._state = "failed"
         for source in self.graph.sources.values():
-            source.breaker.trigger(Trigger(f"failed:{node.name}", self.around.version(), self.error), 0.0)
+            source.breaker.trigger(Trigger(f"{FAILED}:{node.name}", self.around.version(), self._error), 0.0)
         self._look.set()
 
     # -- how it is -------------------------------------------------------------------------------------------
     def reasons(self) -> dict[str, tuple[Standing, ...]]:
         """Why nothing moves, by source."""
-        return {name: each.breaker.reasons for name, each in self.graph.sources.items()}
+        return {name: each.reasons() for name, each in self.graph.sources.items()}
 
     def unsettled(self) -> Unsettled:
         where: dict[str, int] = {}

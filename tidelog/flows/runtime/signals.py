@@ -40,3 +40,6 @@ DISCONNECTED: Final = "disconnected"
 PAUSED: Final = "paused"
 API: Final = "api"  # the owner of that reason where the flow is paused, not a connector
 WINDOW_FULL: Final = "window_full"
+FAILED: Final = "failed"
+CHANNEL_FULL: Final = "channel_full"
+PROBING: Final = "probing"

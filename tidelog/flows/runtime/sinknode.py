@@ -261,6 +261,8 @@ class SinkNode(Node):
             self.error_text = reason
         if event.token is not None:
             event.token.settle(status, f"{self.name}: {reason}" if reason else "")
+        elif status >= REJECT:
+            self._given_up(event, reason)
         self.wake()
         return True
 
@@ -272,6 +274,14 @@ class SinkNode(Node):
         self.error_text = text
         self.count(_COUNTED[status], len(events))
         settle_all(events, status, f"{self.name}: {text}")
+        for event in events:
+            if event.token is None:
+                self._given_up(event, text)
+
+    def _given_up(self, event: Event, reason: str) -> None:
+        """An event that nobody waits for, in a flow without settlement."""
+        if self.authoritative:
+            self.around.given_up.add(self.name, reason, event.id, event.value)
 
     @property
     def responding(self) -> Collection[str]:

@@ -24,13 +24,24 @@ from typing import Final
 
 from tidelog.flows.connectors.base import Source
 from tidelog.flows.event import BATCH, Event
-from tidelog.flows.runtime.breaker import Breaker
+from tidelog.flows.runtime.breaker import Breaker, Standing
 from tidelog.flows.runtime.cancelling import from_outside
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.ramp import Ramp
-from tidelog.flows.runtime.signals import DISCONNECTED, PAUSED, WINDOW_FULL, Restore, Signal, Trigger
+from tidelog.flows.runtime.signals import (
+    CHANNEL_FULL,
+    DISCONNECTED,
+    FAILED,
+    PAUSED,
+    PROBING,
+    STARTING,
+    WINDOW_FULL,
+    Restore,
+    Signal,
+    Trigger,
+)
 from tidelog.flows.runtime.surroundings import Gatherer, Surroundings
 from tidelog.flows.runtime.underway import UnderWay
 from tidelog.flows.tokens import DISCARD, OK, REJECT, STATUSES, Seen, Token, WatchedToken, Withheld
@@ -39,6 +50,7 @@ log = logging.getLogger("tidelog.flows")
 
 AGAIN: Final = 1.0  # s until tokens are handed again to a ``settled`` that failed; grows to AGAIN_MOST
 AGAIN_MOST: Final = 30.0  # s
+MOMENT: Final = 1.0  # s for which nothing may be sent without a reason that is told
 GATHERED: Final = 0.05  # s until it is looked whether all that is unsettled waits for more; grows to GATHERED_MOST
 GATHERED_MOST: Final = 1.0  # s
 
@@ -71,28 +83,34 @@ class SourceNode(Node):
         self.ended = False  # there will never be an event again
         self.finished = asyncio.Event()  # DRAIN was sent
         self._token = WatchedToken if around.debug else Token
-        self._counts_tokens = options.settle and source.counts
+        self._counts_tokens = options.settle
         self._remembers = source.remembers and not source.owns_policy
+        self._keeps = self._remembers or (around.letters is not None and not source.owns_policy)  # a copy, for letters
         self._full = f"{WINDOW_FULL}:{name}"
         self._unreadable = f"{name}.err"  # the path of events that the codec could not read
         self._pulled: list[Event] = []  # brought by a pull, and not sent
         self._again: deque[Event] = deque()  # due to be sent again
         self._waiting = 0  # events whose delay runs
+        self._failed: dict[int, float] = {}  # of events that were tried and are not settled, by id(): the first try
+        self._untold: float | None = None  # s of the loop's clock: since when the source can't be told what is settled
         self._withheld: list[Token] = []  # given back by a drain; not sent again
         self._sent = UnderWay()
         self._settled: list[Token] = []  # for Source.settled
         self._letters: list[Token] = []  # for the dead letters
         self._settler: asyncio.Event = asyncio.Event()
+        self._began = 0.0  # s of the loop's clock: when the flow started
         self._connected: asyncio.Event = asyncio.Event()  # the connection came again
         self._ramp = Ramp()
         self._stopping = False
         self._pump_waiter: asyncio.Future[None] | None = None
         self._pulling = False
         self._looking = 0.0  # s until the next look at what is gathered; 0: none is to come
+        self._idle: float | None = None  # s of the loop's clock: since when nothing may be pulled or sent
         connection.on_change.append(self._connection_changed)
 
     def begin(self) -> None:
-        self.breaker.begin(self._now())
+        self._began = self._now()
+        self.breaker.begin(self._began)
         self.spawn(self._pump())
         self.spawn(self._settle())
 
@@ -138,6 +156,43 @@ class SourceNode(Node):
         """Whether nothing may be sent, new or again."""
         standing = len(self.breaker)
         return standing > 1 or (standing == 1 and self._full not in self.breaker)
+
+    def reasons(self) -> tuple[Standing, ...]:
+        """Why nothing is sent: what stands in the breaker, and what holds this source up without a message from others.
+
+        Momentary ones are left out: a channel may be full for a moment whenever much is sent.
+        """
+        found = list(self.breaker.reasons)
+        name, connection = self.name, self.connection
+        if not connection.connects and not connection.failed and not self._stopping:
+            found.append(Standing(f"{STARTING}:{name}", self._began, connection.error or "not connected yet"))
+        if connection.failed:
+            found = [each for each in found if each.reason != f"{DISCONNECTED}:{name}"]
+            found.append(Standing(f"{FAILED}:{name}", 0.0, connection.error))
+        if not found and self._idle is not None and not self.ended and self._now() - self._idle > MOMENT:
+            found += self._held_up(self._idle)
+        return tuple(each._replace(detail=self._why_full()) if each.reason == self._full else each for each in found)
+
+    def _held_up(self, since: float) -> list[Standing]:
+        if self._counts_tokens and self._window() <= 0:
+            return [Standing(self._full, since, "")]
+        if self._has_room():
+            awaited = len(self._ramp.awaited())
+            detail = f"after a pause few events go first: {awaited} of them are not settled"
+            return [Standing(f"{PROBING}:{self.name}", since, detail)] if awaited else []
+        full = [each for channels in self.outputs.values() for each in channels if each.authoritative and each.full]
+        return [
+            Standing(f"{CHANNEL_FULL}:{each.consumer.name}", since, f"{each.events} events wait before it")
+            for each in full
+        ]
+
+    def _why_full(self) -> str:
+        room, most = self.source.room, self.options.max_unsettled
+        if self.unsettled < most and room is not None and room <= 0:
+            return f"{most:,} events lie behind the first one that is not settled"
+        waits = self._waiting + len(self._again)
+        text = f"{self.unsettled:,} events are not settled, max_unsettled is {most:,}"
+        return f"{text}; {waits:,} of them wait to be tried again" if waits else text
 
     @property
     def taking(self) -> bool:
@@ -198,9 +253,12 @@ class SourceNode(Node):
                 continue
             limit = self._limit()
             if not limit:
+                if self._idle is None:
+                    self._idle = self._now()
                 self._look_later(GATHERED)
                 await self._until_poked()
                 continue
+            self._idle = None
             events = await self._pull(limit)
             if events is None:
                 self.ended = True
@@ -250,6 +308,7 @@ class SourceNode(Node):
         room = self._ramp.room(self._now())
         if not room:
             return False
+        self._idle = None
         if self._again:
             self._send_again([self._again.popleft() for _ in range(min(len(self._again), room))])
         else:
@@ -273,7 +332,7 @@ class SourceNode(Node):
                 bad = True
         if self._counts_tokens:
             since = self._now()
-            make, remembers = self._token, self._remembers
+            make, remembers = self._token, self._keeps
             tokens: list[Token] = []
             for event in events:
                 event.token = token = make(self, event.remembered() if remembers else event.id)
@@ -300,8 +359,11 @@ class SourceNode(Node):
             self.emit(bad, "err")
             return
         for event in bad:
+            reason = str(event.meta.get("error", ""))
             if event.token is not None:
-                event.token.settle(REJECT, str(event.meta.get("error", "")))
+                event.token.settle(REJECT, reason)
+            else:
+                self.around.given_up.add(self.name, reason, event.id, event.value)
 
     def _send_again(self, kept: list[Event]) -> None:
         self.count("again", len(kept))
@@ -389,16 +451,20 @@ class SourceNode(Node):
                 self._settled.append(token)
             elif not self._remembers:
                 self.count("dropped")
-                self._settled.append(token)
+                self._letters.append(token)
             elif isinstance(token.reason, Withheld):
                 self._withheld.append(token)
             elif token.status == REJECT or (most is not None and token.key.attempt >= most):
                 self._letters.append(token)
             else:
+                self._failed.setdefault(id(token.key), self._first_try(token.key))
                 again.setdefault(self._delay(token.key.attempt), []).append(token.key)
         for delay, events in again.items():
             self._waiting += len(events)
             self.after(delay, partial(self._due, events))
+
+    def _first_try(self, event: Event) -> float:
+        return self._now() - max(0, self.around.now_ns() - event.ingest_ns) / 1e9
 
     def _delay(self, attempt: int) -> float:
         return min(self.options.retry_delay * 2.0 ** min(attempt - 1, 60), self.options.retry_delay_most)
@@ -423,9 +489,11 @@ class SourceNode(Node):
                     await self._write_letters(letters)
                     tokens += letters
                     letters = []
-                if self._remembers:
+                if self._keeps:
                     for token in tokens:
                         if isinstance(token.key, Event):
+                            if self._failed:
+                                self._failed.pop(id(token.key), None)
                             token.key = token.key.id
                 await self._tell(tokens)
             except Exception as error:  # noqa: BLE001 - what it is does not matter: they are handed over again
@@ -433,6 +501,8 @@ class SourceNode(Node):
                 self.count("settle_errors")
                 self._settled = tokens + self._settled
                 self._letters = letters + self._letters
+                if self._untold is None:
+                    self._untold = self._now()
                 self._connected.clear()
                 try:
                     async with asyncio.timeout(wait):
@@ -441,6 +511,7 @@ class SourceNode(Node):
                     wait = min(wait * 2, AGAIN_MOST)
             else:
                 wait = AGAIN
+                self._untold = None
                 self.unsettled -= len(tokens)
                 self._poke()
                 self.around.changed()
@@ -458,20 +529,28 @@ class SourceNode(Node):
             raise RuntimeError("it was cancelled from inside") from None
 
     async def _write_letters(self, tokens: Sequence[Token]) -> None:
-        pairs = [(token.key, token.reason) for token in tokens]
-        if self.around.letters is None:
-            for event, reason in pairs:
-                value = repr(event.value)[:200]
-                log.error("%s: %s: %r is given up (%s): %s", self.around.flow, self.name, event.id, reason, value)
-        elif not await self.around.letters(self.name, pairs):
+        letters = self.around.letters
+        if letters is not None and not await letters(self.name, [(each.key, each.reason) for each in tokens]):
             raise OSError("the dead letters were not written")
+        for token in tokens:
+            event = token.key
+            if isinstance(event, Event):
+                self.around.given_up.add(self.name, token.reason, event.id, event.value)
+            else:
+                self.around.given_up.add(self.name, token.reason, event)
         self.count("dead", len(tokens))
 
     # -- what is under way -----------------------------------------------------------------------------------
     def oldest(self) -> float | None:
-        """Seconds since the oldest event was sent that is not settled."""
-        since = self._sent.oldest()
-        return None if since is None else self._now() - since
+        """Seconds since the oldest event was sent that is not settled, or that waits to be sent again."""
+        if not self.unsettled:
+            return None
+        sent = self._sent.oldest()
+        known = [] if sent is None else [sent]
+        known += self._failed.values()
+        if self._untold is not None:
+            known.append(self._untold)
+        return max(0.0, self._now() - min(known, default=self._now()))
 
     # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:
@@ -481,6 +560,7 @@ class SourceNode(Node):
         self._sent = UnderWay()
         self._ramp = Ramp()
         self._settled, self._letters, self._withheld = [], [], []
+        self._failed.clear()
 
     def drain(self) -> None:
         """Pull nothing more. What is under way is waited for elsewhere."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog.flows.event import Event
+from tidelog.flows.runtime.givenup import GivenUp
 from tidelog.flows.tokens import Owner, Token
 
 
@@ -38,7 +39,11 @@ class Surroundings:
     draining: bool = False  # no source reads any more; the signal DRAIN comes later, behind all events
     end: Callable[[], None] = lambda: None  # ends the flow as if all its sources had ended
     changed: Callable[[], None] = lambda: None  # told whenever the flow may have come to an end
+    given_up: GivenUp = field(init=False)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.given_up = GivenUp(self.flow)
 
     def version(self) -> int:
         """Of a breaker message: grows."""

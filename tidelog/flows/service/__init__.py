@@ -11,5 +11,6 @@
     api       the HTTP API: routes and their handlers
     openapi   the same as a document for machines
     page      the page at /
+    watchdog  which Python function holds up the event loop
     program   all of it as a process: started, told by signals to stop
 """

@@ -132,11 +132,11 @@ class Api:
 
     # -- flows -----------------------------------------------------------------------------------------------
     async def flows(self, _: web.Request) -> web.Response:
-        return answer([look.flow(each, each.name, self._host.problem) for each in self._host.flows.values()])
+        return answer([look.flow(each, each.name, self._host) for each in self._host.flows.values()])
 
     async def flow(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        return answer(look.flow(deployed, alias, self._host.problem))
+        return answer(look.flow(deployed, alias, self._host))
 
     async def patch_flow(self, request: web.Request) -> web.Response:
         _, alias = self._found(request)
@@ -232,7 +232,7 @@ class Api:
                 found = await tapped.next(HEARTBEAT)
                 data = b"".join(b"data: " + each + b"\n\n" for each in found)
                 await _written(response, data or b": %d events passed\n\n" % tapped.passed)
-                if not found and all(each.status in ("failed", "stopped", "drained") for each in chosen):
+                if not found and all(each.ended for each in chosen):
                     await _written(response, b"event: end\ndata: {}\n\n")
                     break
         except TimeoutError:  # the tap is for somebody who reads

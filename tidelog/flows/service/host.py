@@ -22,6 +22,7 @@ from tidelog.flows.options import Problems
 from tidelog.flows.runtime.run import Report, Running
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.service.desired import Desired, Kept, KeptError
+from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
 
 log = logging.getLogger("tidelog.flows")
@@ -29,7 +30,6 @@ log = logging.getLogger("tidelog.flows")
 AGAIN: Final = 2.0  # s between two questions to a server that does not say what was paused
 FLOWS: Final = 200  # in one process, that came over HTTP
 INSTANCES: Final = 64  # of one of these
-ENDED: Final = frozenset(("failed", "stopped", "drained"))
 
 ORDER: Final = ("failed", "initializing", "draining", "paused", "stopped", "drained", "running")  # the worst first
 
@@ -75,7 +75,7 @@ class Deployed:
 
     @property
     def ended(self) -> bool:
-        return bool(self.instances) and not self.replacing and all(each.status in ENDED for each in self.instances)
+        return bool(self.instances) and not self.replacing and all(each.ended for each in self.instances)
 
     def end(self) -> None:
         """Its instances have ended, or are about to: nothing is watched and no letter written any more."""
@@ -100,6 +100,7 @@ class Host:
         self.local = local  # flows that come over HTTP may name Python functions and files of this machine
         self.flows: dict[str, Deployed] = {}
         self.shared: dict[str, Any] = {}  # what instances of connectors share
+        self.watchdog = Watchdog()  # of the process, where it has been started
         self.problem = ""  # why what people asked for is not known yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
@@ -168,7 +169,7 @@ class Host:
     async def _watch(self, running: Running) -> None:
         """Give back what an instance holds when all its sources have ended."""
         await running.finished()
-        if running.status not in (*ENDED, "draining"):
+        if not running.ended and running.status != "draining":
             log.info("%s: finished", running.alias)
             await running.stop("drained")
         self._changed.set()
@@ -231,9 +232,8 @@ class Host:
         """What holds for a flow's instances now, for those that take their place."""
         kept = Kept()
         for each in old.instances:
-            paused = each.status == "paused"
-            kept.set(old.name, each.alias, "paused" if paused else "running")
-        if old.instances and all(each.status == "paused" for each in old.instances):
+            kept.set(old.name, each.alias, "paused" if each.paused else "running")
+        if old.instances and all(each.paused for each in old.instances):
             kept.set(old.name, old.name, "paused")
         if self.desired is not None:
             found = await self.desired.read()
@@ -305,7 +305,7 @@ class Host:
         chosen = deployed.chosen(alias)
         if not chosen:
             raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is about to be'}")
-        alive = [each for each in chosen if each.status not in (*ENDED, "draining")]
+        alive = [each for each in chosen if not each.ended and each.status != "draining"]
         if not alive:
             raise BusyError(f"the flow {alias!r} is {chosen[0].status}: it can't be paused or resumed any more")
         return alive

@@ -6,7 +6,7 @@ A name may mean several instances. What is told of all of them together: the sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tidelog
@@ -33,8 +33,9 @@ def status(host: Host) -> dict[str, Any]:
     return {"all_running": well, "num_flows": len(host.flows), "flows": counts}
 
 
-def flow(deployed: Deployed, alias: str, problem: str = "") -> dict[str, Any]:
-    """alias: the flow's name, or that of one instance. problem: why nothing is started."""
+def flow(deployed: Deployed, alias: str, host: Host | None = None) -> dict[str, Any]:
+    """alias: the flow's name, or that of one instance."""
+    problem = "" if host is None else host.problem
     chosen = deployed.chosen(alias)
     spec = deployed.spec
     under_way = unsettled(chosen)
@@ -49,7 +50,14 @@ def flow(deployed: Deployed, alias: str, problem: str = "") -> dict[str, Any]:
         "error": next((each.error for each in chosen if each.error), "") if chosen or not problem
         else f"not started yet: {problem}",
         "dead_letters": None if spec.server is None else letters.topic_in(spec),
+        "blocked": [] if host is None else blocked(host, [each.alias for each in chosen]),
     }  # fmt: skip
+
+
+def blocked(host: Host, aliases: Collection[str]) -> list[dict[str, Any]]:
+    """Python functions of these instances that held up the whole process, the latest first."""
+    found = [each for each in tuple(host.watchdog.blocked.values()) if each.times and each.place.flow in aliases]
+    return [each.shown() for each in sorted(found, key=lambda each: each.last, reverse=True)]
 
 
 def connector(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
@@ -89,7 +97,7 @@ def _connector_status(running: Running, name: str) -> str:
     source, sink = running.graph.sources.get(name), running.graph.sinks.get(name)
     if connection is not None and connection.failed:
         return "failed"
-    if running.status in ("failed", "draining", "drained", "stopped"):
+    if running.ended or running.status == "draining":
         return running.status
     own = (f"{PAUSED}:api", f"{PAUSED}:{name}")  # a sink further down that is paused does not make this one paused
     held = source is not None and any(each.reason in own for each in source.breaker.reasons)
@@ -189,7 +197,7 @@ def graph(deployed: Deployed, alias: str) -> dict[str, Any]:
 
 
 def culprits(host: Host) -> list[str]:
-    """What is not ready, one line each: a flow that has failed, a sink that was not connected yet."""
+    """What is not ready, one line each: a flow that has failed, a connector that was not connected yet."""
     found = [host.problem] if host.problem else []
     for deployed in host.flows.values():
         if not deployed.instances:
@@ -204,8 +212,7 @@ def culprits(host: Host) -> list[str]:
 
 def _starting(running: Running) -> list[str]:
     found = []
-    for name, sink in running.graph.sinks.items():
-        connection = sink.connection
+    for name, connection in running.graph.connections.items():
         if not connection.connects:
             why = connection.error or "no answer yet"
             found.append(f"{name} ({running.spec.connectors[name].type}) is not connected: {why}")

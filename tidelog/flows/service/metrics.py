@@ -8,6 +8,7 @@
     tidelog_flow_unsettled_events{flow,instance}              under way
     tidelog_flow_oldest_unsettled_seconds{flow,instance}
     tidelog_flow_breaker{flow,instance,source,reason}         1 for each reason that stands
+    tidelog_flow_blocked_seconds_total{flow,instance,entity,function}  a Python function held up the whole process
     tidelog_flow_connected{flow,instance,connector}           1 or 0
 
 Rule 1: labels are names that flows declare, and what entities count: their number is bounded.
@@ -53,12 +54,13 @@ class Metrics:
         unsettled = _gauge("unsettled_events", "Events under way.")
         oldest = _gauge("oldest_unsettled_seconds", "Age of the oldest event under way.")
         breaker = _gauge("breaker", "1 for each reason that stands.", "source", "reason")
+        blocked = _counter("blocked_seconds", "A function held up the whole process.", "entity", "function")
         connected = _gauge("connected", "1 while the connector is connected.", "connector")
         for deployed in self._host.flows.values():
             for running in deployed.instances:
                 base = [deployed.name, running.alias]
-                for each in ORDER:
-                    status.add_metric([*base, each], float(running.status == each))
+                for one_status in ORDER:
+                    status.add_metric([*base, one_status], float(running.status == one_status))
                 _events(events, base, running)
                 _channels(waiting, passed, dropped, base, running)
                 found = running.unsettled()
@@ -69,7 +71,10 @@ class Metrics:
                         breaker.add_metric([*base, source, one.reason], 1.0)
                 for name, connection in running.graph.connections.items():
                     connected.add_metric([*base, name], float(connection.connected))
-        yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, connected)
+                for each in tuple(self._host.watchdog.blocked.values()):
+                    if each.times and each.place.flow == running.alias:
+                        blocked.add_metric([*base, each.place.entity, each.place.function], each.seconds)
+        yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, blocked, connected)
 
 
 def _events(family: CounterMetricFamily, base: list[str], running: Running) -> None:

@@ -40,7 +40,7 @@ ROUTES: Final = (
     Route("GET", "/v1/live", "live", "200 as long as the process answers. Needs no token."),
     Route(
         "GET", "/v1/ready", "ready",
-        "503 while a flow has failed or a sink was never connected; says which.",
+        "503 while a flow has failed or a connector was never connected; says which.",
         (200, 503),
     ),
     Route("GET", "/v1/flows", "flows", "All flows."),

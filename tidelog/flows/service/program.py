@@ -70,7 +70,7 @@ class Process:
     async def main(self) -> int:
         options = self._options
         server = None if options.listen is None else api.Server(self.host, options.listen, options.token)
-        with taken(ENDING, self._stop):
+        with taken(ENDING, self._stop), self.host.watchdog:
             try:
                 if server is not None:
                     await server.start()

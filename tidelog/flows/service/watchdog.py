@@ -1,0 +1,215 @@
+"""Says which Python function holds up the event loop, and for how long. Meanwhile no flow moves and no API answers, so
+a thread looks.
+
+Rule 1: the loop notes the time each ``BEAT``. If that note is older than ``LIMIT``, the thread looks at the functions
+        that the loop's thread executes, until the loop goes on: an episode. Two looks must find the same function.
+Rule 2: the log has a line when an episode is noticed and one when it has ended; of one function at most each ``EVERY``.
+Rule 3: where the thread was held up as well, the whole process was: a call in C that keeps the interpreter's lock, or a
+        machine that stood still. That is said at the end, without a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
+
+import tidelog
+
+BEAT: Final = 0.2  # s
+LIMIT: Final = 1.0  # s without a note from the loop
+EVERY: Final = 60.0  # s between two episodes of a function that are logged
+KNOWN: Final = 100  # functions that are remembered
+
+_PACKAGE: Final = str(Path(tidelog.__file__).parent) + "/"
+_FLOWS: Final = _PACKAGE + "flows/"
+_LOOP: Final = str(Path(asyncio.__file__).parent) + "/"
+_LIBRARIES: Final = ("asyncio", "aiohttp", "uvloop", "concurrent", "selectors")
+
+log = logging.getLogger("tidelog.flows")
+
+
+class Place(NamedTuple):
+    """What was found in the loop's thread."""
+
+    function: str  # module:name
+    flow: str  # the instance's alias, or empty
+    entity: str
+    remedy: str
+
+
+class Blocked:
+    """What is known of one place."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.times = 0
+        self.seconds = 0.0  # together
+        self.longest = 0.0
+        self.last = 0.0  # s since 1970
+        self.told = 0.0  # monotonic: when it was logged
+        self.silent = 0  # episodes since then
+
+    def shown(self) -> dict[str, Any]:
+        place = self.place
+        return {
+            "function": place.function, "flow": place.flow, "entity": place.entity, "times": self.times,
+            "seconds": round(self.seconds, 3), "longest_s": round(self.longest, 3),
+            "ago_s": round(max(0.0, time.time() - self.last), 3), "remedy": place.remedy,
+        }  # fmt: skip
+
+
+class Watchdog:
+    """>>> with Watchdog() as watchdog: ..."""
+
+    def __init__(self) -> None:
+        self.blocked: dict[tuple[str, str, str], Blocked] = {}  # by flow, entity, function
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._noted = time.monotonic()
+        self._used = time.process_time()
+        self._found: Counter[Place] = Counter()  # looks of this episode
+        self._told: Place | None = None  # logged in this episode
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Watchdog:
+        self._loop = asyncio.get_running_loop()
+        self._ident = threading.get_ident()
+        self._note()
+        self._thread = threading.Thread(target=self._watch, name="flows-watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- in the loop -----------------------------------------------------------------------------------------
+    def _note(self) -> None:
+        now, used = time.monotonic(), time.process_time()
+        gap = now - self._noted
+        with self._lock:
+            found, self._found = self._found, Counter()
+            told, self._told = self._told, None
+            computed = used - self._used
+            self._noted, self._used = now, used
+        if gap > LIMIT + BEAT:
+            self._episode(found, told, gap, computed)
+        self._timer = self._loop.call_later(BEAT, self._note)
+
+    def _episode(self, found: Counter[Place], told: Place | None, gap: float, computed: float) -> None:
+        if not found:
+            why = "a call that keeps the interpreter's lock" if computed > gap / 2 else "the machine or a debugger"
+            log.warning("this process stood still for %.1f s, held up by %s", gap, why)
+            return
+        place = told or found.most_common(1)[0][0]
+        known = self._known(place)
+        known.times += 1
+        known.seconds += gap
+        known.longest = max(known.longest, gap)
+        known.last = time.time()
+        if told is not None:
+            text = "%s: the function %s blocked the process for %.1f s"
+            log.warning(text, _owner(place), place.function, gap, extra=_extra(place, gap))
+        else:
+            known.silent += 1
+
+    def _known(self, place: Place) -> Blocked:
+        key = (place.flow, place.entity, place.function)
+        if key not in self.blocked:
+            if len(self.blocked) >= KNOWN:
+                del self.blocked[min(self.blocked, key=lambda each: self.blocked[each].last)]
+            self.blocked[key] = Blocked(place)
+        return self.blocked[key]
+
+    # -- in the thread ---------------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(BEAT):
+            now = time.monotonic()
+            late = now - before > 3 * BEAT
+            before = now
+            if not late and now - self._noted > LIMIT:
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        frame = sys._current_frames().get(self._ident)
+        task = asyncio.current_task(self._loop)
+        place = None if frame is None else found_in(frame, task.get_name() if task is not None else "")
+        if place is None:
+            return
+        with self._lock:
+            self._found[place] += 1
+            if self._told is not None or self._found[place] < 2:
+                return
+            known = self._known(place)
+            if known.told and now - known.told < EVERY:
+                return
+            self._told = place
+            known.told = now
+            silent, known.silent = known.silent, 0
+            gap = now - self._noted
+        more = f" ({silent} times since it was last said)" if silent else ""
+        log.warning(
+            "%s: the function %s has blocked the process for %.1f s%s: until it returns no flow moves, and the API does"
+            " not answer; %s",
+            _owner(place), place.function, gap, more, place.remedy, extra=_extra(place, gap),
+        )  # fmt: skip
+
+
+def _extra(place: Place, gap: float) -> dict[str, Any]:
+    return {"flow": place.flow, "entity": place.entity, "function": place.function, "seconds": round(gap, 3)}
+
+
+def _owner(place: Place) -> str:
+    return ": ".join(each for each in (place.flow, place.entity) if each) or "flows"
+
+
+def found_in(frame: FrameType, task: str) -> Place | None:
+    """The function that a thread's event loop called, and that has not returned. None: it waits for events.
+
+    task: the name of the task that runs, as FLOW/ENTITY.
+    """
+    frames: list[FrameType] = []
+    current: FrameType | None = frame
+    while current is not None and not current.f_code.co_filename.startswith(_LOOP):
+        frames.append(current)
+        current = current.f_back
+    frames.reverse()  # from the loop inwards
+    if not frames or frames[0].f_globals.get("__name__") == "selectors":  # asyncio's own loop waits there
+        return None
+    chosen = next(
+        (
+            each
+            for before, each in zip([None, *frames], frames, strict=False)
+            if not each.f_code.co_filename.startswith(_PACKAGE)
+            and (
+                before.f_code.co_filename.startswith(_FLOWS)
+                if before is not None
+                else str(each.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES
+            )
+        ),
+        frames[-1],
+    )
+    flow, _, entity = task.partition("/")
+    if not entity:
+        flow = ""
+    name = f"{chosen.f_globals.get('__name__', '?')}:{chosen.f_code.co_qualname}"
+    return Place(name, flow, entity, _remedy(chosen.f_code, frames))
+
+
+def _remedy(code: CodeType, frames: list[FrameType]) -> str:
+    if code.co_filename.startswith(_PACKAGE):
+        return "give it less at a time"
+    called = any(each.f_code.co_filename == _FLOWS + "operators/python.py" for each in frames)
+    if called and not code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        return "with {in: thread} the operator python runs it in a thread, with {in: process} in a process"
+    return "have it await asyncio.to_thread(...) for what blocks"
