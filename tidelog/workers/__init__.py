@@ -49,6 +49,7 @@ For people:
 
     testing       ``AppTest``: an app in process, on a server of its own
     metrics       ``/metrics`` for Prometheus
+    scraping      the HTTP server of that, within limits
     logs          what log records say about where they come from
     status        what an app is doing, read from the server
     steering      what people do to a processor from outside: reset, hold, resume

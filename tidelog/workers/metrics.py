@@ -37,6 +37,7 @@ from tidelog.workers import logs
 from tidelog.workers.errors import AppError
 from tidelog.workers.layers import EXTRA
 from tidelog.workers.members import MembersError
+from tidelog.workers.scraping import serve
 from tidelog.workers.stats import Stats
 from tidelog.workers.status import AppStatus, PartitionStatus, look
 from tidelog.workers.worker import Worker
@@ -60,7 +61,7 @@ def serving(worker: Worker, port: int, host: str = "127.0.0.1") -> Iterator[int]
         raise AppError(f"--metrics needs prometheus-client: {EXTRA}") from None
     registry = prometheus_client.REGISTRY
     collector = Collector(worker, prometheus_client)
-    server, thread = prometheus_client.start_http_server(port, host, registry)
+    server, thread = serve(prometheus_client.make_wsgi_app(registry), port, host)
     registry.register(collector)
     delays = asyncio.get_running_loop().create_task(collector.watch_loop())
     try:

@@ -1,0 +1,72 @@
+"""The HTTP server of ``/metrics``: a thread for each connection, within limits.
+
+Rule 1: at most CONNECTIONS are open; one more is closed. A peer that says nothing for SILENT seconds is disconnected.
+        So is one whose request and answer together take longer than WHOLE, when another connects.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+CONNECTIONS: Final = 32
+SILENT: Final = 5.0  # s
+WHOLE: Final = 15.0  # s
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT
+
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, place: Any, family: socket.AddressFamily) -> None:
+        self.address_family = family
+        self._lock = threading.Lock()
+        self._open: dict[Any, float] = {}  # since when each connection is
+        super().__init__(place, _Handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
+        now = time.monotonic()
+        with self._lock:
+            late = [each for each, since in self._open.items() if now - since > WHOLE]
+            if len(self._open) - len(late) >= CONNECTIONS:
+                return False
+            self._open[request] = now
+        for each in late:
+            _disconnect(each)
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that is gone, or was too slow."""
+
+
+def _disconnect(request: Any) -> None:
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it is gone
+        return
+
+
+def serve(app: Callable[..., Any], port: int, host: str) -> tuple[WSGIServer, threading.Thread]:
+    """A server that runs, and its thread. Raises OSError if the address can't be listened on."""
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    server = _Server(place, family)
+    server.set_app(app)
+    thread = threading.Thread(target=server.serve_forever, name="tidelog-metrics-http", daemon=True)
+    thread.start()
+    return server, thread
