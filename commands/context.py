@@ -375,6 +375,8 @@ class CheckpointsPart(Protocol):
         """Start one as soon as possible."""
     def last(self) -> int:
         """Unix seconds of the last successful one."""
+    def refused(self) -> str | None:
+        """Why none can be written: the files are not where they were. None otherwise."""
 
 
 class RolesPart(Protocol):

@@ -6,6 +6,7 @@
     directory   the data directory: what is in it, its ID, and the lock that keeps other servers out
     history     the identity of the log: its replication ID and the IDs that it had before
     incoming    a full copy of a leader's store: written beside the old data as it arrives, then put in its place
+    inplace     whether files that are open are still those at their paths
     journal     every batch since the last checkpoint, and what replicas may still ask for
     layout      the bytes of the store's entries
     lmdbfile    opening LMDB environments; their errors as refusals that name the file and the remedy

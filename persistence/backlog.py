@@ -48,6 +48,7 @@ class Backlog:
         self._synced = journal.end  # log offset up to which everything is on disk
         self._cutting = 0  # a running cut deletes what lies before this log offset; 0: none is running
         self._last: tuple[int, int] | None = None  # log offset and checksum (checked()) of the last batch
+        self._oldest = 0  # what first_offset() returned last
         self._remembered = -1, 0  # log offset and crc32 of the last batch when it left the journal
 
     @property
@@ -58,7 +59,15 @@ class Backlog:
     # -- what the log holds ------------------------------------------------------------------------------------
     def first_offset(self) -> int:
         """The offset of the oldest batch that the log still holds. Raises OSError."""
-        return self.journal.first()
+        self._oldest = self.journal.first()
+        return self._oldest
+
+    def oldest(self) -> int:
+        """first_offset(), or as it was last where the journal can't be read now: for reports, which must not fail."""
+        try:
+            return self.first_offset()
+        except (OSError, CorruptError):
+            return self._oldest
 
     def holds(self, offset: int) -> bool:
         """Whether the log holds that offset; whether a record begins at it is not checked. Raises OSError."""

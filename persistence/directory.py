@@ -33,6 +33,7 @@ from persistence.wal import create as create_wal
 from resp.errors import REMEDY, CorruptError
 
 FORMAT = "tidelog data directory, format 1"
+MARKER = "tidelog.format"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
@@ -55,7 +56,7 @@ def lock(directory: Path) -> int:
 
 def marked(directory: Path) -> str | None:
     """The ID in tidelog.format; None if there is no such file. Raises CorruptError, OSError."""
-    marker = directory / "tidelog.format"
+    marker = directory / MARKER
     if not marker.exists():
         return None
     lines = marker.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -126,7 +127,7 @@ def complete(directory: Path, identity: str) -> None:
         file.write(f"{FORMAT}\nid {identity}\n")
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(directory / "tidelog.format")
+    temporary.rename(directory / MARKER)
     sync(directory)
     (directory / "tidelog.making").unlink(missing_ok=True)
 

@@ -28,6 +28,7 @@ import lmdb
 from xxhash import xxh3_64_intdigest
 
 from persistence.directory import sync as sync_directory
+from persistence.inplace import Held, disk_bytes
 from persistence.lmdbfile import open_env, reported
 from persistence.private import FOLDER, opener
 from persistence.segments import Segments
@@ -80,6 +81,7 @@ class Journal:
         )
         self.room = int(self._env.info()["map_size"])
         try:
+            self._held = Held(self.path)
             with reported(self.path):
                 self._batches, self._meta = map(self._env.open_db, DATABASES[:2])
                 self._ends: lmdb._Database | None = None  # the database "segments", if it is there
@@ -126,10 +128,13 @@ class Journal:
                 self._open()
                 self._shut = False
 
-    def close(self) -> None:
+    def close(self, tidy: bool = True) -> None:
+        """``tidy``: remove the files that are kept only to be written again."""
         with self._swap:
-            self._segments.close()
+            self._segments.close(tidy)
             self._env.close()
+            if not self._shut:
+                self._held.close()
 
     def start(self, offset: int) -> None:
         """Let an empty journal begin at ``offset``, synced when this returns. Raises OSError, CorruptError."""
@@ -354,6 +359,7 @@ class Journal:
                 os.fsync(file.fileno())
             with self._swap:
                 self._env.close()
+                self._held.close()
                 self._shut = True
                 try:
                     copy.replace(self.path)
@@ -365,9 +371,18 @@ class Journal:
             copy.unlink(missing_ok=True)
         return True
 
+    def displaced(self) -> str | None:
+        """See ``inplace``. Any thread; does not wait: None while the file is being replaced."""
+        if not self._swap.acquire(blocking=False):
+            return None
+        try:
+            return None if self._shut else self._held.displaced() or self._segments.displaced()
+        finally:
+            self._swap.release()
+
     def bytes_used(self) -> int:
-        """Bytes on disk. Raises OSError."""
-        return self.path.stat().st_blocks * 512 + self._segments.bytes_used()
+        """Bytes on disk, as far as they can be seen."""
+        return disk_bytes(self.path) + self._segments.bytes_used()
 
 
 def _place(value: bytes | memoryview) -> tuple[int, ...] | None:

@@ -13,7 +13,9 @@ counts as synced once the journal has it.
 Rule 5: three threads write: the event loop (append), the journal's thread, and the one that runs a checkpoint or a cut.
 ``_lock`` guards the ring and the lists of what the journal lacks. ``_writing`` makes the journal's writers take turns;
 it is taken before ``_lock``, never while holding it. No thread waits for the event loop. Threads that read: see
-``backlog``."""
+``backlog``.
+Rule 6: once files are seen not to be at their paths any more (``in_place``), nothing is written, made or removed until
+they are back: a next start would not find it, and at their paths there may be somebody else's."""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ from zlib import crc32
 
 from persistence import directory as datadir
 from persistence.backlog import Backlog, GoneError
+from persistence.history import NAME as HISTORY
 from persistence.history import History, boot_id
 from persistence.incoming import install
+from persistence.inplace import Held, absent
 from persistence.journal import Journal
 from persistence.lmdbfile import is_exhausted
 from persistence.private import FILE, FOLDER, tighten
@@ -49,6 +53,8 @@ CUT_PAUSE_SECONDS: Final = 0.001  # between two cuts: locks are not fair, and th
 STREAM_WEIGHT: Final = 2048  # bytes of journal that a changed stream is worth, see wants_checkpoint()
 LONGEST: Final = 4  # times checkpoint_bytes that the journal grows at most
 FULL: Final = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
+LOOK_SECONDS: Final = 1.0  # between two looks at the files
+FRESH_SECONDS: Final = 0.001  # for which a look is believed: many clients may wait for the disk
 LARGEST_BATCH: Final = (1 << 32) - 64  # bytes: what LMDB takes as one value
 
 
@@ -72,6 +78,7 @@ class Log(Backlog):
         self.history = history  # call save_history() after a change
         self.rebooted = rebooted  # the machine may have restarted since a leader saved it: unsynced bytes may be lost
         self._lock_fd = lock
+        self._held = Held(path)
         self.store = Store(path / "store")
         try:
             self.wal = Wal(path / "tail")  # first: it changes nothing where it is refused, while the journal tidies up
@@ -96,6 +103,9 @@ class Log(Backlog):
         self._problem: str | None = None  # why the journal can't be written
         self._sync_problem: str | None = None
         self._checkpoint_problem: str | None = None
+        self._displaced: str | None = None  # files are not at their paths any more
+        self._refused = False  # see refuse()
+        self._looked = 0.0  # when that was looked at, in monotonic seconds
         self._full: str | None = None  # the journal's map has no more room than a checkpoint needs
         self._closing = False
         self._closed = False
@@ -136,6 +146,8 @@ class Log(Backlog):
 
     def save_history(self, leads: bool = True) -> None:
         """Save ``history``, synced when this returns. ``leads``: see History.save(). Raises OSError."""
+        if self._displaced is not None:
+            raise OSError(errno.ENOENT, self._displaced)
         self.history.save(self.path, leads)
 
     @property
@@ -233,7 +245,7 @@ class Log(Backlog):
         temporary.rename(path)
         datadir.sync(self.path)
         self.wal.close()
-        new.path = path
+        new.renamed(path)
         self.wal = new
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -253,6 +265,8 @@ class Log(Backlog):
 
     def _append(self, batch: bytes, size: int) -> None:
         """See append(). Call with ``_lock`` held."""
+        if self._refused and self._displaced is not None:
+            raise OSError(errno.ENOENT, self._displaced)
         wal = self.wal
         at = wal.find_room(size)
         if at is None:
@@ -294,7 +308,7 @@ class Log(Backlog):
         So a full disk is noticed, and writes are refused, before a batch is made that fits nowhere.
         """
         half = self.wal.size // 2
-        while self._problem is None and self._flusher is not None and self._flusher.is_alive():
+        while (self._displaced or self._problem) is None and self._flusher is not None and self._flusher.is_alive():
             if self.wal.find_room(half) is not None:
                 return
             self._hurry = True
@@ -307,8 +321,9 @@ class Log(Backlog):
             at = self.wal.find_room(size)
             if at is not None:
                 return at
-            if self._problem is not None:
-                raise OSError(errno.EIO, self._problem)
+            problem = self._displaced or self._problem
+            if problem is not None:
+                raise OSError(errno.EIO, problem)
             if self._flusher is None or not self._flusher.is_alive():
                 raise OSError(errno.EIO, "the log is closed")
             self._hurry = True
@@ -364,6 +379,8 @@ class Log(Backlog):
 
         Raises OSError, CorruptError.
         """
+        if self._displaced is not None:
+            raise OSError(errno.ENOENT, self._displaced)
         with self._lock:
             taken, size = self._waiting, self._waiting_bytes
             self._flushing = taken
@@ -422,6 +439,14 @@ class Log(Backlog):
                 idle, ending = not self._waiting, self._closing
                 if idle:
                     self._hurry = False  # asked while the last batches were being written: else this would not wait
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self.look()
+            if self._displaced is not None:
+                if ending:
+                    return  # the WAL still has it all, wherever it is
+                if not idle:
+                    time.sleep(RETRY_SECONDS)
+                continue
             if idle:
                 if ending:
                     return
@@ -441,9 +466,34 @@ class Log(Backlog):
                     self.journal.let_go()  # the disk may be full
                 time.sleep(RETRY_SECONDS)
 
+    def look(self) -> str | None:
+        """Look whether the files are still at their paths (Rule 6); returns what is wrong. Any thread, some
+        microseconds."""
+        found = (
+            self._held.displaced() or self.wal.displaced() or self.journal.displaced() or self.store.displaced()
+            or absent(self.path / datadir.MARKER) or absent(self.path / HISTORY)
+        )  # fmt: skip
+        self._looked = time.monotonic()
+        if found != self._displaced:
+            with self._lock:
+                self._displaced = found
+                self._lock.notify_all()
+        return found
+
+    def refuse(self, refused: bool) -> None:
+        """``refused``: clients are refused writes, because of what writable() says. Only then does append() raise an
+        error because of Rule 6: the client of a write that came just before would wait until the files are back."""
+        self._refused = refused
+
+    def in_place(self) -> bool:
+        """Whether a next start would find what was written: look(), unless somebody just did."""
+        if time.monotonic() - self._looked >= FRESH_SECONDS:
+            self.look()
+        return self._displaced is None
+
     def writable(self) -> str | None:
         """Why writes must be refused now; None if they need not be. Cheap."""
-        return self._problem or self._sync_problem or self._checkpoint_problem or self._full
+        return self._displaced or self._problem or self._sync_problem or self._checkpoint_problem or self._full
 
     def sync(self) -> None:
         """Sync what was written under everysec. Any thread. Raises OSError."""
@@ -487,6 +537,9 @@ class Log(Backlog):
 
         Raises OSError, CorruptError.
         """
+        problem = self.look()
+        if problem is not None:
+            raise OSError(errno.ENOENT, problem)
         try:
             if not capture.empty or offset != self.store.offset:
                 if self.journal.end < offset:
@@ -508,6 +561,8 @@ class Log(Backlog):
         What only ``retain`` needs goes as well if the journal is full: a replica then takes a copy. If the disk
         refuses, the next call does what is left.
         """
+        if self._displaced is not None:
+            return
         more, full = True, self._full is not None
         try:
             while more:
@@ -540,7 +595,7 @@ class Log(Backlog):
         """The fields of INFO persistence, by name."""
         return {
             "log_offset": self.offset,
-            "journal_first_offset": self.first_offset(),
+            "journal_first_offset": self.oldest(),
             "journal_offset": self.journal.end,
             "store_offset": self.store.offset,
             "appendfsync": self.options.appendfsync,
@@ -563,12 +618,14 @@ class Log(Backlog):
         if self._flusher is not None:
             self._flusher.join()
             self._note()  # not if nothing was recovered: then the note of before must stay
+        in_place = self.look() is None
         try:
             self.wal.sync()
         except OSError:
             pass  # the journal has it all, or ``_problem`` says why not
         self.wal.close()
         with self._writing:  # a cut may be under way
-            self.journal.close()
+            self.journal.close(tidy=in_place)
         self.store.close()
+        self._held.close()
         os.close(self._lock_fd)

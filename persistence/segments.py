@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from persistence.directory import sync as sync_directory
+from persistence.inplace import absent
 from persistence.private import FILE
 
 NAME = "segment."
@@ -181,7 +182,17 @@ class Segments:
         """Bytes on disk."""
         return sum(list(self._sizes.values()))
 
-    def close(self) -> None:
-        self.let_go([], keep=False)
+    def displaced(self) -> str | None:
+        """See ``inplace``."""
+        for number in list(self.ends):
+            wrong = absent(self._path(number))
+            if wrong is not None:
+                return wrong
+        return None
+
+    def close(self, tidy: bool) -> None:
+        """``tidy``: remove the spare ones."""
+        if tidy:
+            self.let_go([], keep=False)
         self._close_written()
         self._close_read()

@@ -19,6 +19,7 @@ import lmdb
 
 from persistence.checkpoint import Checkpoint, is_plain
 from persistence.content import COUNTED, Content
+from persistence.inplace import Held, disk_bytes
 from persistence.layout import (
     CODED,
     CRC,
@@ -132,6 +133,7 @@ class Store:
             directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size, known=DATABASES, newer=NEWER
         )
         try:
+            self._held = Held(self.path)
             with reported(self.path):
                 self._databases = [self.env.open_db(name) for name in DATABASES if name not in LATE]
                 with self.env.begin() as txn:
@@ -274,6 +276,7 @@ class Store:
             copy.close()
         self.view.end()
         self.env.close()
+        self._held.close()
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore(self, ks: Keyspace) -> tuple[int, int, int]:
@@ -484,6 +487,10 @@ class Store:
             deque(self._entries(txn, db, content), 0)
         return content
 
+    def displaced(self) -> str | None:
+        """See ``inplace``. Any thread."""
+        return self._held.displaced()
+
     def bytes_used(self) -> int:
-        """Bytes on disk. Raises OSError."""
-        return self.path.stat().st_blocks * 512
+        """Bytes on disk, as far as they can be seen."""
+        return disk_bytes(self.path)

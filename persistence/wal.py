@@ -55,6 +55,7 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
+from persistence.inplace import Held
 from persistence.private import opener
 from resp.errors import REMEDY, CorruptError
 
@@ -143,6 +144,7 @@ class Wal:
         try:
             self.size, self._salt, self._version = self._header()
             self.noted, self._next_note = self._notes()
+            self._held = Held(path)
         except BaseException:
             os.close(self.fd)
             raise
@@ -197,8 +199,17 @@ class Wal:
             self.noted = journal, store
             self._next_note = (self._next_note + 1) % len(NOTES)
 
+    def renamed(self, path: Path) -> None:
+        """The file was given this name."""
+        self.path = self._held.path = path
+
+    def displaced(self) -> str | None:
+        """See ``inplace``. Any thread."""
+        return self._held.displaced()
+
     def close(self) -> None:
         os.close(self.fd)
+        self._held.close()
 
     # -- writing ---------------------------------------------------------------------------------------------
     def find_room(self, length: int) -> int | None:

@@ -31,12 +31,19 @@ class Exhaustion:
 
     def end(self, during: str) -> NoReturn:
         """End the process. ``during``: what could not be done."""
+        self._end(
+            lambda: f"Out of memory while {during}: the server ends here. What was answered is in the log. See"
+            " maxmemory, and 'ulimit -v' of this process"
+        )
+
+    def give_up(self, why: str) -> NoReturn:
+        """End the process, which can't go on for another reason."""
+        self._end(lambda: f"The server ends here: {why}")
+
+    def _end(self, text: Callable[[], str]) -> NoReturn:
         try:
             self._reserve = bytearray()
-            self._logger.warning(
-                f"Out of memory while {during}: the server ends here. What was answered is in the log. See maxmemory, "
-                "and 'ulimit -v' of this process"
-            )
+            self._logger.warning(text())
             self.on_end()
         finally:
             os._exit(1)

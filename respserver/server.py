@@ -344,10 +344,16 @@ class Server:
             raise CommandError("ERR a full copy of the leader's data is under way")
         if not self.ticks.settle():
             raise CommandError(self.gates.unwritable)
+        problem = self.data.disk.look()
+        if problem is not None:
+            raise CommandError(f"ERR the data can't be read back: {problem}")
         self.presence.look()
         old = self.data.ks
         self.data.close()
-        self.data.use(*self.data.load())
+        try:
+            self.data.use(*self.data.load())
+        except (OSError, CorruptError) as error:
+            self.exhaustion.give_up(f"the data can't be read back: {error}")
         self.presence.look()
         self._carry_over(old)
 
@@ -418,7 +424,10 @@ class Server:
             try:
                 self.checkpoints.run_now()
             except (OSError, CorruptError) as error:
-                self.logger.warning(f"The last checkpoint failed ({error}); nothing that was answered is lost")
+                self.logger.warning(
+                    f"The last checkpoint failed ({error})"
+                    + ("; nothing that was answered is lost" if self.data.disk.in_place() else "")
+                )
         for conn in self.clients.connections():
             conn.close()
         for _ in range(3):

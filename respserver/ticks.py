@@ -230,6 +230,7 @@ class Ticks:
     def check_disk(self) -> None:
         """Set the gate of the disk."""
         self._refused = self._data.disk.writable()
+        self._data.disk.refuse(self._refused is not None)
         why = self._refused or ("the last write could not be made durable" if self._stalled else "")
         self._gates.disk(f"MISCONF Errors writing to disk: {why}" if why else "")
 
@@ -288,5 +289,6 @@ class Ticks:
         return session.wrote
 
     def synced(self, offset: int) -> bool:
-        """Whether the log is on this server's disk up to ``offset``."""
-        return self._data.disk.synced >= offset
+        """Whether the log is on this server's disk up to ``offset``, where a start would find it."""
+        disk = self._data.disk
+        return disk.synced >= offset and disk.in_place()

@@ -169,5 +169,9 @@ def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
         raise errors.syntax()
     if abort:
         raise CommandError(errors.NO_SHUTDOWN)
+    if not {b"NOSAVE", b"FORCE"}.intersection(words):
+        refused = ctx.server.checkpoints.refused()
+        if refused is not None:
+            raise CommandError(f"ERR Errors trying to SHUTDOWN: {refused}. SHUTDOWN FORCE ends the server all the same")
     ctx.server.stop(save=b"NOSAVE" not in words, now=b"NOW" in words)
     return b""

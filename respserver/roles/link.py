@@ -185,7 +185,8 @@ class LeaderLink:
             self._distrust = True  # the log did not grow by what was received
             follower.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: copied anew"))
             return
-        self._told = disk.offset, disk.synced
+        on_disk = disk.synced if disk.in_place() else min(disk.synced, self._told[1])
+        self._told = disk.offset, on_disk
         self._told_at = self._clock.mono()
         follower.acknowledge(*self._told)
 
@@ -198,7 +199,7 @@ class LeaderLink:
             self._told_at = mono
             follower.on_time()
             self._acknowledge()
-        elif self._told[0] > self._told[1] and self._data.disk.synced > self._told[1]:
+        elif self._told[0] > self._told[1] and self._data.disk.synced > self._told[1] and self._data.disk.in_place():
             self._acknowledge()  # more is on disk now
         self._answer()
         follower.hold(self._ticks.stalled)

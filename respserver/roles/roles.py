@@ -271,7 +271,7 @@ class Roles:
         self._replicas.describe(stats)
         self._link.describe(stats)
         if stats.backlog_active and not self._gates.loading:
-            stats.backlog_first = self._data.disk.first_offset()
+            stats.backlog_first = self._data.disk.oldest()
         return stats
 
     def describe(self) -> list[object]:

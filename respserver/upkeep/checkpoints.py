@@ -4,6 +4,7 @@ its memory is freed on the loop in small parts."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -87,7 +88,7 @@ class Checkpoints:
         try:
             self.run_now()
         except (OSError, CorruptError) as error:
-            raise CommandError(f"ERR the checkpoint failed: {error}") from error
+            raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
 
     def begin(self, session: Session, rewrite: bool) -> bool:
         """BGSAVE, BGREWRITEAOF. Returns False if one is running. The writes of ``session``, the caller, are in it.
@@ -100,7 +101,7 @@ class Checkpoints:
         try:
             self._start(rewrite)
         except OSError as error:
-            raise CommandError(f"ERR the checkpoint failed: {error}") from error
+            raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
         return True
 
     def schedule(self, rewrite: bool) -> None:
@@ -114,6 +115,10 @@ class Checkpoints:
         """Start one as soon as possible, unless one is running, so that nodes leave memory."""
         if self._task is None:
             self._wanted = True
+
+    def refused(self) -> str | None:
+        """Why none can be written: the files are not where they were. None otherwise."""
+        return self._data.disk.look()
 
     def last(self) -> int:
         """Unix seconds of the last successful one, or of the start."""
@@ -147,7 +152,7 @@ class Checkpoints:
             problem = error
         self._task = None
         self._ended(capture, problem, began)
-        self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {problem}")
+        self._outcome.append("" if problem is None else f"ERR the checkpoint failed: {_why(problem)}")
         self._on_end()
         self._freed = True
         self._return_memory(self._clock.mono())
@@ -189,6 +194,9 @@ class Checkpoints:
 
     def _freeze(self, stats: Saves) -> int:
         """Commit all records; returns the log offset of a capture that begins now. Raises OSError."""
+        problem = self._data.disk.look()
+        if problem is not None:
+            raise OSError(errno.ENOENT, problem)
         if not self._ticks.settle():
             raise OSError("the last write could not be made durable")
         self._retain()
@@ -209,7 +217,9 @@ class Checkpoints:
         else:
             self._data.ks.changes.failed(capture)
             self._not_before = self._clock.mono() + RETRY_MS
-            self._logger.warning(f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {error}")
+            self._logger.warning(
+                f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {_why(error)}"
+            )
 
     # -- when ------------------------------------------------------------------------------------------------
     def on_time(self, now: int) -> None:
@@ -225,7 +235,7 @@ class Checkpoints:
                 self._start(self._rewrite_wanted)
             except OSError as error:
                 self._not_before = mono + RETRY_MS
-                self._logger.warning(f"Checkpoint put off: {error}")
+                self._logger.warning(f"Checkpoint put off: {_why(error)}")
 
     def _due(self, now: int) -> bool:
         ks, disk = self._data.ks, self._data.disk
@@ -253,3 +263,10 @@ class Checkpoints:
 
     def _sync_failed(self, error: BaseException) -> None:
         self._logger.warning(f"Syncing the log failed: {error}")
+
+
+def _why(error: BaseException) -> str:
+    """The error without its number, if its text is ours."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        return error.strerror
+    return str(error)

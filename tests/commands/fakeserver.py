@@ -93,6 +93,9 @@ class FakeTransport:
 class FakeCheckpoints(Recorder):
     rewriting = False
 
+    def refused(self) -> str | None:
+        return None
+
 
 class FakeReplicas(Recorder):
     """Replicas whose log offsets are ``server.offsets``."""
