@@ -1,0 +1,42 @@
+"""docs/status.md names each field of the JSON that status commands print, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import msgspec
+
+from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.status import Status
+from tidelog.workers.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus
+
+TEXT = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
+
+
+def documented(title: str) -> set[str]:
+    part = TEXT.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def names(kind: type, prefix: str) -> set[str]:
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else msgspec.structs.fields(kind)
+    return {f"{prefix}{field.name}" for field in fields}
+
+
+def test_apps() -> None:
+    assert documented("Apps") == {
+        *names(AppStatus, ""), *names(ProcessorStatus, "processors."), "processors.rates",
+        *names(MemberStatus, "processors.members."), *names(PartitionStatus, "processors.partitions."),
+    }  # fmt: skip
+
+
+def test_jobs() -> None:
+    look = msgspec.json.decode(Look(1, (JobLook(Spec("a", "m:a"), "", None),)).written())
+    found = {*look, *(f"jobs.{name}" for name in look["jobs"][0]), *names(Status, "jobs.status.")}
+    assert documented("Jobs") == found
+    row = next(line for line in TEXT.splitlines() if line.startswith("| `jobs.job` |"))
+    assert names(Spec, "") == set(re.findall(r"`(\w+)`", row))
