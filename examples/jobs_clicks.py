@@ -76,7 +76,7 @@ class Day(msgspec.Struct):
 
 
 clicks: Topic[Click] = Topic("clicks", Click, partition_by="user", partitions=4, url=URL)
-totals: Topic[Total] = Topic("totals", Total, partition_by="city", partitions=4, url=URL)
+totals: Topic[Total] = Topic("city-totals", Total, partition_by="city", partitions=4, url=URL)
 alarms: Topic[Alarm] = Topic("alarms", Alarm, partition_by="user", partitions=4, url=URL)
 leaders: Topic[Leader] = Topic("leaders", Leader, partition_by="city", partitions=4, url=URL)
 daily: Topic[Day] = Topic("daily", Day, partition_by="city", partitions=4, url=URL)

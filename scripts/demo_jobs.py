@@ -229,7 +229,7 @@ def reckon(client: Client, rows: Sequence[Click], epochs: dict[str, list[Epoch]]
     promise(sum(each.rows for each in epochs["count"]) == len(rows), f"{len(rows):,} clicks were read, each once")
     last: dict[tuple[str, str], int] = {}
     backwards = 0
-    for row in _rows(client, "totals"):
+    for row in _rows(client, "city-totals"):
         key, number = (row["user"], row["city"]), int(row["clicks"])
         backwards += number <= last.get(key, 0)
         last[key] = number

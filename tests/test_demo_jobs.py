@@ -48,10 +48,10 @@ def test_a_total_that_was_put_out_twice_is_a_broken_promise(capsys: pytest.Captu
     with running_server() as server, server.client() as client:
         client.tappend("leaders:0", {"city": "Oslo", "user": "ann", "clicks": 1})
         for number in (1, 2):
-            client.tappend("totals:0", {"user": "ann", "city": "Oslo", "clicks": number})
+            client.tappend("city-totals:0", {"user": "ann", "city": "Oslo", "clicks": number})
         demo_jobs.reckon(client, clicks, epochs, 2000)
         assert capsys.readouterr().out.count("✓") == 5
-        client.tappend("totals:0", {"user": "ann", "city": "Oslo", "clicks": 2})
+        client.tappend("city-totals:0", {"user": "ann", "city": "Oslo", "clicks": 2})
         with pytest.raises(SystemExit):
             demo_jobs.reckon(client, clicks, epochs, 2000)
     assert "✗ NOT TRUE: the totals are exact" in capsys.readouterr().out

@@ -31,7 +31,7 @@ def check_clicks(client: Client) -> None:
         return [entry.text() for at in range(4) for entry in client.trange(f"{name}:{at}")]
 
     last: dict[tuple[str, str], int] = {}
-    for row in rows("totals"):
+    for row in rows("city-totals"):
         key, number = (row["user"], row["city"]), int(row["clicks"])
         assert number > last.get(key, 0)
         last[key] = number

@@ -61,13 +61,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[types.ModuleType]
 # -- the program ---------------------------------------------------------------------------------------------------
 def test_what_it_declares(shop: types.ModuleType) -> None:
     jobs = {name: found for name, found in vars(shop).items() if isinstance(found, Job)}
-    assert list(jobs) == ["count", "charge", "tick", "per_day", "strict"]
+    assert list(jobs) == ["tally", "charge", "tick", "user_days", "strict"]
     assert [each.kind for each in jobs.values()].count("frame") == 1
-    assert jobs["count"].snapshot_every == 60
+    assert jobs["tally"].snapshot_every == 60
 
 
 def test_its_tests_pass(shop: types.ModuleType) -> None:
-    shop.test_count()
+    shop.test_tally()
     shop.test_strict()
 
 
@@ -125,7 +125,7 @@ def test_its_commands_show_what_it_says(shop: types.ModuleType, tidelog_server: 
     (block,) = [code for language, code in BLOCKS if language == "sh"]
     lines = block.splitlines()
     (background,) = [line for line in lines if line.endswith(" &")]
-    assert said("tidelog jobs add shop:per_day").startswith("per_day: added")
+    assert said("tidelog jobs add shop:user_days").startswith("user_days: added")
     with in_background(background.removesuffix(" &"), tmp_path, environment):
         for line in lines:
             if line == background:
@@ -134,8 +134,8 @@ def test_its_commands_show_what_it_says(shop: types.ModuleType, tidelog_server: 
                 until(partial(shows, said, line, shown[1]), 90)
             else:
                 said(line)
-        until(partial(shows, said, "tidelog jobs status per_day", "state       running"), 90)
-        assert "last error" not in said("tidelog jobs status per_day")
+        until(partial(shows, said, "tidelog jobs status user_days", "state       running"), 90)
+        assert "last error" not in said("tidelog jobs status user_days")
 
 
 def shows(said: Callable[[str], str], line: str, text: str) -> bool:
@@ -146,7 +146,7 @@ def shows(said: Callable[[str], str], line: str, text: str) -> bool:
 def test_its_frame_job(shop: types.ModuleType, spark: SparkSession) -> None:
     noon = datetime(2026, 5, 1, 12)  # noqa: DTZ001 - Spark takes it in the zone of its session
     seen = [(user, "/", noon + timedelta(hours=at)) for at, user in enumerate(["ann", "bob", "ann"] * 6)]
-    found = shop.per_day(spark.createDataFrame(seen, "user string, page string, _ts timestamp")).collect()
+    found = shop.user_days(spark.createDataFrame(seen, "user string, page string, _ts timestamp")).collect()
     clicks = {(row["user"], f"{row['day']:%d}"): row["clicks"] for row in found}
     assert clicks == {("ann", "01"): 8, ("bob", "01"): 4, ("ann", "02"): 4, ("bob", "02"): 2}
 
