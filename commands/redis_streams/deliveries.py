@@ -53,9 +53,10 @@ def deliver_again(
 
 
 def add_claimed(
-    stream: Stream, group: Group, rows: list[PendingRow], now: int, claimed: list[bytes], again: list[bytes]
-) -> int:
-    """``claimed``: gets the entries as the reply has them; ``again``: their IDs, which the caller delivers.
+    stream: Stream, group: Group, rows: list[PendingRow], now: int, claimed: list[bytes], again: list[bytes], most: int
+) -> int:  # fmt: skip
+    """``claimed``: gets the entries as the reply has them, up to ``most``; ``again``: their IDs, which the caller
+    delivers.
 
     Messages without an entry stay as they are. Returns how many these are; they are passed (pass_idle()), so that the
     next read need not look at them.
@@ -63,6 +64,8 @@ def add_claimed(
     gone: PendingRow | None = None
     count = 0
     for row in rows:
+        if len(claimed) >= most:
+            break
         wire = stream.find(row.id)
         if wire is None:
             gone = row

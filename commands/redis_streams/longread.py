@@ -208,12 +208,12 @@ class NewRead(KeyRead):
         return self._read.count - self._count if self._read.count else ALL
 
     def _claim(self, ctx: Context, stream: Stream, group: Group) -> bool:
-        read, most = self._read, min(self._left(), AT_ONCE)
+        read, most = self._read, self._left()
         consumer = consumer_of(ctx, self._name, stream, group, read.consumer)
-        rows = group.pending.idle_before(max(0, self._moment - read.claim), None, most)
+        rows = group.pending.idle_before(max(0, self._moment - read.claim), None, AT_ONCE)
         claimed: list[bytes] = []
         again: list[bytes] = []
-        self._gone += add_claimed(stream, group, rows, self._moment, claimed, again)
+        self._gone += add_claimed(stream, group, rows, self._moment, claimed, again, most)
         # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
         effects.own(
@@ -222,7 +222,7 @@ class NewRead(KeyRead):
         )  # fmt: skip
         self._pieces.append(b"".join(claimed))
         self._count += len(claimed)
-        self._claims = len(rows) == most and self._left() > 0 and self._gone < GONE_AT_ONCE
+        self._claims = len(rows) == AT_ONCE and self._left() > 0 and self._gone < GONE_AT_ONCE
         return self._claims or self._left() > 0
 
     def _deliver(self, ctx: Context, stream: Stream, group: Group) -> bool:

@@ -12,7 +12,7 @@ from commands.declare import arg, block, command, key, opt, token
 from commands.parts import AT_ONCE
 from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, fresh_entries
 from commands.redis_streams.lag import count_after
-from commands.redis_streams.longread import LongRead, is_long
+from commands.redis_streams.longread import ALL, LongRead, is_long
 from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.read import streams_at
 from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs, read_args
@@ -163,14 +163,15 @@ def _claim(
 ) -> None:  # fmt: skip
     """Find the messages that are idle for long enough, at most COUNT, oldest first: see add_claimed()."""
     row: PendingRow | None = None
-    latest, gone = max(0, now - read.claim), 0
-    while gone < GONE_AT_ONCE and (not read.count or len(claimed) < read.count):
-        most = min(AT_ONCE, read.count - len(claimed)) if read.count else AT_ONCE
-        rows = group.pending.idle_before(latest, row, most)
-        gone += add_claimed(stream, group, rows, now, claimed, again)
-        if len(rows) < most:
+    latest, gone, most = max(0, now - read.claim), 0, read.count or ALL
+    page = min(most, AT_ONCE)
+    while gone < GONE_AT_ONCE and len(claimed) < most:
+        rows = group.pending.idle_before(latest, row, page)
+        gone += add_claimed(stream, group, rows, now, claimed, again, most)
+        if len(rows) < page:
             break
         row = rows[-1]
+        page = min(4 * page, AT_ONCE)  # what is gone takes fewer pages so
 
 
 def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, after: int) -> KeyPart:

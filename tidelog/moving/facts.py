@@ -119,6 +119,7 @@ def _stream(end: End, replies: list[Any]) -> Stream | None:
         if isinstance(reply, hiredis.ReplyError):
             raise end.refused(command, str(reply))
     facts = pairs(told)
+    added = facts.get("entries-added")
     oldest, newest = facts["first-entry"], facts["last-entry"]
     if left >= 0 and end.version < (7, 0):
         left += clock(time)
@@ -127,20 +128,22 @@ def _stream(end: End, replies: list[Any]) -> Stream | None:
         first=StreamId.parse(oldest[0]) if oldest else None,
         newest=StreamId.parse(newest[0]) if newest else None,
         last=StreamId.parse(facts["last-generated-id"]),
-        added=facts.get("entries-added"),
+        added=added,
         max_deleted=_maybe(facts.get("max-deleted-entry-id")),
         expires=max(left, NEVER),
         largest=max((sum(map(len, entry[1])) for entry in (oldest, newest) if entry), default=0),
-        groups={each.name: each for each in map(_group, groups)},
+        groups={each.name: each for each in (_group(row, added) for row in groups)},
     )
 
 
-def _group(row: list[Any]) -> Group:
+def _group(row: list[Any], added: int | None) -> Group:
     facts = pairs(row)
+    read = facts.get("entries-read")
+    if read is not None and added is not None:
+        read = min(read, added)  # Redis up to 8.2 can count more than were added, but not every target takes that
     return Group(
-        facts["name"], StreamId.parse(facts["last-delivered-id"]), facts.get("entries-read"), facts["pending"],
-        facts["consumers"],
-    )  # fmt: skip
+        facts["name"], StreamId.parse(facts["last-delivered-id"]), read, facts["pending"], facts["consumers"]
+    )
 
 
 def consumers(end: End, key: bytes, group: bytes) -> dict[bytes, Consumer]:
