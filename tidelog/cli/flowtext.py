@@ -48,6 +48,9 @@ def print_flow(found: dict[str, Any]) -> None:
     oldest = "" if under_way["oldest_s"] is None else f", the oldest for {under_way['oldest_s']:.1f} s"
     where = ", ".join(f"{count:,} at {name}" for name, count in under_way["where"].items())
     facts["unsettled"] = f"{under_way['count']:,}{oldest}" + (f": {where}" if where else "")
+    stored = ", ".join(f"{count:,} in {name}" for name, count in under_way.get("stored", {}).items())
+    if stored:
+        facts["stored"] = f"{stored}, not sent on yet"
     facts_lines(facts)
     click.echo()
     head = ["connector", "type", "status", "connectivity", "events", "error"]

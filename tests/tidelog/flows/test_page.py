@@ -170,6 +170,49 @@ def test_dead_letters_are_shown_as_text_and_replayed(tmp_path: Path, tidelog_ser
         shown(test, tmp_path, TEXT, server=tidelog_server.url)
 
 
+STORED = """
+flows:
+  orders_to_the_search_cluster:
+    connectors:
+      incoming_orders_of_all_shops: {type: fault, count: 500}
+      durable_orders: {type: wal}
+      search_cluster_of_the_shops: {type: fault, refuses: 1.0}
+    pipelines: {validate_and_enrich_all_orders: [passthrough]}
+    connect:
+      - incoming_orders_of_all_shops -> validate_and_enrich_all_orders -> durable_orders
+      - durable_orders -> search_cluster_of_the_shops
+  odd:
+    connectors: {in: {type: "null", count: 7}, out: {type: fault, rejects: 1.0}, more: {type: metronome, interval: 1h}}
+    connect: [in -> out, more -> out]
+"""
+
+
+@pytest.mark.slow
+def test_what_a_wal_holds_is_not_settled_and_names_are_not_cut(tmp_path: Path, tidelog_server: Server) -> None:
+    async def test(page: Page, host: Host) -> None:
+        await page.until("$('where').textContent === '500 stored in durable_orders and not sent on yet'")
+        await page.until("document.querySelector(\"[data-kind=source][data-entity=durable_orders] .more\")"
+                         ".textContent === '500 stored'")  # fmt: skip
+        for width in (1280, 390):
+            await page.size(width, 844)
+            await page.until(f"innerWidth === {width} && document.querySelector('svg.flow')?.clientWidth <= {width}")
+            titles = "[...document.querySelectorAll('svg.flow .title, svg.flow .sub')].map((each) => each.textContent)"
+            await page.until(f"{titles}.includes('incoming_orders_of_all_shops')")
+            shown_names = await page.run(titles)
+            assert {"search_cluster_of_the_shops", "validate_and_enrich_all_orders.0"} <= set(shown_names)
+            assert not any("…" in each for each in shown_names)
+            assert await page.run(
+                "[...document.querySelectorAll('#summary, #list .name')].every("
+                "(each) => each.scrollWidth <= each.clientWidth)"
+            )
+        await page.run("location.hash = '#odd'")
+        await page.until("$('dead').textContent === '7'")
+        assert await page.run("$('dead').previousSibling.textContent") == "Open dead letters"
+        await page.until("document.querySelector('[data-entity=in] .more').textContent === '7 given up'")
+
+    shown(test, tmp_path, STORED, server=tidelog_server.url)
+
+
 EVIL = "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
 ODD = f"""
 flows:

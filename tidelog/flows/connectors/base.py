@@ -73,6 +73,11 @@ class Source(Connector):
         return 0
 
     @property
+    def stored(self) -> int:
+        """Events that it keeps itself and that were not pulled, for people: they are not under way yet."""
+        return self.backlog
+
+    @property
     def room(self) -> int | None:
         """Events that may be pulled before others are settled, where their order limits that; None: it doesn't.
 

@@ -168,6 +168,10 @@ class Wal(Source, Sink):
 
     # -- out -------------------------------------------------------------------------------------------------
     @property
+    def stored(self) -> int:
+        return max(0, self._count - len(self._prefix))
+
+    @property
     def room(self) -> int:
         """Rule 4."""
         return self._options.max_unsettled - len(self._prefix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -34,6 +34,7 @@ class Unsettled:
     count: int
     oldest: float | None  # s
     where: dict[str, int]  # events in each entity and in the channel before it
+    stored: dict[str, int] = field(default_factory=dict)  # not under way yet: kept by sources themselves, as by a wal
 
 
 @dataclass(frozen=True)
@@ -279,4 +280,5 @@ class Running:
                     where[each.name] = where.get(each.name, 0) + kept
         sources = self.graph.sources.values()
         ages: Iterable[float] = (age for each in sources if (age := each.oldest()) is not None)
-        return Unsettled(sum(each.unsettled for each in sources), max(ages, default=None), where)
+        stored = {name: count for name, each in self.graph.sources.items() if (count := each.source.stored)}
+        return Unsettled(sum(each.unsettled for each in sources), max(ages, default=None), where, stored)

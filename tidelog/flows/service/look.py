@@ -145,8 +145,8 @@ def breaker(deployed: Deployed, alias: str) -> dict[str, Any]:
 
 
 def unsettled(chosen: Sequence[Running]) -> dict[str, Any]:
-    """Events under way: how many, the age of the oldest in seconds, and where they are."""
-    count, oldest, where = 0, None, dict[str, int]()
+    """Events under way: how many, the age of the oldest in seconds, where they are. ``stored``: not under way yet."""
+    count, oldest, where, stored = 0, None, dict[str, int](), dict[str, int]()
     for each in chosen:
         one = each.unsettled()
         count += one.count
@@ -154,7 +154,10 @@ def unsettled(chosen: Sequence[Running]) -> dict[str, Any]:
             oldest = max(oldest or 0.0, round(one.oldest, 3))
         for name, events in one.where.items():
             where[name] = where.get(name, 0) + events
-    return {"count": count, "oldest_s": oldest, "where": where}
+        for name, events in one.stored.items():
+            stored[name] = stored.get(name, 0) + events
+    found = {"count": count, "oldest_s": oldest, "where": where}
+    return {**found, "stored": stored} if stored else found
 
 
 def pipeline(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
