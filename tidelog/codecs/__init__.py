@@ -4,6 +4,7 @@
     plain    every field of the record is a field of the entry
     choose   ``codec_for``: the codec of a record type, by its name
     exact    whether a record comes back as it was sent
+    carrying  record types on their way to other processes
     packed   the whole record is one field, ``data``, in JSON or MessagePack, compressed if wanted
 
 Rule 1: a codec knows no topic and no server. The name of a codec says all that another language needs to read it.

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.client.calls import Value
 from tidelog.client.entries import Entry
+from tidelog.codecs.carrying import make_portable
 from tidelog.codecs.packed import Packed
 from tidelog.codecs.plain import Plain
 from tidelog.codecs.shapes import CodecError, Shape, shape_of
@@ -44,7 +45,7 @@ def codec_for(record_type: Any, name: str | None = None) -> Codec[Any]:
         name = "json" if shape.why_not_flat else "plain"
     if name not in NAMES:
         raise CodecError(f"unknown codec {name!r}: one of {', '.join(NAMES)}")
-    if name == "plain":
-        return Plain(shape)
     form, _, compressed = name.partition("+")
-    return Packed(shape, form, bool(compressed))
+    made: Codec[Any] = Plain(shape) if name == "plain" else Packed(shape, form, bool(compressed))
+    make_portable(record_type)
+    return made

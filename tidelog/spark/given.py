@@ -78,6 +78,7 @@ DECLARED: Final = (
     Option("minOffsetsPerTrigger", only=STREAM),
     Option("maxTriggerDelay", only=STREAM, default="15m"),
     Option("minPartitions"),
+    Option("maxPartitions", default="200"),
     Option("maxRecordsPerPartition"),
     Option("failOnDataLoss", default="true"),
     Option("failOnMissing"),

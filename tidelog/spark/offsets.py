@@ -331,6 +331,13 @@ class Offsets:
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
         return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
+    def counted(self, pieces: list[tuple[Span, int]]) -> list[tuple[Span, int]]:
+        """As ``split`` returns them, each with its number of entries."""
+        if all(number >= 0 for _, number in pieces):
+            return pieces
+        spans = [span for span, _ in pieces]
+        return list(zip(spans, self.counts(spans), strict=True))
+
     def limited(self, spans: list[Span], most: int) -> list[Span]:
         """The spans, shortened so that they have ``most`` entries in all; shares are in proportion to their entries.
 

@@ -144,6 +144,7 @@ class Source:
     min_offsets: int | None  # entries that a batch of a stream waits for
     max_delay_ms: int  # how long it waits for them
     min_partitions: int | None
+    max_partitions: int  # tasks of a batch, unless entries in one partition are limited
     max_records: int | None  # entries in one partition
     fail_on_loss: bool
     fail_on_missing: bool  # where a stream that is named does not exist
@@ -167,6 +168,11 @@ def for_source(given: Given, kind: str = "") -> Source:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
     if "maxTriggerDelay" in given and least is None:
         raise OptionError("maxTriggerDelay is given without minOffsetsPerTrigger")
+    few, many = given.number("minPartitions", 1), given.needed("maxPartitions", 1)
+    if few is not None and few > many:
+        if "maxPartitions" in given:
+            raise OptionError(f"minPartitions ({few}) is above maxPartitions ({many})")
+        many = few
     name = given.text("groupIdPrefix")
     if not re.fullmatch(r"[!-~]{1,200}", name):  # what CLIENT SETNAME takes
         raise OptionError(f"groupIdPrefix must be printable ASCII without spaces: {name!r}")
@@ -175,7 +181,7 @@ def for_source(given: Given, kind: str = "") -> Source:
     return Source(
         access_of(given), subscription, starting, ending, strategy == "error", most,
         given.number("maxBytesPerTrigger", 1), least, given.duration("maxTriggerDelay"),
-        given.number("minPartitions", 1), given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
+        few, many, given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
         given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH or bool(subscription.topic), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
     )  # fmt: skip

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappush, heapreplace
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
@@ -36,8 +37,8 @@ LOOK_AGAIN: Final = 0.02  # seconds between two checks of how far it is
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Range(InputPartition):
+@dataclass(frozen=True)
+class Range:
     """The entries of ``key`` after one ID (excluded) up to another one (included)."""
 
     key: str
@@ -50,36 +51,63 @@ class Range(InputPartition):
         return cls(span.key, str(span.after), str(span.end), replica)
 
 
+@dataclass
+class Ranges(InputPartition):
+    """What a task reads: one range, or some of several streams, one after the other."""
+
+    ranges: tuple[Range, ...]
+
+
+def grouped(pieces: list[tuple[Span, int]], most: int, limit: int | None) -> list[list[Span]]:
+    """Pieces with their numbers of entries in ``most`` groups, as even as can be; each group in the order of its keys.
+
+    No group has more than ``limit`` entries, unless it is one piece: then there may be more groups.
+    """
+    groups: list[list[Span]] = [[] for _ in range(most)]
+    lightest = [(0, at) for at in range(most)]  # a heap: entries of a group, its number
+    for span, number in sorted(pieces, key=lambda piece: (-piece[1], piece[0].key, piece[0].after)):
+        load, at = lightest[0]
+        if load and limit is not None and load + number > limit:  # no other group has more room
+            at = len(groups)
+            groups.append([])
+            heappush(lightest, (number, at))
+        else:
+            heapreplace(lightest, (load + number, at))
+        groups[at].append(span)
+    return [sorted(group, key=lambda span: (span.key, span.after)) for group in groups if group]
+
+
 class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked instead
     """A replica has not reached the end of the range."""
 
 
-def read_pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
-    """The entries of a range, in pages of at most ``size``.
+def read_pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+    """The entries of a range, in pages of at most ``size``. The connection to the leader is left for the next range.
 
     DataLossError if some are gone, with ``failOnDataLoss``; UnreachableError if no server answers.
     """
     collecting = gc.isenabled()
     gc.disable()  # hiredis makes ten thousand lists a page, none in a cycle: collecting costs twice as much as reading
     try:
-        yield from _pages(source, piece, wanted, size)
+        yield from _pages(source, servers, piece, wanted, size)
     finally:
         if collecting:
             gc.enable()
 
 
-def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
-    servers = Servers(source.access, f"{source.name}-task")
+def _pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
     after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
     replica, failures = piece.replica, 0
     while True:
         wire: Wire | None = None
+        usable = False  # whether all of the reply was read
         try:
             wire = Wire(source.access, replica, servers.name) if replica else servers.attempts(servers.leader)
             number, first = begin(wire, source, piece.key, after, end, bool(replica))
             for page in wire.pages(number, first, gather(wanted), size):
                 yield page
                 after, failures = StreamId.parse(page.last), 0
+            usable = True
             return
         except UnreachableError:
             raise
@@ -98,9 +126,10 @@ def _pages(source: Source, piece: Range, wanted: Wanted, size: int) -> Iterator[
             else:
                 time.sleep(source.access.retry_ms / 1000)
         finally:
-            if wire is not None:
+            if wire is not None and (replica or not usable):
                 wire.close()
-            servers.close()
+            if not usable:
+                servers.close()
 
 
 def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool) -> tuple[int, bytes]:

@@ -29,12 +29,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.entries import StreamId
+from tidelog.client.servers import Servers
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, TOPIC_SCHEMA, Columns
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.given import BATCH, STREAM, Given
 from tidelog.spark.offsets import ZERO, DataLossError, Ids, Offsets, Span, data_loss
 from tidelog.spark.options import Source, for_sink, for_source, is_source
-from tidelog.spark.ranges import Range, read_pages, report
+from tidelog.spark.ranges import Range, Ranges, grouped, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
 
@@ -68,8 +69,9 @@ class TidelogDataSource(DataSource):
         return TidelogStreamWriter(for_sink(self.given, STREAM), schema)
 
 
-def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Range]:
-    """Spans as partitions: checked, cut into ``minPartitions``, each with the server to read from.
+def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Ranges]:
+    """Spans as partitions: checked, cut into ``minPartitions``, put together into ``maxPartitions``, each with the
+    server to read from.
 
     DataLossError for what is gone, MistakenColumnError for columns that would be null by mistake.
     """
@@ -84,16 +86,28 @@ def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Range]:
             made.check_names(key, entry)
     replicas = offsets.servers.replicas() if source.from_replica else ()
     pieces = offsets.split(spans, source.min_partitions, source.max_records)
+    if len(pieces) > source.max_partitions:
+        groups = grouped(offsets.counted(pieces), source.max_partitions, source.max_records)
+    else:
+        groups = [[span] for span, _ in pieces]
+    places = replicas or ("",)
     return [
-        Range.of(span, replicas[number % len(replicas)] if replicas else "") for number, (span, _) in enumerate(pieces)
+        Ranges(tuple(Range.of(span, places[number % len(places)]) for span in group))
+        for number, group in enumerate(groups)
     ]
 
 
 def batches(source: Source, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, as a task returns them to Spark."""
-    if isinstance(partition, Range):  # without partitions, Spark reads a dummy partition of its own
-        for page in read_pages(source, partition, made.wanted, BATCH_ROWS):
-            yield made.batch(partition.key, page)
+    if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition of its own
+        return
+    servers = Servers(source.access, f"{source.name}-task")
+    try:
+        for piece in partition.ranges:
+            for page in read_pages(source, servers, piece, made.wanted, BATCH_ROWS):
+                yield made.batch(piece.key, page)
+    finally:
+        servers.close()
 
 
 class TidelogReader(DataSourceReader):

@@ -21,6 +21,7 @@ from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps
 from tidelog.codecs import Codec, codec_for
+from tidelog.codecs.carrying import make_portable
 from tidelog.topics import delayed
 from tidelog.topics.agreement import agree
 from tidelog.topics.facts import FUNCTION, Facts, Overflow, Retention, TopicError, check_name, check_partitions
@@ -114,6 +115,7 @@ class Topic(Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         declared, kept = self.declared, self.declared.retention
+        make_portable(self.codec.shape.type)
         options = {
             "partition_by": self._keyed.by, "partitions": declared.partitions, "codec": self.codec.name,
             "partition_size": kept.partition_size, "overflow": kept.overflow, "hard_limit": kept.hard_limit,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tidelog import Client
+from tidelog import Client, calls
 from tidelog.testing import Server
 
 if TYPE_CHECKING:
@@ -222,6 +222,25 @@ def test_at_least_so_many_partitions(load: Load, client: Client) -> None:
     more_than_entries = load("n int", subscribe="b", minPartitions=9)
     assert more_than_entries.rdd.getNumPartitions() == 3
     assert sorted(values(more_than_entries)) == [1000, 1001, 1002]
+
+
+def test_at_most_so_many_partitions(load: Load, client: Client) -> None:
+    """A task reads several streams, each from its beginning to its end."""
+    number = 450
+    for start in range(0, number, 50):
+        client.together(*[calls.tappend(f"s:{n}", {"n": n}) for n in range(start, start + 50)])
+    client.tmappend("s:0", ["n"], [(n,) for n in range(1000, 1100)])
+    frame = load("_key string, n int", subscribePattern="s:.*")
+    assert frame.rdd.getNumPartitions() == 200
+    assert Counter(values(frame)) == Counter([*range(number), *range(1000, 1100)])
+    few = load("_key string, n int", subscribePattern="s:.*", maxPartitions=4)
+    assert few.rdd.getNumPartitions() == 4
+    sizes = sorted(few.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect())
+    assert sizes[-1] - sizes[0] <= 2
+    assert [row.n for row in few.collect() if row._key == "s:0"] == [0, *range(1000, 1100)]
+    more = load("n int", subscribePattern="s:.*", maxPartitions=4, maxRecordsPerPartition=50)
+    assert more.rdd.getNumPartitions() >= 11
+    assert load("n int", subscribePattern="s:.*", minPartitions=250).rdd.getNumPartitions() == 250
 
 
 def test_at_most_so_many_entries_in_a_partition(load: Load, client: Client) -> None:

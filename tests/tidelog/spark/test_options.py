@@ -149,6 +149,8 @@ WRONG = [
     ("", SUB | {"maxTriggerDelay": "1m"}, "maxTriggerDelay is given without minOffsetsPerTrigger"),
     ("", SUB | {"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a duration"),
     ("", SUB | {"minPartitions": "-1"}, "minPartitions must be a whole number"),
+    ("", SUB | {"maxPartitions": "0"}, "maxPartitions must be a whole number, at least 1"),
+    ("", SUB | {"maxPartitions": "3", "minPartitions": "4"}, r"minPartitions \(4\) is above maxPartitions \(3\)"),
     ("", SUB | {"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
     ("", SUB | {"groupIdPrefix": "a b"}, "groupIdPrefix must be printable ASCII"),
     ("", SUB | {"readFrom": "anywhere"}, "readFrom must be one of leader, replica"),

@@ -1,0 +1,38 @@
+"""Record types on their way to other processes.
+
+msgspec keeps what it knows of a dataclass or a TypedDict in an attribute of the class, which can't be pickled. Spark
+and joblib pickle the classes of a script or a notebook by value, with all attributes. So it is taken away: msgspec
+makes it again when it needs it, and decoders keep what they have.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import inspect
+
+_CACHE: Final = "__msgspec_cache__"
+
+
+def make_portable(record_type: Any) -> None:
+    """Take away what keeps a type, and the types of its fields, from being pickled by value."""
+    try:
+        info = inspect.type_info(record_type)
+    except (TypeError, ValueError, NameError):  # of pydantic: such types have no cache
+        return
+    _walk(info, set())
+
+
+def _walk(info: Any, seen: set[int]) -> None:
+    if isinstance(info, (list, tuple)):
+        for part in info:
+            _walk(part, seen)
+        return
+    if not isinstance(info, inspect.Type | inspect.Field) or id(info) in seen:
+        return
+    seen.add(id(info))
+    kind = getattr(info, "cls", None)
+    if isinstance(kind, type) and _CACHE in vars(kind):
+        delattr(kind, _CACHE)
+    for name in info.__struct_fields__:
+        _walk(getattr(info, name), seen)
