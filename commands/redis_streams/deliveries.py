@@ -15,7 +15,7 @@ from storage.groups.pending import PendingRow
 from storage.nodes.dashed import dashed
 from storage.stream import Stream
 
-GONE_AT_ONCE: Final = 5000  # messages without an entry that a read with CLAIM looks at; the next one goes on there
+GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM looks at; the next one goes on there
 _NEVER_DELIVERED: Final = b":0\r\n:0\r\n"  # idle time and deliveries of a new entry, in a reply to CLAIM
 
 
