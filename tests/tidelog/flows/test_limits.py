@@ -304,6 +304,30 @@ def test_tcp_answers_a_peer_that_has_sent_its_end(run: Run, operators: tuple[Any
     run(test)
 
 
+def test_a_tcp_client_answers_a_server_that_has_sent_its_end(run: Run) -> None:
+    async def test() -> None:
+        got: list[bytes] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"one\ntwo\n")
+            writer.write_eof()
+            got.append(await rest(reader))
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        flow = Flow("echo")
+        port = server.sockets[0].getsockname()[1]
+        flow.connector("in", "tcp_client", port=port, codec="string", reconnect="none")
+        flow.pipeline("same", _slowly)
+        flow.connect("in -> same -> in")
+        async with running(flow):
+            await until(lambda: got)
+        assert got == [b"one\ntwo\n"]
+        server.close()
+
+    run(test)
+
+
 def test_tcp_does_not_wait_for_ever_for_answers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "QUIET", 0.2)
 

@@ -47,6 +47,7 @@ class TcpOptions(LineOptions, kw_only=True):
     port: int
     idle_timeout: Duration | None = None  # a connection on which nothing came for so long is closed; null: never
     write_timeout: Duration = Duration(10)  # a peer that takes nothing for so long is disconnected
+    linger: Duration = Duration(30)  # for answers to a peer that has sent its end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +60,6 @@ class TcpServerOptions(TcpOptions, kw_only=True):
 
     max_connections: int = 1000  # at a time; one more is closed at once, unless a silent one makes way
     make_way: Duration = Duration(60)  # of silence, after which a connection makes way for a new one; 0: never
-    linger: Duration = Duration(30)  # for answers to a peer that has sent its end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,17 +87,17 @@ class _Connection:
         self.unsettled = 0  # events of it that may still be answered
         self.since = asyncio.get_running_loop().time()  # when a message came or was written
         self.changed = asyncio.Event()  # something was settled or written
-        self._options = options
+        self.options = options
         peer = writer.get_extra_info("peername") or ("?", 0)
         self.meta = {"connection": number, "peer": f"{peer[0]}:{peer[1]}"}
 
     async def chunk(self) -> bytes:
         """The next bytes; none: the stream has ended. ValueError: nothing came for too long."""
         try:
-            async with asyncio.timeout(self._options.idle_timeout):
+            async with asyncio.timeout(self.options.idle_timeout):
                 return await self.reader.read(CHUNK)
         except TimeoutError:
-            raise ValueError(f"nothing came for {self._options.idle_timeout:g} s") from None
+            raise ValueError(f"nothing came for {self.options.idle_timeout:g} s") from None
 
     @property
     def buffered(self) -> int:
@@ -111,11 +111,11 @@ class _Connection:
             self.since = asyncio.get_running_loop().time()
             self.changed.set()
             try:
-                async with asyncio.timeout(self._options.write_timeout):
+                async with asyncio.timeout(self.options.write_timeout):
                     await self.writer.drain()
             except TimeoutError:
                 self.abort()
-                raise DisconnectedError(f"the peer took nothing for {self._options.write_timeout:g} s") from None
+                raise DisconnectedError(f"the peer took nothing for {self.options.write_timeout:g} s") from None
 
     def abort(self) -> None:
         self.writer.transport.abort()
@@ -142,6 +142,9 @@ class _Streams(Source):
         self._answered = False  # whether ``unsettled`` of connections is counted
         self._asked: dict[int, _Connection] = {}  # by an event's ID: who sent it
         self._parked = 0  # of these: with bytes of which no events were made yet
+
+    def _count_answers(self) -> None:
+        self._answered = self.context.source is not None and self.context.sink is not None and self.context.tells
 
     @property
     def backlog(self) -> int:
@@ -211,6 +214,23 @@ class _Streams(Source):
             self._wanted.clear()
             self._news.set()
 
+    async def _answer(self, connection: _Connection) -> None:
+        """Wait until the peer, which has sent its end, has all answers; for ``linger`` at most."""
+        options = connection.options
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(options.linger):
+                while not connection.writer.is_closing() and (connection.unsettled or not self._answered):
+                    connection.changed.clear()
+                    async with asyncio.timeout(None if self._answered else QUIET):
+                        await connection.changed.wait()
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            connection = self._asked.pop(token.key, None)
+            if connection is not None:
+                connection.unsettled -= 1
+                connection.changed.set()
+
 
 class TcpServer(_Streams, Sink):
     """As a sink it writes to the connection that ``meta["connection"]`` names, which events from it have; without that
@@ -230,7 +250,7 @@ class TcpServer(_Streams, Sink):
 
     async def connect(self) -> None:
         options = self._options
-        self._answered = self.context.source is not None and self.context.sink is not None and self.context.tells
+        self._count_answers()
         self._server = await asyncio.start_server(self._serve, options.host or None, options.port, limit=CHUNK)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.context.described["address"] = f"{host}:{port}"
@@ -290,22 +310,6 @@ class TcpServer(_Streams, Sink):
         silent.abort()
         return True
 
-    async def _answer(self, connection: _Connection) -> None:
-        """Wait until the peer, which has sent its end, has all answers; for ``linger`` at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.linger):
-                while not connection.writer.is_closing() and (connection.unsettled or not self._answered):
-                    connection.changed.clear()
-                    async with asyncio.timeout(None if self._answered else QUIET):
-                        await connection.changed.wait()
-
-    async def settled(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            connection = self._asked.pop(token.key, None)
-            if connection is not None:
-                connection.unsettled -= 1
-                connection.changed.set()
-
     async def pull(self, limit: int) -> list[Event] | None:
         return await self._take(limit)
 
@@ -359,6 +363,8 @@ class TcpClient(_Streams, Sink):
         except TimeoutError:
             text = f"{options.host}:{options.port} did not answer within {options.connect_timeout:g} s"
             raise DisconnectedError(text) from None
+        self._count_answers()
+        _probe(writer)
         self._connection = _Connection(next(self._connections), reader, writer, options)
         self._task = asyncio.get_running_loop().create_task(self._watch(self._connection))
 
@@ -378,6 +384,8 @@ class TcpClient(_Streams, Sink):
                 await _discard(connection.reader)
             else:
                 await self._read(connection)
+                if self.context.sink is not None and self._answered:
+                    await self._answer(connection)
         except (OSError, ValueError) as caught:
             error = caught
         self.context.disconnected(error)
