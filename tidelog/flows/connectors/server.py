@@ -37,7 +37,11 @@ from tidelog.client.wire import ReplyError
 
 def access(url: str) -> Access:
     """Raises ValueError if the URL can't be used."""
-    return Access.of(url, retries=0)
+    try:
+        return Access.of(url, retries=0)
+    except ValueError as error:
+        forms = "redis://HOST:PORT, unix:///PATH or redis+sentinel://HOST:PORT/SERVICE"
+        raise ValueError(f"{error}; a server is {forms}") from None
 
 
 async def channel(where: Access, name: str) -> Channel:
