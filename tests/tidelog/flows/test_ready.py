@@ -187,7 +187,7 @@ def test_a_full_window_says_why() -> None:
         )
         await running.start()
         await asyncio.sleep(5)
-        assert reasons(running) == {"window_full:in": "10 events are not settled, max_unsettled is 10"}
+        assert reasons(running) == {"window_full:in": "10 events are not settled, max_unsettled is 10; 10 at out"}
         await running.stop()
 
     simulate(story)

@@ -13,7 +13,7 @@ from tidelog.flows.errors import FlowError
 from tidelog.flows.runtime.breaker import Standing
 from tidelog.flows.runtime.graph import Graph, build
 from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.signals import API, DISCONNECTED, FAILED, STARTING, Trigger
+from tidelog.flows.runtime.signals import API, DISCONNECTED, FAILED, STARTING, WINDOW_FULL, Trigger
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.runtime.surroundings import Surroundings
@@ -22,6 +22,7 @@ from tidelog.flows.spec import FlowSpec
 log = logging.getLogger("tidelog.flows")
 
 RUNNING = "running"  # in what a process shares: its running flows by alias
+PLACES: Final = 3  # that a full window names
 CLOSING: Final = 5.0  # s that tasks which were cancelled have to close what they have open
 
 Status: TypeAlias = Literal["initializing", "running", "paused", "draining", "drained", "stopped", "failed"]
@@ -264,7 +265,16 @@ class Running:
     # -- how it is -------------------------------------------------------------------------------------------
     def reasons(self) -> dict[str, tuple[Standing, ...]]:
         """Why nothing moves, by source."""
-        return {name: each.reasons() for name, each in self.graph.sources.items()}
+        found = {name: each.reasons() for name, each in self.graph.sources.items()}
+        if any(each.reason.startswith(WINDOW_FULL) for reasons in found.values() for each in reasons):
+            where = sorted(self.unsettled().where.items(), key=lambda each: -each[1])[:PLACES]
+            places = "".join(f"; {count:,} at {name}" for name, count in where)
+            for name, reasons in found.items():
+                found[name] = tuple(
+                    each._replace(detail=each.detail + places) if each.reason.startswith(WINDOW_FULL) else each
+                    for each in reasons
+                )
+        return found
 
     def unsettled(self) -> Unsettled:
         where: dict[str, int] = {}
