@@ -62,6 +62,7 @@ KeySpecOf = Callable[[Sequence[bytes]], int]
 # Keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
+MOST_NAMES: Final = 10_000  # arguments of commands that take names, and have little to do for each
 MANY: Final = 1 << 60  # more arguments than any call has; numbers of more than 62 bits are slow where this is compiled
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
@@ -105,8 +106,8 @@ class Command:
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
-        "key_spec_of", "key_specs", "last", "name", "reaches", "reads", "rejected", "since", "step", "subcommands",
-        "traits", "usec", "write", "writes",
+        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "since", "step",
+        "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -145,14 +146,13 @@ class Command:
         self.key_after_token: KeyAfterToken | None = None
         self.key_spec_of: KeySpecOf | None = None  # None: all hold
         self.reaches: Reaches | None = None
+        self.most = MANY  # words that a call may have, beyond which it would hold up others for too long
         self.channels = ""  # which arguments are channels: first, all, or all as patterns; "": none
         self.traits = traits
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
-        # stats since the start or CONFIG RESETSTAT, kept by the dispatcher
-        self.calls = 0
-        self.usec = 0  # time spent, in nanoseconds
-        self.rejected = 0  # calls that were refused before they ran
-        self.failed = 0  # calls whose reply is an error
+        # stats since the start or CONFIG RESETSTAT, kept by the dispatcher: calls, the time spent in nanoseconds, calls
+        # that were refused before they ran, and calls whose reply is an error
+        self.calls = self.usec = self.rejected = self.failed = 0
         self.batch: BatchHandler | None = None
         self.alike: AlikeHandler | None = None
         # calls of it that arrived together are timed as one; those of PUBLISH can send something to their own client
@@ -192,6 +192,11 @@ class Command:
             else:
                 found += [(at, spec) for at in spec.positions(argv)]
         return found
+
+    def limit(self, arguments: int) -> None:
+        """Refuse calls with more arguments."""
+        self.most = self.name.count("|") + 1 + arguments
+        self.hot_most = min(self.hot_most, self.most)
 
     def takes(self, count: int) -> bool:
         """Whether it can be called with ``count`` words, its name included."""
@@ -235,7 +240,7 @@ def command(
     arity: int | None = None, acl: str = "", traits: str = "", writes: Callable[[list[bytes]], bool] | None = None,
     reads: Callable[[list[bytes]], bool] | None = None, key_after_token: KeyAfterToken | None = None,
     reaches: Reaches | None = None, channels: str = "", adds: Callable[[list[bytes]], bool] | None = None,
-    key_spec_of: KeySpecOf | None = None,
+    key_spec_of: KeySpecOf | None = None, most: int = 0,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
     """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand, which makes its container, too.
 
@@ -244,8 +249,8 @@ def command(
     changes data; without it, all calls do. ``reads(argv)``: whether a call of a command whose keys have the flag ACCESS
     reads what they hold; without it, all calls do. ``key_after_token``, ``key_spec_of``, ``reaches``: see these types.
     ``channels``: which arguments name channels of pub/sub, ``first``, ``all``, or ``patterns`` for patterns only.
-    ``adds(argv)``: whether a call of a denyoom command adds data; without it, all calls do. The first docstring line is
-    the summary.
+    ``adds(argv)``: whether a call of a denyoom command adds data; without it, all calls do. ``most``: arguments beyond
+    which a call is refused; 0: no limit but the protocol's. The first docstring line is the summary.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -258,6 +263,8 @@ def command(
         declared.reads, declared.adds = reads, adds
         declared.key_after_token, declared.reaches, declared.channels = key_after_token, reaches, channels
         declared.key_spec_of = key_spec_of
+        if most:
+            declared.limit(most)
         _register(declared)
         return handler
 
@@ -357,6 +364,9 @@ def lookup(argv: Sequence[bytes]) -> Command:
         found = sub
     if not found.takes(len(argv)):
         raise errors.arity(found.called)
+    if len(argv) > found.most:
+        words = found.name.count("|") + 1
+        raise errors.too_many_arguments(found.called, len(argv) - words, found.most - words)
     return found
 
 

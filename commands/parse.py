@@ -11,6 +11,9 @@ from storage.ids import MASK64, PARSED, parse_id
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
+MOST_FIELDS: Final = 32_768  # of an entry
+MOST_STREAMS: Final = 5000  # of one XREAD or XREADGROUP
+LONGEST_NAME: Final = 4096  # bytes, of a new group or consumer: replies and records repeat the name
 LONGEST_SPAN: Final = 1 << 62  # ms
 LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; with the time of today, it is still a 64-bit number
 
@@ -29,6 +32,13 @@ def is_integer(raw: bytes) -> bool:
     except ValueError:
         return False
     return INT_MIN <= value <= INT_MAX and b"%d" % value == raw
+
+
+def check_group_name(name: bytes) -> None:
+    """Raise CommandError if a new group can't have this name."""
+    if len(name) > LONGEST_NAME:
+        raise errors.long_name("group", len(name), LONGEST_NAME)
+
 
 
 def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:

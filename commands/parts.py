@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from commands.context import Chunks, Context, Slices
 from commands.parse import raw_ids
 from resp import reply
 
+T = TypeVar("T")
 ROW_BYTES: Final = 32  # memory of a pending message that a listing has yet to send
 AT_ONCE: Final = 1000  # arguments in a slice: some milliseconds; a command with no more than these has no slices
 LONG_NAME: Final = 4096  # bytes; names that each slice would log again
+SLICE_BYTES: Final = 64 * 1024  # of names in a slice, where the work depends on their length
 PIECE_BYTES: Final = 64 * 1024  # of a streamed array
+LONG_VALUE: Final = 16 << 20  # bytes of a string; a longer one is sent in pieces
+LONG_PIECE: Final = 256 * 1024  # of these
 
 Handle = Callable[[Context, list[bytes]], int]  # of some arguments; returns how many of them count
 
@@ -34,6 +38,34 @@ class Parts:
         del names[-AT_ONCE:]
         self._count += self._handle(ctx, part)
         return None if names else reply.integer(self._count)
+
+
+Encode = Callable[[Context, list[bytes]], bytes]  # of some arguments; returns their part of the reply
+
+
+class Pieces:
+    """Names whose parts of the reply are made some at a time, in order."""
+
+    __slots__ = ("_at", "_encode", "_names", "_parts")
+
+    def __init__(self, names: list[bytes], encode: Encode, head: bytes) -> None:
+        self._names = names
+        self._encode = encode
+        self._parts = [head]
+        self._at = 0
+
+    def step(self, ctx: Context) -> bytes | Chunks | None:
+        start, self._at = self._at, slice_end(self._names, self._at)
+        self._parts.append(self._encode(ctx, self._names[start : self._at]))
+        return None if self._at < len(self._names) else in_pieces(self._parts)
+
+
+def slice_end(names: Sequence[bytes], start: int) -> int:
+    """Where the slice of the names that begins at ``start`` ends. It has at least one."""
+    end = min(start + AT_ONCE, len(names))
+    while end - start > 1 and sum(map(len, names[start:end])) > SLICE_BYTES:
+        end = start + (end - start) // 2
+    return end
 
 
 class IdParts:
@@ -89,6 +121,33 @@ def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
     return Slices(Parts(names, handle).step, True)
 
 
+def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"") -> bytes | Slices:
+    """The reply to a command that changes nothing and has a part of its reply for each name, after ``head``: at once if
+    they are few."""
+    if slice_end(names, 0) == len(names):
+        return head + encode(ctx, names)
+    return Slices(Pieces(names, encode, head).step, False)
+
+
+def in_parts(
+    items: Sequence[T], take: Callable[[Sequence[T]], None], finish: Callable[[Context], bytes | Chunks], ctx: Context,
+    at_once: int = AT_ONCE,
+) -> bytes | Chunks | Slices:  # fmt: skip
+    """What finish() returns after take() was given all items, some at a time: at once if they are few."""
+    if len(items) <= at_once:
+        take(items)
+        return finish(ctx)
+    at = 0
+
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal at
+        take(items[at : at + at_once])
+        at += at_once
+        return None if at < len(items) else finish(ctx)
+
+    return Slices(step, False)
+
+
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
     """The reply to a command for a group's messages: the IDs in argv from ``start`` on; argv[1] and argv[2] name it."""
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
@@ -116,15 +175,49 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
     return Chunks(_pieces(top, items, null), _nothing, 8 * len(items) + size)
 
 
+def long_bulk(value: bytes, start: int = 0, stop: int = -1) -> bytes | Chunks:
+    """The bytes from ``start`` to before ``stop`` (-1: the end) as a bulk string: streamed if it is long, as one copy
+    of a long value would hold up others."""
+    end = len(value) if stop < 0 else stop
+    if end - start <= LONG_VALUE:
+        return reply.bulk(value if end - start == len(value) else value[start:end])
+    return Chunks(_cut(value, start, end), _nothing, end - start)
+
+
+def _cut(value: bytes, start: int, end: int) -> Iterator[bytes]:
+    yield reply.bulk_header(end - start)
+    for at in range(start, end, LONG_PIECE):
+        yield value[at : min(at + LONG_PIECE, end)]
+    yield b"\r\n"
+
+
 def in_pieces(parts: list[bytes]) -> bytes | Chunks:
     """A reply of these parts, streamed if it is long."""
     size = sum(map(len, parts))
-    return b"".join(parts) if size <= PIECE_BYTES else Chunks(iter(parts), _nothing, size)
+    return b"".join(parts) if size <= PIECE_BYTES else Chunks(gathered(iter(parts)), _nothing, size)
+
+
+def gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The parts in order, several short ones at a time."""
+    some, size = list[bytes](), 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size > PIECE_BYTES:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)
 
 
 def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator[bytes]:
     parts, size = [head], 0
     for item in items:
+        if item is not None and len(item) > LONG_VALUE:
+            yield b"".join(parts)
+            yield from _cut(item, 0, len(item))
+            parts, size = [], 0
+            continue
         bulk = null if item is None else reply.bulk(item)
         parts.append(bulk)
         size += len(bulk)

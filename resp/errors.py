@@ -301,6 +301,15 @@ def too_many_keys(command: str, keys: int, most: int) -> CommandError:
     return CommandError(f"ERR {command} takes at most {most} keys in one call, not {keys}")
 
 
+def long_name(what: str, size: int, most: int) -> CommandError:
+    return CommandError(f"ERR the name of the {what} has {size} bytes; at most {most} are allowed")
+
+
+def too_many_arguments(command: str, given: int, most: int) -> CommandError:
+    name = command.replace("|", " ").upper()
+    return CommandError(f"ERR {name} takes at most {most} arguments in one call, not {given}")
+
+
 def no_stage(name: bytes) -> CommandError:
     return CommandError(f"NOSTAGE No such stage '{show(name)}'")
 

@@ -97,7 +97,9 @@ class Server:
         )
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
-        self.pubsub = PubSub(relay=lambda channel, message, shard: self.roles.relay(channel, message, shard))
+        self.pubsub = PubSub(
+            relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
+        )  # fmt: skip
         self.notices = Notices(config, self.data, self.clients, self.ticks, self.pubsub)
         self.memory = Memory(
             config, self.data, self.gates, self.clients, self._overheads,

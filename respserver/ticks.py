@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Final
 
 from commands.session import Session
@@ -27,6 +28,7 @@ from respserver.data import Data
 from respserver.gates import Gates
 from respserver.observe.logs import Logger
 
+BACKLOGS_NS: Final = 20_000_000  # of a tick
 FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets
 
 
@@ -191,12 +193,22 @@ class Ticks:
             for call in after:
                 call()
         if self._resume:
-            resume = self._resume
-            self._resume = {}
-            for client in resume:
-                client.run_backlog()
+            self._run_backlogs()
         if self._data.disk.writable() != self._refused:
             self.check_disk()
+
+    def _run_backlogs(self) -> None:
+        """Run backlogs for some time; the others have their turn in the next tick, after what has arrived."""
+        resume = self._resume
+        self._resume = {}
+        until = perf_counter_ns() + BACKLOGS_NS
+        waiting = iter(resume)
+        for client in waiting:
+            client.run_backlog()
+            if perf_counter_ns() > until:
+                break
+        for client in waiting:
+            self.queue_resume(client)
 
     def _send_all(self, clients: list[Client]) -> None:
         for client in clients:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from commands.declare import Command, all_commands, syntax  # noqa: E402
+from commands.declare import MANY, Command, all_commands, syntax  # noqa: E402
 from commands.registry import TABLE  # noqa: E402
 
 PAGE = ROOT / "docs" / "commands.md"
@@ -54,6 +54,8 @@ def anchor(cmd: Command) -> str:
 
 def entry(cmd: Command) -> str:
     facts = [f"Complexity: {cmd.complexity.rstrip('.')}.", f"Since {cmd.since}."]
+    if cmd.most < MANY:
+        facts.append(f"At most {cmd.most - cmd.name.count('|') - 1} arguments in one call.")
     facts.append("ACL categories: " + " ".join(f"@{category}" for category in cmd.acl_categories) + ".")
     return f"### {name(cmd)}\n\n```\n{syntax(cmd)}\n```\n\n{cmd.summary}\n\n{' '.join(facts)}\n"
 

@@ -360,7 +360,8 @@ class Keyspace(KeyTable):
         """
         self.before(key)
         old = string.value
-        string.value = b"".join((old[:offset], part, old[offset + len(part) :]))
+        held = memoryview(old)
+        string.value = b"".join((held[:offset], part, held[offset + len(part) :]))
         self.string_bytes += len(string.value) - len(old)
         self.changes.strings.add(key)
         self._logged(key, records.patch(key, offset, part))

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from commands.acl.absent import MODULE_CATEGORIES, is_absent
-from commands.acl.user import KeyPattern, User, hashed
+from commands.acl.patterns import Pattern
+from commands.acl.user import User, hashed
 from commands.declare import DECLARED
-from commands.keys.glob import Glob
 
 # Redis's, also those without a command here, so that rules for a Redis can be used.
 CATEGORIES: Final = (
@@ -41,6 +41,8 @@ DUPLICATE: Final = "Duplicate user found. A user can only be defined once in con
 NO_SELECTORS: Final = "Selectors are not supported: give the rules to the user itself, or make another user"
 FIRST_ARG_OF_SUB: Final = "Allowing first-arg of a subcommand is not supported"
 NO_FIRST_ARGS: Final = "Allowing the first argument of a command is not supported, except for subcommands"
+
+MOST_OF_A_KIND: Final = 10_000  # passwords, patterns for keys, or patterns for channels, of a user
 
 _SPACE: Final = frozenset(b" \t\n\v\f\r\0")
 _HEX: Final = frozenset(b"0123456789abcdef")
@@ -92,11 +94,11 @@ def describe(user: User) -> list[bytes]:
 
 
 def key_words(user: User) -> list[bytes]:
-    return [b"~*"] if user.all_keys else [pattern.word() for pattern in user.keys]
+    return [b"~*"] if user.all_keys else [pattern.word() for pattern in user.keys.values()]
 
 
 def channel_words(user: User) -> list[bytes]:
-    return [b"&*"] if user.all_channels else [b"&" + glob.pattern for glob in user.channels]
+    return [b"&*"] if user.all_channels else [b"&" + pattern for pattern in user.channels]
 
 
 def command_words(user: User) -> list[bytes]:
@@ -134,32 +136,32 @@ def _off(user: User) -> None:
 
 def _nopass(user: User) -> None:
     user.nopass = True
-    user.passwords = []
+    user.passwords = {}
 
 
 def _resetpass(user: User) -> None:
     user.nopass = False
-    user.passwords = []
+    user.passwords = {}
 
 
 def _allkeys(user: User) -> None:
     user.all_keys = True
-    user.keys = []
+    user.keys = {}
 
 
 def _resetkeys(user: User) -> None:
     user.all_keys = False
-    user.keys = []
+    user.keys = {}
 
 
 def _allchannels(user: User) -> None:
     user.all_channels = True
-    user.channels = []
+    user.channels = {}
 
 
 def _resetchannels(user: User) -> None:
     user.all_channels = False
-    user.channels = []
+    user.channels = {}
 
 
 def _allcommands(user: User) -> None:
@@ -195,8 +197,8 @@ _WORDS: Final[dict[bytes, Callable[[User], None]]] = {
 # -- words with a prefix -----------------------------------------------------------------------------------------
 def _add_password(user: User, word: bytes) -> None:
     given = hashed(word[1:]) if word[:1] == b">" else _hash(word)
-    if given not in user.passwords:
-        user.passwords = [*user.passwords, given]
+    user.passwords[given] = None
+    _check_number(len(user.passwords), "passwords", word)
     user.nopass = False
 
 
@@ -204,7 +206,7 @@ def _remove_password(user: User, word: bytes) -> None:
     given = hashed(word[1:]) if word[:1] == b"<" else _hash(word)
     if given not in user.passwords:
         raise RuleError(NO_SUCH_PASSWORD, word)
-    user.passwords = [each for each in user.passwords if each != given]
+    del user.passwords[given]
 
 
 def _hash(word: bytes) -> bytes:
@@ -223,11 +225,11 @@ def _add_keys(user: User, word: bytes) -> None:
     if not _SPACE.isdisjoint(pattern):
         raise RuleError(SYNTAX, word)
     read, write = b"R" in letters, b"W" in letters
-    for at, old in enumerate(user.keys):
-        if old.glob.pattern == pattern:
-            user.keys[at] = KeyPattern(pattern, read or old.read, write or old.write)
-            return
-    user.keys = [*user.keys, KeyPattern(pattern, read, write)]
+    old = user.keys.get(pattern)
+    if old is not None:
+        read, write = read or old.read, write or old.write
+    user.keys[pattern] = Pattern(pattern, read, write)
+    _check_number(len(user.keys), "key patterns", word)
 
 
 def _add_channels(user: User, word: bytes) -> None:
@@ -236,8 +238,14 @@ def _add_channels(user: User, word: bytes) -> None:
     pattern = word[1:]
     if not _SPACE.isdisjoint(pattern):
         raise RuleError(SYNTAX, word)
-    if all(glob.pattern != pattern for glob in user.channels):
-        user.channels = [*user.channels, Glob(pattern)]
+    if pattern not in user.channels:
+        user.channels[pattern] = Pattern(pattern)
+        _check_number(len(user.channels), "channel patterns", word)
+
+
+def _check_number(number: int, what: str, word: bytes) -> None:
+    if number > MOST_OF_A_KIND:
+        raise RuleError(f"A user can have at most {MOST_OF_A_KIND} {what}", word)
 
 
 def _change_commands(user: User, word: bytes) -> None:

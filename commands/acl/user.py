@@ -11,7 +11,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from commands.keys.glob import Glob
+from commands.acl.patterns import Matcher, Pattern
 
 # Memory of a user's objects, a password, a rule for commands, and a place in a set of commands.
 USER_BYTES: Final = 1000
@@ -20,44 +20,30 @@ RULE_BYTES: Final = 150
 COMMAND_BYTES: Final = 40
 
 
-class KeyPattern:
-    """``~pattern``, ``%R~pattern`` or ``%W~pattern``. Never changed."""
-
-    __slots__ = ("glob", "read", "write")
-
-    def __init__(self, pattern: bytes, read: bool, write: bool) -> None:
-        self.glob = Glob(pattern)
-        self.read = read  # what the keys hold may be read
-        self.write = write  # and changed
-
-    def word(self) -> bytes:
-        """As in ACL LIST."""
-        access = b"~" if self.read and self.write else b"%R~" if self.read else b"%W~"
-        return access + self.glob.pattern
-
-
 class User:
     """A user. A new one is off, has no password, and may do nothing."""
 
     __slots__ = (
-        "all_channels", "all_commands", "all_keys", "channels", "commands", "enabled", "keys", "name", "nopass",
-        "passwords", "rules", "unrestricted", "widens",
+        "_channels", "_keys", "all_channels", "all_commands", "all_keys", "channels", "commands", "enabled", "keys",
+        "name", "nopass", "passwords", "rules", "unrestricted", "widens",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.enabled = False  # may log in
         self.nopass = False  # any password is right
-        self.passwords: list[bytes] = []  # SHA-256 in lower-case hex, in the order in which they were added
+        # SHA-256 in lower-case hex, in the order in which they were added
+        self.passwords: dict[bytes, None] = {}
         self.commands: frozenset[str] = frozenset()  # names of allowed commands and subcommands, as declared
         self.all_commands = False
         # how ``commands`` came to be, for ACL LIST: all (True) or none (False), then the words in ``rules``
         self.widens = False
         self.rules: list[str] = []
         self.all_keys = False
-        self.keys: list[KeyPattern] = []
+        self.keys: dict[bytes, Pattern] = {}  # by pattern
         self.all_channels = False
-        self.channels: list[Glob] = []
+        self.channels: dict[bytes, Pattern] = {}
+        self._keys, self._channels = Matcher(()), Matcher(())  # of the two
         self.unrestricted = False  # may do everything: nothing needs to be checked
 
     def adopt(self, other: User) -> None:
@@ -65,20 +51,21 @@ class User:
         for field in self.__slots__:
             if field != "name":
                 setattr(self, field, getattr(other, field))
-        self.passwords, self.rules = list(other.passwords), list(other.rules)
-        self.keys, self.channels = list(other.keys), list(other.channels)
+        self.passwords, self.rules = other.passwords.copy(), list(other.rules)
+        self.keys, self.channels = other.keys.copy(), other.channels.copy()
 
     def refresh(self) -> None:
-        """Recompute ``unrestricted``."""
+        """Recompute ``unrestricted``, and what finds patterns."""
         self.unrestricted = self.all_commands and self.all_keys and self.all_channels
+        self._keys, self._channels = Matcher(self.keys.values()), Matcher(self.channels.values())
 
     def memory_bytes(self) -> int:
         """What the user takes in memory, roughly, with its text for CONFIG REWRITE."""
         size = USER_BYTES + 2 * len(self.name) + PASSWORD_BYTES * len(self.passwords) + RULE_BYTES * len(self.rules)
         if not self.all_commands:
             size += COMMAND_BYTES * len(self.commands)
-        globs = [*self.channels, *[pattern.glob for pattern in self.keys]]
-        return size + sum([glob.memory_bytes() + len(glob.pattern) for glob in globs])
+        patterns = [*self.channels.values(), *self.keys.values()]
+        return size + sum([each.glob.memory_bytes() + len(each.glob.pattern) for each in patterns])
 
     # -- passwords -------------------------------------------------------------------------------------------
     def opens(self, password: bytes) -> bool:
@@ -96,8 +83,8 @@ class User:
         """Whether one of the patterns gives all of this access to the key. Without access: whether one matches it."""
         if self.all_keys:
             return True
-        for pattern in self.keys:
-            if (pattern.read or not reads) and (pattern.write or not writes) and pattern.glob.matches(key):
+        for pattern in self._keys.matching(key):
+            if (pattern.read or not reads) and (pattern.write or not writes):
                 return True
         return False
 
@@ -106,8 +93,8 @@ class User:
         if self.all_channels:
             return True
         if pattern:
-            return any(allowed.pattern == channel for allowed in self.channels)
-        return any(allowed.matches(channel) for allowed in self.channels)
+            return channel in self.channels
+        return next(self._channels.matching(channel), None) is not None
 
 
 def hashed(password: bytes) -> bytes:

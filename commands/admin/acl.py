@@ -9,7 +9,7 @@ from commands.acl.check import denied
 from commands.acl.denials import Entry
 from commands.acl.user import User
 from commands.context import Context, Reply
-from commands.declare import DECLARED, arg, command, find, oneof, opt, token
+from commands.declare import DECLARED, MOST_NAMES, arg, command, find, oneof, opt, token
 from commands.help import help_reply
 from commands.parse import integer
 from resp import errors, reply
@@ -81,7 +81,7 @@ def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
         proto,
         [
             (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
-            (reply.bulk(b"passwords"), reply.bulk_array(user.passwords)),
+            (reply.bulk(b"passwords"), reply.bulk_array(list(user.passwords))),
             (reply.bulk(b"commands"), reply.bulk(b" ".join(rules.command_words(user)))),
             (reply.bulk(b"keys"), reply.bulk(b" ".join(rules.key_words(user)))),
             (reply.bulk(b"channels"), reply.bulk(b" ".join(rules.channel_words(user)))),
@@ -90,20 +90,26 @@ def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
     )
 
 
-@_all("ACL|SETUSER", arg("username"), opt(arg("rule", multiple=True)), complexity="O(N + M): N rules, M clients.")
+@_all(
+    "ACL|SETUSER", arg("username"), opt(arg("rule", multiple=True)), complexity="O(N + M): N rules, M clients.",
+    most=MOST_NAMES // 2,
+)  # fmt: skip
 def acl_setuser(ctx: Context, argv: list[bytes]) -> Reply:
     """Apply rules to a user, who is made if there is none; if one of them is wrong, none is applied."""
     ctx.server.users.change(ctx.session, argv[2], argv[3:])
     return reply.OK
 
 
-@_all("ACL|DELUSER", arg("username", multiple=True), complexity="O(N + M): N users, M clients.")
+@_all("ACL|DELUSER", arg("username", multiple=True), complexity="O(N + M): N users, M clients.", most=MOST_NAMES)
 def acl_deluser(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove users and close their connections; return how many there were."""
     return reply.integer(ctx.server.users.delete(ctx.session, argv[2:]))
 
 
-@_all("ACL|DRYRUN", arg("username"), arg("command"), opt(arg("arg", multiple=True)), complexity="O(1)")
+@_all(
+    "ACL|DRYRUN", arg("username"), arg("command"), opt(arg("arg", multiple=True)),
+    complexity="O(N): N arguments of the command.", most=MOST_NAMES,
+)  # fmt: skip
 def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
     """Return whether a user may make a call, without making it."""
     user, called = ctx.server.users.get(argv[2]), argv[3:]

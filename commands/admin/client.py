@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
 from commands.context import Context, Reply, UsersPart
-from commands.declare import arg, command, oneof, opt, repeat, token
+from commands.declare import MOST_NAMES, arg, command, oneof, opt, repeat, token
 from commands.help import help_reply
 from commands.parse import integer, timeout_ms
+from commands.parts import in_parts
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
@@ -23,6 +25,7 @@ _all = partial(
     complexity="O(N): N connected clients.",
 )  # fmt: skip
 
+CLIENTS: Final = 200  # that are described, or closed, in one slice
 TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
 
@@ -132,6 +135,7 @@ def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
             arg("client-id", "integer", token="ID", multiple=True),
         )
     ),
+    most=MOST_NAMES,
 )
 def client_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each connection."""
@@ -145,8 +149,12 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
         sessions = [by_id[number] for number in ids if number in by_id]
     elif len(argv) != 2:
         raise errors.syntax()
-    lines = [client_line(session, ctx.now, argv if session is ctx.session else []) + "\n" for session in sessions]
-    return _text(ctx, "".join(lines))
+    caller, now, lines = ctx.session, ctx.now, list[str]()
+
+    def take(some: Sequence[Session]) -> None:
+        lines.extend([client_line(each, now, argv if each is caller else []) + "\n" for each in some])
+
+    return in_parts(sessions, take, lambda ctx: _text(ctx, "".join(lines)), ctx, CLIENTS)
 
 
 class KillFilter:
@@ -229,8 +237,8 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
             )
         ),
     ),
-    arity=-3
-)
+    arity=-3, most=MOST_NAMES,
+)  # fmt: skip
 def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection with this address, or all that match the filters."""
     clients = ctx.server.clients.all()
@@ -247,12 +255,16 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
             for session in clients
             if wanted.fits(session) and not (wanted.skip_me and session is ctx.session)
         ]
-    for victim in victims:
-        if victim is ctx.session:
-            victim.close_after_reply = True  # it gets this reply first
-        elif victim.transport is not None:
-            victim.transport.kill()
-    return reply.OK if old_form else reply.integer(len(victims))
+    caller = ctx.session
+
+    def kill(some: Sequence[Session]) -> None:
+        for victim in some:
+            if victim is caller:
+                victim.close_after_reply = True  # it gets this reply first
+            elif victim.transport is not None:
+                victim.transport.kill()
+
+    return in_parts(victims, kill, lambda _: reply.OK if old_form else reply.integer(len(victims)), ctx, CLIENTS)
 
 
 @_all(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, repeat
 from commands.help import help_reply
 from resp import errors, reply
 
+MOST_PARAMETERS: Final = 250  # of one call, more than there are
+
 _config = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 
 
-@_config("CONFIG|GET", arg("parameter", "pattern", multiple=True), complexity="O(N): N directives.")
+@_config(
+    "CONFIG|GET", arg("parameter", "pattern", multiple=True), complexity="O(N * M): N patterns, M directives.",
+    most=MOST_PARAMETERS,
+)  # fmt: skip
 def config_get(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the directives whose names match one of the patterns, and their values."""
     pairs = ctx.server.config.get(argv[2:])
@@ -25,7 +31,7 @@ def _bulk(text: str) -> bytes:
 
 @_config(
     "CONFIG|SET", repeat(block("data", arg("parameter"), arg("value"))), arity=-4,
-    complexity="O(N): N directives."
+    complexity="O(N): N directives.", most=2 * MOST_PARAMETERS,
 )
 def config_set(ctx: Context, argv: list[bytes]) -> Reply:
     """Set directives; if one of them can't be set, none is."""

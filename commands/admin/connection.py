@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands.context import Context, Delay, Reply
+from commands.context import Context, Delay, Reply, Slices
 from commands.declare import arg, batch, block, command, opt
 from commands.parse import check_database, integer
+from commands.parts import AT_ONCE
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
@@ -166,7 +167,19 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Reset the connection to the state of a new one."""
     session = ctx.session
     session.end_transaction(ctx.ks)
-    unsubscribe_all(ctx, session)
+    if ctx.server.pubsub.unsubscribe_some(session, AT_ONCE):
+        return Slices(_unsubscribe, False)
+    return _as_new(ctx)
+
+
+def _unsubscribe(ctx: Context) -> bytes | None:
+    """A slice of a RESET that has many subscriptions to end."""
+    return None if ctx.server.pubsub.unsubscribe_some(ctx.session, AT_ONCE) else _as_new(ctx)
+
+
+def _as_new(ctx: Context) -> bytes:
+    """The rest of RESET."""
+    session = ctx.session
     ctx.server.monitors.remove(session)
     ctx.server.tracking.disable(session)
     session.name = b""
@@ -175,16 +188,6 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
     session.no_evict = session.no_touch = ctx.ks.no_touch = False
     ctx.server.users.greet(session)
     return reply.simple(b"RESET")
-
-
-def unsubscribe_all(ctx: Context, session: Session) -> None:
-    """End all subscriptions of a client. No confirmations are sent."""
-    for channel in list(session.channels):
-        ctx.server.pubsub.unsubscribe(session, channel, pattern=False)
-    for pattern in list(session.patterns):
-        ctx.server.pubsub.unsubscribe(session, pattern, pattern=True)
-    for channel in list(session.shards):
-        ctx.server.pubsub.unsubscribe_shard(session, channel)
 
 
 @command(

@@ -10,6 +10,7 @@ from functools import partial
 
 from commands.context import Context, Reply
 from commands.declare import (
+    MOST_NAMES,
     TABLE,
     Command,
     all_commands,
@@ -26,6 +27,7 @@ from commands.declare import (
 from commands.grammar import shown_flag
 from commands.help import help_reply
 from commands.keys.glob import glob_match
+from commands.parts import in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -71,26 +73,37 @@ def command_count(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(len(top_commands()))
 
 
-@_command("COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
+@_command(
+    "COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.", most=MOST_NAMES
+)
 def command_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return arity, flags, key positions and ACL categories of the named commands, or of all."""
     proto = ctx.session.proto
     if len(argv) == 2:
         return _encoded(proto, [info_row(each) for each in top_commands()])
-    rows = []
+    rows: dict[str, bytes] = {}
+    parts = [reply.array_header(len(argv) - 2)]
     for name in argv[2:]:
         found = _named(name)
-        rows.append(reply.null(proto) if found is None else _encoded(proto, info_row(found)))
-    return reply.array(rows)
+        if found is None:
+            parts.append(reply.null(proto))
+            continue
+        row = rows.get(found.name)
+        if row is None:
+            row = rows[found.name] = _encoded(proto, info_row(found))
+        parts.append(row)
+    return in_pieces(parts)
 
 
-@_command("COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.")
+@_command(
+    "COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.", most=MOST_NAMES
+)
 def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
     """Return summary, group, complexity and argument tree of the named commands, or of all."""
     if len(argv) == 2:
         wanted = top_commands()
     else:
-        wanted = [found for found in map(_named, argv[2:]) if found is not None]
+        wanted = list(dict.fromkeys([found for found in map(_named, argv[2:]) if found is not None]))
     return _encoded(ctx.session.proto, {each.called: docs_tree(each) for each in wanted})
 
 
@@ -156,7 +169,7 @@ def _flagged(argv: list[bytes]) -> list[tuple[bytes, list[str]]]:
 
 
 @_command(
-    "COMMAND|GETKEYS", arg("command"), opt(arg("arg", multiple=True)), arity=-3,
+    "COMMAND|GETKEYS", arg("command"), opt(arg("arg", multiple=True)), arity=-3, most=MOST_NAMES,
     complexity="O(N): N arguments of the command.",
 )  # fmt: skip
 def command_getkeys(ctx: Context, argv: list[bytes]) -> Reply:
@@ -165,7 +178,7 @@ def command_getkeys(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_command(
-    "COMMAND|GETKEYSANDFLAGS", arg("command"), opt(arg("arg", multiple=True)), arity=-3,
+    "COMMAND|GETKEYSANDFLAGS", arg("command"), opt(arg("arg", multiple=True)), arity=-3, most=MOST_NAMES,
     complexity="O(N): N arguments of the command.",
 )  # fmt: skip
 def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:

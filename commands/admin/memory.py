@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
+from commands.parts import in_parts
 from resp import errors, reply
+from storage.groups.group import Group
 from storage.stream import Stream
 
 _memory = partial(command, group="server", since="0.1.0")
@@ -30,11 +32,15 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
     if value is None:
         return reply.null(ctx.session.proto)
     size = KEY_BYTES + len(argv[2])
-    if isinstance(value, Stream):
-        size += value.memory_bytes() + sum(group.pending.memory_bytes() for group in value.groups.values())
-    else:
-        size += STRING_BYTES + len(value.value)
-    return reply.integer(size)
+    if not isinstance(value, Stream):
+        return reply.integer(size + STRING_BYTES + len(value.value))
+    size += value.memory_bytes()
+
+    def add(groups: Sequence[Group]) -> None:
+        nonlocal size
+        size += sum([group.pending.memory_bytes() for group in groups])
+
+    return in_parts(list(value.groups.values()), add, lambda _: reply.integer(size), ctx)
 
 
 @_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")

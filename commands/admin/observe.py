@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, opt
+from commands.declare import MOST_NAMES, arg, command, opt
 from commands.help import help_reply
 from commands.parse import integer
+from commands.parts import in_parts, in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -27,16 +29,20 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
         if count < -1:
             raise CommandError(errors.BAD_SLOWLOG_COUNT)
     entries = ctx.server.timings.slowlog.entries()
-    items = [
-        reply.array(
-            [
-                reply.integer(number), reply.integer(unix), reply.integer(usec), reply.bulk_array(words),
-                reply.bulk(addr.encode("utf-8", "surrogateescape")), reply.bulk(name.encode("latin-1", "replace")),
-            ]
-        )
-        for number, unix, usec, words, addr, name in (entries if count < 0 else entries[:count])
-    ]
-    return reply.array(items)
+    if count >= 0:
+        entries = entries[:count]
+    items = [reply.array_header(len(entries))]
+
+    def take(some: Sequence[tuple[int, int, int, list[bytes], str, str]]) -> None:
+        for number, unix, usec, words, addr, name in some:
+            items.append(reply.array(
+                [
+                    reply.integer(number), reply.integer(unix), reply.integer(usec), reply.bulk_array(words),
+                    reply.bulk(addr.encode("utf-8", "surrogateescape")), reply.bulk(name.encode("latin-1", "replace")),
+                ]
+            ))  # fmt: skip
+
+    return in_parts(entries, take, lambda _: in_pieces(items), ctx)
 
 
 @_slowlog("SLOWLOG|LEN", complexity="O(1)")
@@ -124,7 +130,7 @@ def _age(seconds: int) -> str:
     return f"{seconds}s"
 
 
-@_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)")
+@_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)", most=MOST_NAMES)
 def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove the samples of the named events, or of all; return the number of events."""
     return reply.integer(ctx.server.timings.latency.reset([word.decode("latin-1") for word in argv[2:]]))
@@ -147,7 +153,8 @@ def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_latency(
-    "LATENCY|HISTOGRAM", opt(arg("command", multiple=True)), complexity="O(N): N commands with latencies."
+    "LATENCY|HISTOGRAM", opt(arg("command", multiple=True)), complexity="O(N): N commands with latencies.",
+    most=MOST_NAMES,
 )
 def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each command the number of calls, and how many took at most 1, 2, 4, ... microseconds."""
@@ -155,9 +162,9 @@ def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
     known = ctx.server.timings.doublings()
     wanted = sorted(known)
     if len(argv) > 2:
-        asked = [word.decode("latin-1").lower() for word in argv[2:]]
+        asked = {word.decode("latin-1").lower() for word in argv[2:]}
         # the name of a container selects its subcommands
-        wanted = [name for name in wanted if any(name == word or name.startswith(word + "|") for word in asked)]
+        wanted = [name for name in wanted if name in asked or name.partition("|")[0] in asked]
     pairs = []
     for name in wanted:
         calls, steps = known[name]

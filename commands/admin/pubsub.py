@@ -6,12 +6,14 @@ REPLY does not leave them out, in RESP2 neither: they tell which messages will f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from commands.context import Context, Reply
+from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
-from commands.keys.glob import check_length
+from commands.keys.glob import check_length, compiled
+from commands.parts import AT_ONCE, Encode, in_turn, long_array, slice_end
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
@@ -30,14 +32,41 @@ def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
     return reply.push(session.proto, [reply.bulk(kind), name, reply.integer(count)])
 
 
-def _join(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes:
-    session = ctx.session
+def _join(ctx: Context, names: list[bytes], kind: bytes) -> Reply:
+    """Subscribe, and confirm it."""
+    return _in_turn(ctx, names, partial(_join_some, kind))
+
+
+def _join_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
+    session, pubsub = ctx.session, ctx.server.pubsub
     parts = []
     for name in names:
-        ctx.server.pubsub.subscribe(session, name, pattern)
+        if kind == b"ssubscribe":
+            pubsub.subscribe_shard(session, name)
+        else:
+            pubsub.subscribe(session, name, kind == b"psubscribe")
         parts.append(_confirm(session, kind, name))
     session.refresh()
-    return _confirmed(session, b"".join(parts))
+    return b"".join(parts)
+
+
+def _in_turn(ctx: Context, names: list[bytes], some: Encode) -> Reply:
+    """Do something for each name and confirm it. If they are many, the confirmations of each slice are sent at once, as
+    they must come before the messages that follow them."""
+    if ctx.in_exec or slice_end(names, 0) == len(names):
+        return _confirmed(ctx.session, some(ctx, names))
+    at = 0
+
+    def step(ctx: Context) -> bytes | None:
+        nonlocal at
+        transport = ctx.session.transport
+        if transport is None:  # it has left, and has no subscriptions any more
+            return reply.OK
+        start, at = at, slice_end(names, at)
+        transport.push(some(ctx, names[start:at]))
+        return None if at < len(names) else b""
+
+    return Slices(step, False)
 
 
 def _confirmed(session: Session, confirmations: bytes) -> bytes:
@@ -48,14 +77,25 @@ def _confirmed(session: Session, confirmations: bytes) -> bytes:
     return confirmations
 
 
-def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> bytes:
-    session = ctx.session
+def _leave(ctx: Context, names: list[bytes], kind: bytes, mine: set[bytes]) -> Reply:
+    """Unsubscribe, and confirm it. ``mine``: the client's subscriptions, which end where no name is given."""
+    names = names or (sorted(mine) if len(mine) <= AT_ONCE else list(mine))
+    if not names:
+        return _confirmed(ctx.session, _confirm(ctx.session, kind, None))
+    return _in_turn(ctx, names, partial(_leave_some, kind))
+
+
+def _leave_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
+    session, pubsub = ctx.session, ctx.server.pubsub
     parts = []
-    for name in names or sorted(session.patterns if pattern else session.channels):
-        ctx.server.pubsub.unsubscribe(session, name, pattern)
+    for name in names:
+        if kind == b"sunsubscribe":
+            pubsub.unsubscribe_shard(session, name)
+        else:
+            pubsub.unsubscribe(session, name, kind == b"punsubscribe")
         parts.append(_confirm(session, kind, name))
     session.refresh()
-    return _confirmed(session, b"".join(parts) if parts else _confirm(session, kind, None))
+    return b"".join(parts)
 
 
 @_subscribe(
@@ -63,7 +103,7 @@ def _leave(ctx: Context, names: list[bytes], kind: bytes, pattern: bool) -> byte
 )
 def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the channels from now on."""
-    return _join(ctx, argv[1:], b"subscribe", pattern=False)
+    return _join(ctx, argv[1:], b"subscribe")
 
 
 @_subscribe(
@@ -74,7 +114,7 @@ def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages of all channels whose names match one of the patterns."""
     for pattern in argv[1:]:
         check_length(pattern)  # before the first is subscribed
-    return _join(ctx, argv[1:], b"psubscribe", pattern=True)
+    return _join(ctx, argv[1:], b"psubscribe")
 
 
 @_subscribe(
@@ -82,7 +122,7 @@ def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named channels, or to all."""
-    return _leave(ctx, argv[1:], b"unsubscribe", pattern=False)
+    return _leave(ctx, argv[1:], b"unsubscribe", ctx.session.channels)
 
 
 @_subscribe(
@@ -91,7 +131,7 @@ def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )
 def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named patterns, or to all."""
-    return _leave(ctx, argv[1:], b"punsubscribe", pattern=True)
+    return _leave(ctx, argv[1:], b"punsubscribe", ctx.session.patterns)
 
 
 # Shard channels are declared as keys that are none, as in Redis, where they belong to the slot of their name.
@@ -103,13 +143,7 @@ def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the shard channels from now on."""
     if ctx.in_exec:
         raise CommandError(errors.NO_SSUBSCRIBE_IN_EXEC)
-    session = ctx.session
-    parts = []
-    for name in argv[1:]:
-        ctx.server.pubsub.subscribe_shard(session, name)
-        parts.append(_confirm(session, b"ssubscribe", name))
-    session.refresh()
-    return _confirmed(session, b"".join(parts))
+    return _join(ctx, argv[1:], b"ssubscribe")
 
 
 @_subscribe(
@@ -118,13 +152,7 @@ def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named shard channels, or to all."""
-    session = ctx.session
-    parts = []
-    for name in argv[1:] or sorted(session.shards):
-        ctx.server.pubsub.unsubscribe_shard(session, name)
-        parts.append(_confirm(session, b"sunsubscribe", name))
-    session.refresh()
-    return _confirmed(session, b"".join(parts) if parts else _confirm(session, b"sunsubscribe", None))
+    return _leave(ctx, argv[1:], b"sunsubscribe", ctx.session.shards)
 
 
 def _reply_first(session: Session) -> None:
@@ -157,21 +185,38 @@ def spublish(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
 
 
+def _matching(names: list[bytes], patterns: list[bytes]) -> Reply:
+    """Those of the names that match the pattern, if there is one."""
+    fits = compiled(patterns[0]).matches if patterns else _any
+    if slice_end(names, 0) == len(names):
+        return reply.bulk_array(list(filter(fits, names)))
+    at, found = 0, list[bytes]()
+
+    def step(_: Context) -> bytes | Chunks | None:
+        nonlocal at
+        start, at = at, slice_end(names, at)
+        found.extend(filter(fits, names[start:at]))
+        return None if at < len(names) else long_array(found, b"")
+
+    return Slices(step, False)
+
+
+def _any(_: bytes) -> bool:
+    return True
+
+
 @_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
 def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the channels that have subscribers."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
-    return reply.bulk_array(ctx.server.pubsub.channels(argv[2] if len(argv) == 3 else None))
+    return _matching(ctx.server.pubsub.channels(), argv[2:])
 
 
 @_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels asked for.")
 def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each channel."""
-    items = []
-    for channel in argv[2:]:
-        items += [reply.bulk(channel), reply.integer(ctx.server.pubsub.channel_subscribers(channel))]
-    return reply.array(items)
+    return _counted(ctx, argv[2:], ctx.server.pubsub.channel_subscribers)
 
 
 @_ask("PUBSUB|SHARDCHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active shard channels.")
@@ -179,16 +224,22 @@ def pubsub_shardchannels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the shard channels that have subscribers."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
-    return reply.bulk_array(ctx.server.pubsub.shard_channels(argv[2] if len(argv) == 3 else None))
+    return _matching(ctx.server.pubsub.shard_channels(), argv[2:])
 
 
 @_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels asked for.")
 def pubsub_shardnumsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each shard channel."""
-    items = []
-    for channel in argv[2:]:
-        items += [reply.bulk(channel), reply.integer(ctx.server.pubsub.shard_subscribers(channel))]
-    return reply.array(items)
+    return _counted(ctx, argv[2:], ctx.server.pubsub.shard_subscribers)
+
+
+def _counted(ctx: Context, channels: list[bytes], count: Callable[[bytes], int]) -> Reply:
+    """Each channel with the number of its subscribers."""
+
+    def encode(_: Context, some: list[bytes]) -> bytes:
+        return b"".join([reply.bulk(channel) + reply.integer(count(channel)) for channel in some])
+
+    return in_turn(channels, encode, ctx, reply.array_header(2 * len(channels)))
 
 
 @_ask("PUBSUB|NUMPAT", complexity="O(1)")

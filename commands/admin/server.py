@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from commands.context import Await, Context, Reply, Slices
-from commands.declare import arg, command, oneof, opt, token
+from commands.declare import MOST_NAMES, arg, command, oneof, opt, token
 from commands.parse import check_database
 from commands.parts import AT_ONCE
 from resp import errors, reply
@@ -20,7 +20,7 @@ _flush = partial(
 
 @command(
     "INFO", opt(arg("section", multiple=True)), flags="loading stale", group="server", since="0.1.0", acl="dangerous",
-    complexity="O(N): N clients and streams.",
+    complexity="O(N): N clients and streams.", most=MOST_NAMES,
 )
 def info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return stats of the server, by section."""

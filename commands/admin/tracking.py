@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from commands.context import Context, Reply
-from commands.declare import arg, block, command, oneof, opt, repeat, token
+from commands.declare import MOST_NAMES, arg, block, command, oneof, opt, repeat, token
 from commands.parse import integer
 from commands.session import Caching
 from resp import errors, reply
@@ -58,14 +58,34 @@ def _check(new: Caching, prefixes: list[bytes], old: Caching | None) -> None:
         raise CommandError(errors.OPTIN_AND_OPTOUT)
     if old is not None and ((new.optin and old.optout) or (new.optout and old.optin)):
         raise CommandError(errors.OPT_STAYS)
-    existing = [] if old is None else sorted(old.prefixes)
-    for at, prefix in enumerate(prefixes):
+    _check_overlaps(prefixes, [] if old is None else sorted(old.prefixes))
+
+
+def _check_overlaps(prefixes: list[bytes], existing: list[bytes]) -> None:
+    """Raise the CommandError for the first of the prefixes that overlaps with an existing one, or with a later one."""
+    concerned = _overlapping([*prefixes, *existing])
+    for at, prefix in enumerate(prefixes if concerned else ()):
+        if prefix not in concerned:
+            continue
         for other in existing:
             if _overlap(prefix, other):
                 raise errors.prefix_overlaps(prefix, other, existing=True)
         for other in prefixes[at + 1 :]:
             if _overlap(prefix, other):
                 raise errors.prefix_overlaps(prefix, other, existing=False)
+
+
+def _overlapping(prefixes: list[bytes]) -> set[bytes]:
+    """Those that overlap with another one. In sorted order, what begins with a prefix follows it."""
+    found: set[bytes] = set()
+    first: bytes | None = None
+    for prefix in sorted(prefixes):
+        if first is not None and prefix.startswith(first):
+            found.add(first)
+            found.add(prefix)
+        else:
+            first = prefix
+    return found
 
 
 def _overlap(one: bytes, other: bytes) -> bool:
@@ -76,7 +96,7 @@ def _overlap(one: bytes, other: bytes) -> bool:
 @_own(
     "CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")),
     opt(arg("client-id", "integer", token="REDIRECT")), opt(repeat(block("prefixes", arg("prefix", token="PREFIX")))),
-    opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")),
+    opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")), most=2 * MOST_NAMES + 10,
 )
 def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
     """Switch on or off that this connection, or another one for it, is told of changes of keys that it has read."""
@@ -84,6 +104,8 @@ def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
     caching, prefixes = _parsed(ctx, argv[3:])
     word = argv[2].upper()
     if word == b"ON":
+        if len(prefixes) + (0 if session.caching is None else len(session.caching.prefixes)) > MOST_NAMES:
+            raise CommandError(f"ERR a client can have at most {MOST_NAMES} prefixes")
         _check(caching, prefixes, session.caching)
         caching.prefixes.update(prefixes)
         ctx.server.tracking.enable(session, caching)

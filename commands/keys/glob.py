@@ -29,6 +29,9 @@ PART_BYTES = 150  # and of one of its parts
 _STAR, _ANY, _OPEN, _CLOSE, _ESCAPE, _NOT, _DASH = b"*?[]\\^-"
 _EVERY = (1 << 256) - 1
 
+_SETS = re.compile(rb"[?\[\\]")
+_STARS = re.compile(rb"\*+")
+
 # A token is the set of the bytes that match at a position: bit b is set if byte b does.
 Token = int
 
@@ -47,11 +50,20 @@ class Glob:
     def __init__(self, pattern: bytes) -> None:
         check_length(pattern)
         self.pattern = pattern
+        self._automaton: _Automaton | None = None
+        if not _SETS.search(pattern):  # bytes and stars only, as nearly always
+            texts = _STARS.split(pattern)
+            self._starred = len(texts) > 1
+            self._least = sum(map(len, texts))
+            plain = [_Part([], text) for text in texts]
+            self._first, self.middle, self._last = plain[0], plain[1:-1], plain[-1]
+            return
         parts = _split(pattern)
         self._starred = len(parts) > 1
         self._least = sum(map(len, parts))  # bytes of the shortest text that matches
         searchable = _searchable(parts)
-        self._automaton = None if searchable else _Automaton(parts)
+        if not searchable:
+            self._automaton = _Automaton(parts)
         found = [_Part(part) for part in parts] if searchable else [_Part([])]
         self._first, self.middle, self._last = found[0], found[1:-1], found[-1]
 
@@ -59,6 +71,17 @@ class Glob:
         """What it takes in memory, roughly; of an automaton, what it takes once it has met every byte."""
         size = GLOB_BYTES + 3 * len(self.pattern) + PART_BYTES * len(self.middle)
         return size if self._automaton is None else size + self._automaton.memory_bytes()
+
+    @property
+    def literal(self) -> bytes | None:
+        """The only text that matches, if there is only one and that is easily told."""
+        return self._first.literal if not self._starred and self._automaton is None else None
+
+    @property
+    def beginning(self) -> bytes | None:
+        """The beginning of every text that matches, if no more is needed and that is easily told."""
+        ends = self._starred and self._automaton is None and not self.middle and not self._last.length
+        return self._first.literal if ends else None
 
     @property
     def method(self) -> str:
@@ -91,10 +114,12 @@ class _Part:
 
     __slots__ = ("_regex", "length", "literal")
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self.length = len(tokens)
-        self.literal: bytes | None = None
+    def __init__(self, tokens: list[Token], literal: bytes | None = None) -> None:
+        self.length = len(tokens if literal is None else literal)
+        self.literal = literal
         self._regex: re.Pattern[bytes] | None = None
+        if literal is not None:
+            return
         if all(map(_single, tokens)):
             self.literal = bytes([token.bit_length() - 1 for token in tokens])
         else:

@@ -11,7 +11,7 @@ from commands.help import help_reply
 from commands.keys.glob import compiled
 from commands.keys.setting import delete
 from commands.parse import integer, is_integer
-from commands.parts import AT_ONCE, by_name, long_array
+from commands.parts import AT_ONCE, by_name, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import manykeys
@@ -90,8 +90,8 @@ def keys(ctx: Context, argv: list[bytes]) -> Reply:
 
     def step(ctx: Context) -> Chunks | bytes | None:
         nonlocal at
-        found.extend(_matching(ctx, names[at : at + AT_ONCE], pattern))
-        at += AT_ONCE
+        start, at = at, slice_end(names, at)
+        found.extend(_matching(ctx, names[start:at], pattern))
         return None if at < len(names) else long_array(found, b"")
 
     return Slices(step, False)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, command, key, opt
+from commands.declare import MOST_NAMES, arg, command, key, opt
 from commands.help import help_reply
 from commands.keys.setting import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
@@ -147,7 +147,10 @@ def script_load(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.bulk(sha1)
 
 
-@command("SCRIPT|EXISTS", arg("sha1", multiple=True), group="scripting", flags="noscript", complexity="O(N): N names.")
+@command(
+    "SCRIPT|EXISTS", arg("sha1", multiple=True), group="scripting", flags="noscript", complexity="O(N): N names.",
+    most=MOST_NAMES,
+)  # fmt: skip
 def script_exists(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each SHA1 whether its script is known, 1 or 0."""
     return reply.array([reply.integer(int(sha1.lower() in _SCRIPTS)) for sha1 in argv[2:]])

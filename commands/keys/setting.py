@@ -9,9 +9,10 @@ from typing import Final
 
 import xxhash
 
-from commands.context import Context
+from commands.context import Chunks, Context
 from commands.declare import Arg, arg
 from commands.parse import INT_MAX, integer, invalid_expire
+from commands.parts import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events
@@ -149,9 +150,9 @@ def delete(ctx: Context, name: bytes) -> bool:
     return True
 
 
-def bulk(ctx: Context, value: bytes | None) -> bytes:
+def bulk(ctx: Context, value: bytes | None) -> bytes | Chunks:
     """The reply for a value, None for a missing one."""
-    return reply.null(ctx.session.proto) if value is None else reply.bulk(value)
+    return reply.null(ctx.session.proto) if value is None else long_bulk(value)
 
 
 def check_length(ctx: Context, size: int) -> None:

@@ -23,6 +23,7 @@ from commands.keys.setting import (
     expiry,
     store,
 )
+from commands.parts import LONG_VALUE, long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events
@@ -131,7 +132,8 @@ def get(ctx: Context, argv: list[bytes]) -> Reply:
     ks.hits += 1  # the usual case of read_string() in line
     if not ks.no_touch:
         found.used = ctx.now
-    return reply.bulk(found.value)
+    value = found.value
+    return reply.bulk(value) if len(value) <= LONG_VALUE else long_bulk(value)
 
 
 @batch("GET")
@@ -139,7 +141,7 @@ def get_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[
     """GETs of one key: one look. None if it could expire or holds no string."""
     ks = ctx.ks
     found = ks.keys.get(calls[0][1])
-    if ks.expires or not isinstance(found, String):
+    if ks.expires or not isinstance(found, String) or len(found.value) > LONG_VALUE:
         return None
     count = min(len(calls), 1 + BATCH_BYTES // (1 + len(found.value)))
     ks.hits += count
@@ -176,7 +178,7 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
         delete(ctx, name)
     elif options.expiry == b"PERSIST" and ks.persist(name):
         ks.notify(events.GENERIC, b"persist", name)
-    return reply.bulk(value)
+    return long_bulk(value)
 
 
 @command("STRLEN", key("RO"), flags="readonly fast", group="string", complexity="O(1)")

@@ -12,11 +12,13 @@ from commands.context import Context, Reply
 from commands.declare import arg, command, key
 from commands.keys.setting import check_length, store
 from commands.parse import integer
+from commands.parts import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events
 from storage.values import String
 
+MOST_ZEROS: Final = 8 << 20  # that one call adds: so little of a client's effort must not hold up all others
 _BAD_OFFSET: Final = "ERR offset is out of range"
 
 
@@ -61,6 +63,11 @@ def setrange(ctx: Context, argv: list[bytes]) -> Reply:
     if not part:
         return reply.integer(size)
     check_length(ctx, offset + len(part))
+    if offset - size > MOST_ZEROS:
+        raise CommandError(
+            f"ERR SETRANGE would add {offset - size} zero bytes to the string; at most {MOST_ZEROS} are allowed in one"
+            " call"
+        )
     if string is None:
         store(ctx, name, bytes(offset) + part, event=b"setrange")
     else:
@@ -87,7 +94,7 @@ def getrange(ctx: Context, argv: list[bytes]) -> Reply:
         start = max(0, start + size)
     if end < 0:
         end = max(0, end + size)
-    return reply.bulk(value[start : end + 1] if start <= end else b"")
+    return long_bulk(value, start, min(end + 1, size)) if start <= end and start < size else reply.bulk(b"")
 
 
 @_part("SUBSTR", key("RO ACCESS"), arg("start", "integer"), arg("end", "integer"))

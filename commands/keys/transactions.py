@@ -7,11 +7,14 @@ replies QUEUED. An invalid one sets ``session.exec_abort``.
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import command, key
+from commands.declare import MOST_NAMES, command, key
 from resp import errors, reply
 from resp.errors import CommandError
+
+MOST_WATCHED: Final = MOST_NAMES  # keys of one client: to forget them, when it leaves too, is one step
 
 _transaction = partial(
     command, flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
@@ -72,15 +75,19 @@ def discard(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_transaction("WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.")
+@_transaction(
+    "WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.", most=MOST_WATCHED
+)
 def watch(ctx: Context, argv: list[bytes]) -> Reply:
     """Make the next EXEC run nothing if one of the keys changes before it."""
     if ctx.session.multi:
         raise CommandError(errors.WATCH_IN_MULTI)
-    for name in argv[1:]:
-        if name not in ctx.session.watching:
-            _expire_if_due(ctx, name)
-            ctx.session.watch(ctx.ks, name)
+    new = [name for name in dict.fromkeys(argv[1:]) if name not in ctx.session.watching]
+    if len(ctx.session.watching) + len(new) > MOST_WATCHED:
+        raise CommandError(f"ERR a client can watch at most {MOST_WATCHED} keys")
+    for name in new:
+        _expire_if_due(ctx, name)
+        ctx.session.watch(ctx.ks, name)
     return reply.OK
 
 

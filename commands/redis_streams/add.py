@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from commands.context import Context, Reply
 from commands.declare import alike, arg, batch, block, command, key, oneof, opt, repeat, token
-from commands.parse import integer
+from commands.parse import MOST_FIELDS, integer
 from commands.redis_streams.ids import dashed_id, xid_bulk
 from commands.redis_streams.options import (
     MAXLEN,
@@ -44,7 +44,7 @@ from storage.stream import Stream
     "XADD", key("RW UPDATE"), opt(token("NOMKSTREAM")), opt(REFERENCES), opt(PRODUCER), opt(MAXLEN_OR_MINID),
     oneof("id-selector", token("*", "auto-id"), arg("id")), repeat(block("data", arg("field"), arg("value"))),
     flags="write denyoom fast", group="stream", since="0.1.0",
-    complexity="O(1); with trimming O(log N + M): N macro nodes, M of them evicted.",
+    complexity="O(1); with trimming O(log N + M): N macro nodes, M of them evicted.", most=20 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def xadd(ctx: Context, argv: list[bytes]) -> Reply:
     """Append an entry to a stream and return its ID, then trim it if asked to. Creates the key if it doesn't exist."""

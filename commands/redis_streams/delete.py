@@ -194,6 +194,8 @@ def _count(text: bytes) -> int:
 
 def _pending_of(group: Group, ids: list[int]) -> list[int]:
     """Those of the IDs, which ascend, that the group has pending."""
+    if not len(group.pending):
+        return []
     found = group.pending.present([raw_id(entry_id) for entry_id in ids])
     return [int.from_bytes(raw, "big") for raw in found]
 
@@ -202,7 +204,8 @@ def _needed(stream: Stream, ids: list[int]) -> set[int]:
     """Those of the IDs that some group has not read yet, or has pending."""
     needed: set[int] = set()
     for group in stream.groups.values():
-        needed.update([entry_id for entry_id in ids if entry_id > group.offset])
+        if not ids or ids[-1] > group.offset:
+            needed.update([entry_id for entry_id in ids if entry_id > group.offset])
         needed.update(_pending_of(group, ids))
     return needed
 

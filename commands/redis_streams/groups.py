@@ -8,7 +8,7 @@ from __future__ import annotations
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, oneof, opt, token
 from commands.help import help_reply
-from commands.parse import integer
+from commands.parse import check_group_name, integer
 from commands.parts import AT_ONCE
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.owners import consumer_of
@@ -72,6 +72,7 @@ def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
     """Make a group that begins after an ID, or at what arrives from now on; with MKSTREAM also the stream."""
     name, group = argv[2], argv[3]
     make, entries_read = _options(argv, True)
+    check_group_name(group)
     stream = ctx.ks.stream(name, ctx.now) if make else _stream(ctx, name)
     if len(argv) > 8:
         raise errors.bad_subcommand(argv)

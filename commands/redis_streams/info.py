@@ -5,14 +5,15 @@ What Redis tells of its radix tree is told of the stream's macro nodes: as many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from commands.context import Chunks, Context, Reply
+from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
-from commands.parts import AT_ONCE
+from commands.parts import AT_ONCE, gathered, in_parts, in_pieces
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
 from commands.redis_streams.owners import owner_of
@@ -26,6 +27,7 @@ from storage.nodes.dashed import dashed_many
 from storage.stream import Stream
 
 DEFAULT_COUNT: Final = 10  # of FULL
+GROUPS: Final = 300  # that are described in one slice
 HELD_BY_GROUP: Final = 1000  # bytes of memory while a long reply is sent
 HELD_BY_CONSUMER: Final = 200
 NOBODY: Final = 0  # in place of a consumer's number: who owns what XNACK has given back
@@ -73,7 +75,7 @@ def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
     if words not in (4, 6) or argv[3].upper() != b"FULL" or (words == 6 and argv[4].upper() != b"COUNT"):
         raise errors.bad_subcommand(argv)
     count = integer(argv[5]) if words == 6 else DEFAULT_COUNT
-    return _full(stream, count if count >= 0 else DEFAULT_COUNT, proto, ctx.ks.away)
+    return _full(ctx, stream, count if count >= 0 else DEFAULT_COUNT)
 
 
 def _facts(stream: Stream) -> Pairs:
@@ -102,25 +104,84 @@ def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002
     return encode.null(proto) if wire is None else dashed_many([wire])
 
 
-def _full(stream: Stream, count: int, proto: int, away: int) -> bytes | Chunks:
-    """``count``: of entries, and of messages of each group and consumer; 0: all. ``away``: the keyspace's."""
-    groups = [_FullGroup(stream, stream.groups[name], count, proto, away) for name in sorted(stream.groups)]
-    facts = _facts(stream)
-    head = encode.map_header(proto, len(facts) + 2) + b"".join([encode.bulk(name) + value for name, value in facts])
-    head += encode.bulk(b"entries")
-    tail = encode.bulk(b"groups") + encode.array_header(len(groups))
-    lo = stream.first_ord
-    hi = stream.after(lo, count) if count else stream.next_ord
-    entries = range_reply(stream, stream.place(lo), hi, stream.count(lo, hi)) if stream.length else encode.EMPTY_ARRAY
-    listed = sum([group.listed for group in groups])
-    if isinstance(entries, bytes) and listed <= AT_ONCE:
-        return b"".join([head, entries, tail, *[piece for group in groups for piece in group.pieces()]])
-    for group in groups:
-        group.freeze()
-    held = len(head) + len(tail) + sum([group.held for group in groups])
-    if isinstance(entries, bytes):
-        return Chunks(_in_turn(head, iter([entries]), tail, groups), _nothing, held + len(entries))
-    return Chunks(_in_turn(head, entries.pieces, tail, groups), entries.close, held + entries.held, entries.pinned)
+def _full(ctx: Context, stream: Stream, count: int) -> Reply:
+    """``count``: of entries, and of messages of each group and consumer; 0: all."""
+    full = _Full(stream, count, ctx.session.proto, ctx.ks.away)
+    few = len(stream.groups) <= GROUPS and sum([len(group.consumers) for group in stream.groups.values()]) <= AT_ONCE
+    looked = full.look(stream, not few)
+    if few:
+        for _ in looked:
+            pass
+        return full.reply(False)
+
+    def step(_: Context) -> bytes | Chunks | None:
+        return full.reply(True) if next(looked, -1) < 0 else None
+
+    return Slices(step, False, full.close)
+
+
+class _Full:
+    """The reply to XINFO STREAM FULL: entries as they are when it is made; look() adds the groups."""
+
+    __slots__ = ("_away", "_count", "_entries", "_groups", "_head", "_proto")
+
+    def __init__(self, stream: Stream, count: int, proto: int, away: int) -> None:
+        """``count``: of entries, and of messages of each group and consumer; 0: all. ``away``: the keyspace's."""
+        self._count = count
+        self._proto = proto
+        self._away = away
+        facts = _facts(stream)
+        head = encode.map_header(proto, len(facts) + 2) + b"".join([encode.bulk(name) + value for name, value in facts])
+        self._head = head + encode.bulk(b"entries")
+        lo = stream.first_ord
+        hi = stream.after(lo, count) if count else stream.next_ord
+        self._entries: bytes | Chunks = encode.EMPTY_ARRAY
+        if stream.length:
+            self._entries = range_reply(stream, stream.place(lo), hi, stream.count(lo, hi))
+        self._groups: list[_FullGroup] = []
+
+    def look(self, stream: Stream, freeze: bool) -> Iterator[int]:
+        """Add all groups; yields after some of them. ``freeze``: at once, as others change them meanwhile."""
+        work = 0
+        for name in sorted(stream.groups):
+            group = stream.groups.get(name)
+            if group is None:
+                continue
+            full = _FullGroup(stream, group, self._count, self._proto, self._away)
+            if freeze:
+                full.freeze()
+            self._groups.append(full)
+            consumers = [group.consumers[consumer] for consumer in sorted(group.consumers)]
+            for at in range(0, len(consumers), AT_ONCE):
+                full.add(consumers[at : at + AT_ONCE])
+                work += len(consumers[at : at + AT_ONCE])
+                if work > AT_ONCE:
+                    work = 0
+                    yield work
+            work += AT_ONCE // GROUPS
+            if work > AT_ONCE:
+                work = 0
+                yield work
+
+    def close(self) -> None:
+        if isinstance(self._entries, Chunks):
+            self._entries.close()
+
+    def reply(self, frozen: bool) -> bytes | Chunks:
+        """``frozen``: the groups are."""
+        head, entries, groups = self._head, self._entries, self._groups
+        tail = encode.bulk(b"groups") + encode.array_header(len(groups))
+        listed = sum([group.listed for group in groups])
+        if isinstance(entries, bytes) and listed <= AT_ONCE and not frozen:
+            return b"".join([head, entries, tail, *[piece for group in groups for piece in group.pieces()]])
+        if not frozen:
+            for group in groups:
+                group.freeze()
+        held = len(head) + len(tail) + sum([group.held for group in groups])
+        if isinstance(entries, bytes):
+            return Chunks(gathered(_in_turn(head, iter([entries]), tail, groups)), _nothing, held + len(entries))
+        pieces = gathered(_in_turn(head, entries.pieces, tail, groups))
+        return Chunks(pieces, entries.close, held + entries.held, entries.pinned)
 
 
 def _nothing() -> None:
@@ -150,11 +211,9 @@ class _FullGroup:
         most = min(count, len(pending)) if count else len(pending)
         self._pending = pending
         self._owners = group.owners
-        self._consumers = [_FullConsumer(one, pending.owned(one.number), count) for one in sorted(
-            group.consumers.values(), key=_name_of
-        )]  # fmt: skip
-        self.listed = most + sum([one.listed + 1 for one in self._consumers])
-        self.held = HELD_BY_GROUP + len(pending) // 4 + HELD_BY_CONSUMER * len(self._consumers)
+        self._consumers: list[_FullConsumer] = []
+        self.listed = most
+        self.held = HELD_BY_GROUP + len(pending) // 4
         pairs = [
             (b"name", encode.bulk(group.name)),
             (b"last-delivered-id", xid_bulk(group.offset)),
@@ -167,6 +226,14 @@ class _FullGroup:
             encode.map_header(proto, len(pairs) + 2), *[encode.bulk(name) + value for name, value in pairs],
             encode.bulk(b"pending"), encode.array_header(most),
         ])  # fmt: skip
+
+    def add(self, consumers: list[Consumer]) -> None:
+        """Add the next consumers, in the order of their names."""
+        for one in consumers:
+            full = _FullConsumer(one, self._pending.owned(one.number), self._count)
+            self._consumers.append(full)
+            self.listed += full.listed + 1
+        self.held += HELD_BY_CONSUMER * len(consumers)
 
     def freeze(self) -> None:
         """The reply is streamed: others change the group before it is made."""
@@ -223,8 +290,6 @@ class _FullConsumer:
         ])  # fmt: skip
 
 
-def _name_of(consumer: Consumer) -> bytes:
-    return consumer.name
 
 
 @command(
@@ -233,19 +298,28 @@ def _name_of(consumer: Consumer) -> bytes:
 )  # fmt: skip
 def xinfo_groups(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
-    stream = _stream(ctx, argv)
-    proto = ctx.session.proto
-    return encode.array([
-        _map(proto, [
-            (b"name", encode.bulk(name)),
-            (b"consumers", encode.integer(len(group.consumers))),
-            (b"pending", encode.integer(len(group.pending))),
-            (b"last-delivered-id", xid_bulk(group.offset)),
-            (b"entries-read", _read(group, proto)),
-            (b"lag", _known(lag(stream, group), proto)),
-        ])
-        for name, group in sorted(stream.groups.items())
-    ])  # fmt: skip
+    stream, proto = _stream(ctx, argv), ctx.session.proto
+    parts: list[bytes] = []
+
+    def take(names: Sequence[bytes]) -> None:
+        for name in names:
+            group = stream.groups.get(name)
+            if group is None:  # it has ended since
+                continue
+            parts.append(_map(proto, [
+                (b"name", encode.bulk(name)),
+                (b"consumers", encode.integer(len(group.consumers))),
+                (b"pending", encode.integer(len(group.pending))),
+                (b"last-delivered-id", xid_bulk(group.offset)),
+                (b"entries-read", _read(group, proto)),
+                (b"lag", _known(lag(stream, group), proto)),
+            ]))  # fmt: skip
+
+    return in_parts(sorted(stream.groups), take, partial(_array, parts), ctx, GROUPS)
+
+
+def _array(parts: list[bytes], _: Context) -> bytes | Chunks:
+    return in_pieces([encode.array_header(len(parts)), *parts])
 
 
 @command(
@@ -258,15 +332,21 @@ def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
     if group is None:
         raise errors.no_group_of_key(argv[2], argv[3])
     proto, now = ctx.session.proto, ctx.now
-    return encode.array([
-        _map(proto, [
-            (b"name", encode.bulk(name)),
-            (b"pending", encode.integer(group.pending.owned(consumer.number))),
-            (b"idle", encode.integer(max(0, now - consumer.seen))),
-            (b"inactive", encode.integer(now - consumer.active if consumer.active >= 0 else -1)),
-        ])
-        for name, consumer in sorted(group.consumers.items())
-    ])  # fmt: skip
+    parts: list[bytes] = []
+
+    def take(names: Sequence[bytes]) -> None:
+        for name in names:
+            consumer = group.consumers.get(name)
+            if consumer is None:
+                continue
+            parts.append(_map(proto, [
+                (b"name", encode.bulk(name)),
+                (b"pending", encode.integer(group.pending.owned(consumer.number))),
+                (b"idle", encode.integer(max(0, now - consumer.seen))),
+                (b"inactive", encode.integer(now - consumer.active if consumer.active >= 0 else -1)),
+            ]))  # fmt: skip
+
+    return in_parts(sorted(group.consumers), take, partial(_array, parts), ctx)
 
 
 @command("XINFO|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")

@@ -29,6 +29,8 @@ ALL: Final = 1 << 62
 def is_long(ctx: Context, read: GroupReadArgs) -> bool:
     """Whether others shall have their turn while this read delivers what it finds. All its groups are there."""
     keys = len(read.keys)
+    if keys > AT_ONCE:
+        return True
     if 0 < read.count * keys <= AT_ONCE:
         return False
     left = AT_ONCE

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context
+from commands.parse import LONGEST_NAME
+from resp import errors
 from resp import reply as encode
 from storage import events
 from storage.groups import effects
@@ -20,7 +22,10 @@ GIVEN_BACK: Final = -1  # as an idle time
 
 
 def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: bytes) -> Consumer:
-    """The consumer of that name, who is there now; made if there is none."""
+    """The consumer of that name, who is there now; made if there is none. Raises CommandError for a name that is too
+    long."""
+    if len(name) > LONGEST_NAME and name not in group.consumers:
+        raise errors.long_name("consumer", len(name), LONGEST_NAME)
     consumer, made = effects.consumer(ctx.ks, key, stream, group, name, ctx.now)
     if made:
         ctx.ks.notify(events.STREAM, b"xgroup-createconsumer", key)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
-from commands.parts import AT_ONCE, ROW_BYTES, Ids, by_id, in_pieces
+from commands.parts import AT_ONCE, ROW_BYTES, Ids, by_id, in_parts, in_pieces
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
 from commands.redis_streams.owners import idle_of, is_idle, owner_of
 from resp import errors
@@ -95,7 +95,7 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     if group is None:
         raise errors.no_group(argv[1], argv[2])
     if words == 3:
-        return _summary(group, ctx.session.proto)
+        return _summary(ctx, group)
     owner = 0
     if words > at + 3:
         consumer = group.consumers.get(argv[at + 3])
@@ -111,18 +111,26 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     return reply if reply is not None else Slices(scan.step, False)
 
 
-def _summary(group: Group, proto: int) -> bytes:
-    pending = group.pending
+def _summary(ctx: Context, group: Group) -> Reply:
+    pending, proto = group.pending, ctx.session.proto
     low, high = pending.lowest(), pending.highest()
     if low is None or high is None:
         null = encode.null(proto)
         return b"*4\r\n:0\r\n" + null + null + encode.null_array(proto)
-    counts = [
-        b"*2\r\n" + encode.bulk(name) + encode.bulk(b"%d" % number)
-        for name in sorted(group.consumers)
-        if (number := pending.owned(group.consumers[name].number))
-    ]
-    return b"*4\r\n:%d\r\n%b%b%b" % (len(pending), xid_bulk(low), xid_bulk(high), encode.array(counts))
+    head = b"*4\r\n:%d\r\n%b%b" % (len(pending), xid_bulk(low), xid_bulk(high))
+    counts: list[bytes] = []
+
+    def take(names: Sequence[bytes]) -> None:
+        for name in names:
+            consumer = group.consumers.get(name)
+            number = pending.owned(consumer.number) if consumer is not None else 0
+            if number:
+                counts.append(b"*2\r\n" + encode.bulk(name) + encode.bulk(b"%d" % number))
+
+    def finish(_: Context) -> bytes | Chunks:
+        return in_pieces([head, encode.array_header(len(counts)), *counts])
+
+    return in_parts(sorted(group.consumers), take, finish, ctx)
 
 
 def _range_reply(group: Group, start: int, end: int, count: int, now: int, away: int) -> bytes | Chunks:

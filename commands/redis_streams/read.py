@@ -11,7 +11,7 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt
-from commands.parse import integer, timeout_ms
+from commands.parse import MOST_STREAMS, integer, timeout_ms
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.replies import KeyPart, keys_reply
 from resp import errors
@@ -96,6 +96,8 @@ class ReadWords:
         half = (end - at - 1) // 2
         if (end - at - 1) % 2:
             raise errors.unbalanced("xread", "ID, '+', or '$'")
+        if half > MOST_STREAMS:
+            raise errors.too_many_keys("XREAD", half, MOST_STREAMS)
         self.keys = argv[at + 1 : at + 1 + half]
         self.ids = argv[at + 1 + half :]
 

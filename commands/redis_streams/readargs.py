@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import NOTHING_PENDING
-from commands.parse import integer, timeout_ms
+from commands.parse import MOST_STREAMS, integer, timeout_ms
 from commands.redis_streams.ids import strict_id
 from resp import errors
 from resp.errors import CommandError
@@ -75,6 +75,8 @@ class GroupReadArgs:
         words = len(argv) - start
         if words % 2:
             raise errors.unbalanced("xreadgroup", "ID or '>'")
+        if words > 2 * MOST_STREAMS:
+            raise errors.too_many_keys("XREADGROUP", words // 2, MOST_STREAMS)
         self.first = start + words // 2
         self.keys = argv[start : self.first]
 

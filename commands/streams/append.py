@@ -7,7 +7,7 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import alike, arg, batch, block, command, key, oneof, opt, repeat
-from commands.parse import positive
+from commands.parse import MOST_FIELDS, positive
 from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
@@ -24,7 +24,7 @@ NO_END: Final = 1 << 62  # more calls than there can be
 
 @command(
     "TAPPEND", key("RW INSERT"), repeat(block("data", arg("field"), arg("value"))),
-    flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
+    flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)", most=1 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def tappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append an entry to a stream and return its ID. Creates the key if it doesn't exist."""
@@ -239,6 +239,7 @@ def _rewritten(
     opt(repeat(block("data", arg("field"), arg("value")))),
     flags="write denyoom", group="stream", since="0.1.0",
     complexity="O(log N + M): N macro nodes, M of them evicted.", adds=lambda argv: len(argv) > 4,
+    most=3 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     """Append an entry if one is given, then evict all but the newest ones, by number, age or ID."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply, Slices
+from commands.parse import check_group_name
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from commands.streams.readargs import Position, ReadOptions
 from commands.streams.replies import entries_reply, info_element, joined
@@ -57,6 +58,7 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
     stream = ks.read_stream(key, now)
     group = stream.groups.get(name) if stream is not None else None
     if stream is None or group is None:
+        check_group_name(name)
         if stream is None:
             stream = ks.create_stream(key)
         offset = position.id

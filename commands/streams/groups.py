@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
 from commands.parse import integer, raw_ids, span
-from commands.parts import AT_ONCE, ROW_BYTES, by_id
+from commands.parts import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from storage import events
@@ -18,6 +19,8 @@ from storage.groups.group import Group
 from storage.groups.pending import PendingRow, PendingTable
 from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.stream import Stream
+
+GROUPS: Final = 300  # that are described in one slice
 
 
 def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
@@ -162,22 +165,31 @@ def _nothing() -> None:
 )  # fmt: skip
 def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
-    stream = ctx.ks.read_stream(argv[2], ctx.now)
-    groups = [] if stream is None else [stream.groups[name] for name in sorted(stream.groups)]
-    facts: list[dict[str, int | bytes]] = [
-        {
-            "name": g.name,
-            "offset": format_id(g.offset),
-            "ttl": g.ttl,
-            "pending": len(g.pending),
-            "readers": g.waiters,
-            "redelivered": g.redelivered,
-            "expired": g.expired,
-            "dead-lettered": g.deadlettered,
-        }
-        for g in groups
-    ]
-    return encode.encode(ctx.session.proto, facts)
+    stream, proto = ctx.ks.read_stream(argv[2], ctx.now), ctx.session.proto
+    groups = {} if stream is None else stream.groups
+    parts: list[bytes] = []
+
+    def take(names: Sequence[bytes]) -> None:
+        for name in names:
+            group = groups.get(name)
+            if group is not None:  # it may have ended since
+                parts.append(encode.encode(proto, _facts(group)))
+
+    return in_parts(sorted(groups), take, lambda _: in_pieces([encode.array_header(len(parts)), *parts]), ctx, GROUPS)
+
+
+def _facts(group: Group) -> dict[str, int | bytes]:
+    """The map of TGROUP LIST."""
+    return {
+        "name": group.name,
+        "offset": format_id(group.offset),
+        "ttl": group.ttl,
+        "pending": len(group.pending),
+        "readers": group.waiters,
+        "redelivered": group.redelivered,
+        "expired": group.expired,
+        "dead-lettered": group.deadlettered,
+    }
 
 
 @command(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt
 from commands.parse import integer
+from commands.parts import in_parts
 from commands.streams.replies import entries_reply, reversed_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
+from storage.groups.group import Group
 from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.stream import Stream
 
@@ -113,12 +117,33 @@ def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
-    return encode.encode(ctx.session.proto, _facts(stream))
+    totals = _GroupTotals()
+
+    def finish(ctx: Context) -> bytes:
+        return encode.encode(ctx.session.proto, _facts(stream, totals))
+
+    return in_parts(list(stream.groups.values()), totals.add, finish, ctx)
 
 
-def _facts(stream: Stream) -> dict[str, int | bytes | None]:
+class _GroupTotals:
+    """What groups have together."""
+
+    __slots__ = ("bytes", "deadlettered", "expired", "pending", "redelivered")
+
+    def __init__(self) -> None:
+        self.bytes = self.pending = self.redelivered = self.expired = self.deadlettered = 0
+
+    def add(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            self.bytes += group.pending.memory_bytes()
+            self.pending += len(group.pending)
+            self.redelivered += group.redelivered
+            self.expired += group.expired
+            self.deadlettered += group.deadlettered
+
+
+def _facts(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
     """TINFO's map."""
-    groups = stream.groups.values()
     return {
         "length": stream.length,
         "first": format_id(stream.first_id()) if stream.length else None,
@@ -129,11 +154,11 @@ def _facts(stream: Stream) -> dict[str, int | bytes | None]:
         "deleted-to": format_id(stream.max_deleted),
         "evicted-to": format_id(stream.evicted_to),
         "nodes": stream.node_count,
-        "memory-bytes": stream.memory_bytes() + sum(g.pending.memory_bytes() for g in groups),
+        "memory-bytes": stream.memory_bytes() + groups.bytes,
         "disk-bytes": stream.disk_bytes(),
         "groups": len(stream.groups),
-        "pending": sum(len(g.pending) for g in groups),
-        "redelivered": sum(g.redelivered for g in groups),
-        "expired": sum(g.expired for g in groups),
-        "dead-lettered": sum(g.deadlettered for g in groups),
+        "pending": groups.pending,
+        "redelivered": groups.redelivered,
+        "expired": groups.expired,
+        "dead-lettered": groups.deadlettered,
     }

@@ -18,7 +18,7 @@ from operator import add
 from typing import Final
 
 from commands.context import Context
-from commands.parse import integer
+from commands.parse import MOST_FIELDS, integer
 from resp import errors
 from resp.errors import CommandError
 from resp.reply import array_header
@@ -45,7 +45,7 @@ class Rows:
     """The entries that such arguments describe: ``total`` of them. Fields are sent once, but stored with every entry:
     ``copies`` is the bytes that this adds."""
 
-    __slots__ = ("_fields", "_head", "_lengths", "_values", "copies", "total")
+    __slots__ = ("_fields", "_head", "_lengths", "_values", "copies", "total", "width")
 
     def __init__(self, words: Sequence[bytes], command: str) -> None:
         """``words``: FIELDS and everything after it; ``command`` in lower case. Raises CommandError."""
@@ -54,6 +54,8 @@ class Rows:
         width = integer(words[1])
         if not 1 <= width <= len(words):
             raise CommandError(errors.BAD_FIELDS)
+        if width > MOST_FIELDS:
+            raise CommandError(f"ERR an entry can have at most {MOST_FIELDS} fields, not {width}")
         if len(words) <= 2 + width or words[2 + width].upper() != b"VALUES":
             raise errors.syntax()
         fields, values = words[2 : 2 + width], words[3 + width :]
@@ -67,15 +69,16 @@ class Rows:
         self.copies = (total - 1) * each
         count = 2 * width + 1
         self.total = total
+        self.width = width
         self._head = b"\r\n" + (COUNTS[count] if count < 1024 else array_header(count))
         self._fields = fields
         self._values = values
         self._lengths = lengths
 
-    def bare(self) -> tuple[array[int], bytes]:
-        """Bytes of each entry, and all of them, without their IDs (see ``storage.nodes.bare``)."""
-        parts: list[bytes] = [b""] * (2 * len(self._values))
-        sizes = self._fill(parts, 0, self.total, 0, self._head)
+    def bare(self, start: int, stop: int) -> tuple[array[int], bytes]:
+        """Bytes of each of the entries start to stop - 1, and all of them, without IDs (see ``storage.nodes.bare``)."""
+        parts: list[bytes] = [b""] * (2 * self.width * (stop - start))
+        sizes = self._fill(parts, start, stop, 0, self._head)
         return array("I", sizes), _joined(parts)
 
     def written(self, ms: int, seq: int, start: int, stop: int) -> tuple[array[int], bytes]:

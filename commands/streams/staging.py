@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import Context, Reply
+from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.parse import positive, span
 from commands.parts import by_name
-from commands.streams.rows import parsed_rows
+from commands.streams.rows import Rows, parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -24,6 +24,7 @@ from storage.timers import NEVER
 
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
+VALUES_AT_ONCE: Final = 10_000  # that are staged in one slice
 CHECK_BYTES: Final = 64  # fences keep it for ever, in memory
 # Bytes of the name of a stage or a fence. A fence is not refused beyond ``maxmemory``: it takes about as much as the
 # stage that leaves memory with it.
@@ -47,10 +48,28 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     ttl = span(argv[2])
     rows = parsed_rows(ctx, argv[4:], "tstage")
     ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
-    served = ctx.served()
-    if publish.live(ks, name, served) is None:
+    if publish.live(ks, name, ctx.served()) is None:
         _check_name("stage", name)
-    stage = publish.stage(ks, name, target, ttl, served + ttl if ttl else NEVER, *rows.bare())
+    at_once = max(1, VALUES_AT_ONCE // rows.width)
+    if rows.total <= at_once or ctx.in_exec:
+        return _stage_some(ctx, name, target, ttl, rows, 0, rows.total)
+    at = 0
+
+    def step(ctx: Context) -> bytes | None:
+        nonlocal at
+        start, at = at, min(at + at_once, rows.total)
+        answer = _stage_some(ctx, name, target, ttl, rows, start, at)
+        return answer if at == rows.total else None
+
+    return Slices(step, True)
+
+
+def _stage_some(
+    ctx: Context, name: bytes, target: bytes, ttl: int, rows: Rows, start: int, stop: int
+) -> bytes:  # fmt: skip
+    served = ctx.served()
+    publish.live(ctx.ks, name, served)
+    stage = publish.stage(ctx.ks, name, target, ttl, served + ttl if ttl else NEVER, *rows.bare(start, stop))
     return encode.integer(stage.entries)
 
 

@@ -11,12 +11,15 @@ Rule 2: a client may be taken out of the list, and its socket closed, by whateve
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define EVENTS 1024       /* of one turn */
 #define CHUNK (250 << 10) /* bytes: a shorter one is all that has arrived */
 #define CHUNKS 32         /* of one client in one turn */
+#define TURN_NS 20000000  /* after which the turn ends; the others are read first in the next one */
 
 static char buffer[CHUNK]; /* what it holds is copied before anything is called */
+static int left_at; /* of the events of the last turn the first one that was left, 0 for none; only a hint */
 static PyObject *received, *ended, *failed; /* names of methods */
 
 /* What the callee has raised. A bug is the client's end; what is no Exception ends the turn. */
@@ -55,8 +58,15 @@ static int is_at(PyObject *clients, int fd, PyObject *client)
     return fd < PyList_GET_SIZE(clients) && PyList_GET_ITEM(clients, fd) == client;
 }
 
+static long long now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* Hand over what has arrived on a client's socket. -1: the turn ends. */
-static int take(PyObject *clients, int fd, PyObject *client)
+static int take(PyObject *clients, int fd, PyObject *client, long long until)
 {
     for (int chunks = 0; chunks < CHUNKS && is_at(clients, fd, client);) {
         ssize_t got = recv(fd, buffer, CHUNK, MSG_DONTWAIT);
@@ -68,31 +78,32 @@ static int take(PyObject *clients, int fd, PyObject *client)
             return call(client, ended, PyLong_FromLong(got ? errno : 0));
         if (call(client, received, PyBytes_FromStringAndSize(buffer, got)) < 0)
             return -1;
-        if (got < CHUNK)
+        if (got < CHUNK || now_ns() > until)
             return 0;
         chunks++;
     }
     return 0;
 }
 
-static int take_at(PyObject *clients, int fd)
+static int take_at(PyObject *clients, int fd, long long until)
 {
     PyObject *client = fd >= 0 && fd < PyList_GET_SIZE(clients) ? PyList_GET_ITEM(clients, fd) : Py_None;
     int done;
     if (client == Py_None)
         return 0;
     Py_INCREF(client);
-    done = take(clients, fd, client);
+    done = take(clients, fd, client, until);
     Py_DECREF(client);
     return done;
 }
 
 /* receive(epoll, clients): clients[fd] is who has the socket fd, or None. Hands over what has arrived on the sockets in
-   the set, in its order. */
+   the set, in its order, but ends after some time. */
 static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     struct epoll_event events[EVENTS];
-    int found, epoll;
+    long long until;
+    int found, first, epoll;
     (void)self;
     if (count != 2 || !PyList_CheckExact(args[1])) {
         PyErr_SetString(PyExc_TypeError, "a descriptor and a list are needed");
@@ -104,9 +115,18 @@ static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize
     found = epoll_wait(epoll, events, EVENTS, 0);
     if (found < 0 && errno != EINTR)
         return PyErr_SetFromErrno(PyExc_OSError);
-    for (int at = 0; at < found; at++)
-        if (take_at(args[1], events[at].data.fd) < 0)
+    until = found > 0 ? now_ns() + TURN_NS : 0;
+    first = found > 0 ? left_at % found : 0; /* what was left is reported again, in the same order */
+    left_at = 0;
+    for (int done = 0; done < found; done++) {
+        int at = (first + done) % found;
+        if (done && now_ns() > until) {
+            left_at = at;
+            break;
+        }
+        if (take_at(args[1], events[at].data.fd, until) < 0)
             return NULL;
+    }
     Py_RETURN_NONE;
 }
 

@@ -10,26 +10,34 @@ Rule 2: a message is encoded once for each protocol version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
+from typing import Final
 
-from commands.keys.glob import Glob, compiled
+from commands.keys.glob import Glob
 from commands.session import SUBSCRIPTION_BYTES, Session
 from resp import reply
+
+DROPPED_AT_ONCE: Final = 1000  # subscriptions: about a millisecond
 
 
 class PubSub:
     """The registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message, shard)`` sends to replicas.
+    ``later`` has a function called in a later turn of the event loop.
 
     Subscribers get messages in the order in which they subscribed: the dicts are ordered sets.
     """
 
-    __slots__ = ("_channels", "_globs", "_patterns", "_relay", "_shards", "bytes")
+    __slots__ = ("_channels", "_globs", "_later", "_patterns", "_relay", "_shards", "bytes")
 
-    def __init__(self, relay: Callable[[bytes, bytes, bool], None]) -> None:
+    def __init__(
+        self, relay: Callable[[bytes, bytes, bool], None], later: Callable[[Callable[[], None]], object]
+    ) -> None:  # fmt: skip
         self._channels: dict[bytes, dict[Session, None]] = {}
         self._patterns: dict[bytes, dict[Session, None]] = {}
         self._shards: dict[bytes, dict[Session, None]] = {}
         self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
         self._relay = relay
+        self._later = later
         self.bytes = 0  # memory of the compiled patterns; sessions count the rest
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
@@ -59,13 +67,21 @@ class PubSub:
         _leave(self._shards, session, session.shards, channel)
 
     def drop(self, session: Session) -> None:
-        """End all subscriptions of a client that has left."""
-        for channel in list(session.channels):
+        """End all subscriptions of a client that has left; if they are many, some of them later."""
+        if self.unsubscribe_some(session, DROPPED_AT_ONCE):
+            self._later(lambda: self.drop(session))
+
+    def unsubscribe_some(self, session: Session, count: int) -> bool:
+        """End so many subscriptions of any kind; returns whether there are more."""
+        for channel in list(islice(session.channels, count)):
             self.unsubscribe(session, channel, pattern=False)
-        for pattern in list(session.patterns):
+            count -= 1
+        for pattern in list(islice(session.patterns, count)):
             self.unsubscribe(session, pattern, pattern=True)
-        for channel in list(session.shards):
+            count -= 1
+        for channel in list(islice(session.shards, count)):
             self.unsubscribe_shard(session, channel)
+        return session.subscribed
 
     def publish(self, channel: bytes, message: bytes) -> int:
         """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
@@ -106,16 +122,16 @@ class PubSub:
                 session.transport.push(data)
         return len(receivers)
 
-    def channels(self, pattern: bytes | None) -> list[bytes]:
-        """Channels that have subscribers; with a glob pattern, those that match it. Raises CommandError."""
-        return list(self._channels if pattern is None else filter(compiled(pattern).matches, self._channels))
+    def channels(self) -> list[bytes]:
+        """Channels that have subscribers; a copy."""
+        return list(self._channels)
 
     def channel_subscribers(self, channel: bytes) -> int:
         return len(self._channels.get(channel, ()))
 
-    def shard_channels(self, pattern: bytes | None) -> list[bytes]:
+    def shard_channels(self) -> list[bytes]:
         """channels(), of shard channels."""
-        return list(self._shards if pattern is None else filter(compiled(pattern).matches, self._shards))
+        return list(self._shards)
 
     def shard_subscribers(self, channel: bytes) -> int:
         return len(self._shards.get(channel, ()))

@@ -11,6 +11,7 @@ Rule 2: what is remembered of clients that have left stays until the key changes
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import Final
 
@@ -51,6 +52,8 @@ class Tracking:
         self._ticks = ticks
         self._readers: dict[bytes, int | set[int]] = {}  # key -> ID of the client that may have cached it, or IDs
         self._prefixes: dict[bytes, Prefix] = {}
+        self._lengths: Counter[int] = Counter()  # how many prefixes have each length
+        self._changed: set[bytes] = set()  # prefixes of keys that changed in this tick
         self.told = False  # there is something for broadcast()
         self.count = 0  # clients that have switched it on
         self.items = 0  # pairs of a key and a client
@@ -67,6 +70,7 @@ class Tracking:
             for prefix in new:
                 if prefix not in self._prefixes:
                     self._prefixes[prefix] = Prefix()
+                    self._lengths[len(prefix)] += 1
                     self.bytes += PREFIX_BYTES + len(prefix)
                 if session not in self._prefixes[prefix].clients:
                     self._prefixes[prefix].clients[session] = None
@@ -90,6 +94,9 @@ class Tracking:
             session.kept -= SUBSCRIPTION_BYTES + len(prefix)
             if not held.clients:
                 del self._prefixes[prefix]
+                self._lengths[len(prefix)] -= 1
+                if not self._lengths[len(prefix)]:
+                    del self._lengths[len(prefix)]
                 self.bytes -= PREFIX_BYTES + len(prefix)
         session.caching = None
         session.refresh()
@@ -162,9 +169,12 @@ class Tracking:
     # -- changes ---------------------------------------------------------------------------------------------
     def changed(self, key: bytes, session: Session | None) -> None:
         """A key has changed; ``session``: the client that did it."""
-        for prefix, held in self._prefixes.items():
-            if key.startswith(prefix):
+        for length in self._lengths:
+            prefix = key[:length]
+            held = self._prefixes.get(prefix)
+            if held is not None:
                 held.changed[key] = session
+                self._changed.add(prefix)
                 if not self.told:
                     self.told = True
                     self._ticks.queue()
@@ -201,7 +211,8 @@ class Tracking:
     def broadcast(self) -> None:
         """Called at the end of a tick: tell clients with BCAST of the keys that changed in it."""
         self.told = False
-        for prefix in sorted(self._prefixes):
+        prefixes, self._changed = sorted(self._changed), set()
+        for prefix in prefixes:
             held = self._prefixes.get(prefix)  # a message may close a client that is too slow
             if held is None or not held.changed:
                 continue

@@ -7,8 +7,9 @@ Rule 2: the part that a directive concerns applies its changes: it sets a callba
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from commands.keys.glob import compiled
+from commands.keys.glob import Glob
 from resp.errors import CommandError, show
 from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
@@ -16,6 +17,8 @@ from respserver.config.ignored import IGNORED, reason_ignored
 from respserver.config.kinds import Value
 from respserver.config.rewrite import rewrite
 from respserver.config.values import Values
+
+_WILD: Final = frozenset(b"*?[")
 
 
 class Config(Values):
@@ -44,13 +47,13 @@ class Config(Values):
         Texts have surrogateescapes for bytes that are not UTF-8.
         """
         found: dict[str, str] = {}
-        for raw in patterns:
-            pattern = raw.decode("utf-8", "surrogateescape").lower()
-            if not any(c in pattern for c in "*?["):
-                names = [pattern] if pattern in DIRECTIVES or pattern in self._others() else []
+        known = {name.encode("utf-8", "surrogateescape"): name for name in (*DIRECTIVES, *self._others())}
+        for pattern in dict.fromkeys(map(bytes.lower, patterns)):
+            if _WILD.isdisjoint(pattern):
+                names = [known[pattern]] if pattern in known else []
             else:
-                fits = compiled(raw.lower()).matches
-                names = [n for n in (*DIRECTIVES, *self._others()) if fits(n.encode("utf-8", "surrogateescape"))]
+                fits = Glob(pattern).matches
+                names = [name for text, name in known.items() if fits(text)]
             for name in names:
                 if name not in found and not (name in DIRECTIVES and DIRECTIVES[name].hidden):
                     found[name] = self.value(name)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
+from time import perf_counter_ns
 from typing import Final
 
 from commands.acl.check import denied
@@ -40,6 +41,7 @@ from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import PENDING_DUE, Timers
 
+SERVED_NS: Final = 20_000_000  # of serving clients in one go
 KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured
 
 
@@ -301,22 +303,33 @@ class Blocking:
 
     # -- news ------------------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
-        """Serve those who wait for the signalled keys, until no key is signalled."""
+        """Serve those who wait for the signalled keys, until no key is signalled, or for as long as others should wait:
+        then a tick is queued, which goes on."""
         ks = self._data.ks
+        until = perf_counter_ns() + SERVED_NS
         while ks.ready:
             keys = dict.fromkeys(ks.ready)
             ks.ready.clear()
-            self._serve([(key, name) for key in keys for name in self._lines.get(key, ())])
+            self._serve([(key, name) for key in keys for name in self._lines.get(key, ())], until)
+            if ks.ready and perf_counter_ns() > until:
+                self._ticks.queue()
+                return
 
-    def _serve(self, places: list[tuple[bytes, bytes | None]]) -> None:
-        """Serve the lines of these keys and groups. What the readers of groups take wakes nobody else."""
+    def _serve(self, places: list[tuple[bytes, bytes | None]], until: int) -> None:
+        """Serve the lines of these keys and groups. What the readers of groups take wakes nobody else. Keys that are
+        not served before ``until`` (ns) are signalled again."""
+        served = 0
         for key, name in places:
+            if served and perf_counter_ns() > until:
+                self._data.ks.ready += [key for key, _ in places[served:]]
+                break
+            served += 1
             if name is not None:
-                self._serve_in_turn(key, name)
-        for key, name in places:
+                self._serve_in_turn(key, name, until)
+        for key, name in places[:served]:
             self._serve_together(key, name)
 
-    def _serve_in_turn(self, key: bytes, name: bytes) -> None:
+    def _serve_in_turn(self, key: bytes, name: bytes, until: int) -> None:
         """Serve the readers of a group, until there is nothing for the first one of each kind."""
         line = self._lines.get(key, {}).get(name)
         if line is None or not line.in_turn:
@@ -331,6 +344,9 @@ class Blocking:
                 vain.add(queue[waiter].wants)
             else:
                 self.release(waiter, answer)
+                if perf_counter_ns() > until:
+                    self._data.ks.ready.append(key)
+                    break
         if queue:
             self._file_due(key, name)
 
@@ -408,8 +424,9 @@ class Blocking:
 
     def wake(self, now: int, mono: int) -> None:
         """Called as time passes: serve due messages, and end waits at their deadline."""
+        until = perf_counter_ns() + SERVED_NS
         while not self._data.frozen and (places := self._due_places(now)):
-            self._serve(places)
+            self._serve(places, until)
         self.serve_ready()
         if self._awaiting:  # the journal's thread syncs without telling
             self.acknowledged()

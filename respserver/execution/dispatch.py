@@ -44,6 +44,7 @@ from storage.ahead import AT_ONCE, fetch
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
 RUN_AT_ONCE: Final = AT_ONCE  # the most calls in a run
 RUN_BYTES: Final = 16 * 1024  # of replies, after which a run ends
+TURN_NS: Final = 20_000_000  # of commands of one client that arrived together, after which others have their turn
 RUN_NS: Final = 1_000_000  # no run is expected to take so long: where the slow log has shorter ones, there are none
 # Found once: most commands come alone, and look at the clock three times.
 _perf_counter_ns: Final = perf_counter_ns
@@ -91,7 +92,7 @@ class Dispatcher(Executor):
         before = conn.out_bytes
         done, total = 0, len(commands)
         self._alone = 0
-        started = _perf_counter_ns()
+        began = started = _perf_counter_ns()
         while done < total:
             if not commands[done]:
                 conn.decoder.complete(commands, done)
@@ -112,7 +113,10 @@ class Dispatcher(Executor):
             ks = ctx.ks = self._data.ks  # DEBUG RELOAD brings another
             if ks.events or ks.ready:
                 self._follow_up(session)
-            if streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE:
+            if (
+                streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE
+                or ended - began > TURN_NS
+            ):  # fmt: skip
                 conn.hold(commands, done)
                 if session.close_after_reply:
                     conn.backlog.clear()

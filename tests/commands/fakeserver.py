@@ -132,7 +132,7 @@ class FakeServer(Clock):
         self.users = Users(self.config, self, self.clients, Logger(level="nothing"))
         self.gates = Gates()
         self.monitors = Monitors(self.gates, self)
-        self.pubsub = PubSub(relay=lambda channel, message, shard: None)
+        self.pubsub = PubSub(relay=lambda channel, message, shard: None, later=lambda call: call())
         self.tracking: Any = Recorder([])
         self.notices: Any = Recorder([])
         self.timings = Timings(self.config)

@@ -103,7 +103,7 @@ def test_nothing_is_changed_in_the_user_that_a_new_one_is_based_on() -> None:
 def test_passwords() -> None:
     user = make(b"al", [b"on", b">one", b">two"])
     assert [user.opens(word) for word in (b"one", b"two", b"three", b"")] == [True, True, False, False]
-    assert user.passwords == [hashed(b"one"), hashed(b"two")]
+    assert list(user.passwords) == [hashed(b"one"), hashed(b"two")]
     assert not make(b"al", [b"off"], user).opens(b"one")
     assert make(b"al", [b"nopass"], user).opens(b"anything")
     assert not make(b"al", [b"on"]).opens(b"")

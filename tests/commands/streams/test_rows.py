@@ -36,13 +36,22 @@ def made(fields: list[bytes], count: int) -> Rows:
     return Rows(words(fields, [[b"v"] * len(fields)] * count), "tstage")
 
 
+def whole(rows: Rows) -> tuple[array[int], bytes]:
+    return rows.bare(0, rows.total)
+
+
 @given(tables())
 def test_entries_without_ids(table: tuple[list[bytes], list[list[bytes]]]) -> None:
     fields, values = table
     expected = [entry_wire(b"", pairs(fields, row)) for row in values]
-    sizes, joined = Rows(words(fields, values), "tstage").bare()
+    rows = Rows(words(fields, values), "tstage")
+    sizes, joined = whole(rows)
     assert sizes == array("I", map(len, expected))
     assert joined == b"".join(expected)
+    half = rows.total // 2
+    if half:
+        (first, before), (second, after) = rows.bare(0, half), rows.bare(half, rows.total)
+        assert (first + second, before + after) == (sizes, joined)
 
 
 @given(tables(), st.sampled_from([0, 8, 95, 994, 1000, 9_995, 123_456, MASK64 - 20]), st.data())
@@ -59,20 +68,20 @@ def test_entries_with_ids(table: tuple[list[bytes], list[list[bytes]]], seq: int
 
 def test_many_fields() -> None:
     fields = [b"f%d" % n for n in range(600)]
-    _, joined = made(fields, 2).bare()
+    _, joined = whole(made(fields, 2))
     assert joined == 2 * entry_wire(b"", pairs(fields, [b"v"] * 600))
 
 
 def test_what_is_kept_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "KNOWN_LENGTHS", 20)
     for n in range(2 * subject.KNOWN_FIELDS):
-        made([b"field%d" % n], 1).bare()
-    made([b"f" * 2 * subject.KNOWN_BYTES], 1).bare()
+        whole(made([b"field%d" % n], 1))
+    whole(made([b"f" * 2 * subject.KNOWN_BYTES], 1))
     assert 1 <= len(subject._known) <= subject.KNOWN_FIELDS
     assert all(len(stem) <= subject.KNOWN_BYTES for stem in subject._known)
     for size in range(100):
         table = [[b"x" * size]]
-        assert Rows(words([b"f"], table), "tstage").bare()[1] == entry_wire(b"", [b"f", b"x" * size])
+        assert whole(Rows(words([b"f"], table), "tstage"))[1] == entry_wire(b"", [b"f", b"x" * size])
         assert all(len(texts) <= 21 for texts, _ in subject._known.values())
 
 

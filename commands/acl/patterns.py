@@ -1,0 +1,70 @@
+"""The patterns of a user, and the search for those that match a name.
+
+A pattern is a literal, a literal with a star at its end, or another one. Literals and beginnings are found by dicts, so
+a name costs the number of different lengths of beginnings, and the number of other patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from commands.keys.glob import Glob
+
+FEW: Final = 8  # patterns that are compared one by one
+
+
+class Pattern:
+    """``~pattern``, ``%R~pattern``, ``%W~pattern``, or ``&pattern``. Never changed."""
+
+    __slots__ = ("glob", "read", "write")
+
+    def __init__(self, pattern: bytes, read: bool = True, write: bool = True) -> None:
+        self.glob = Glob(pattern)
+        self.read = read  # what the keys hold may be read
+        self.write = write  # and changed
+
+    def word(self) -> bytes:
+        """As in ACL LIST, of a key."""
+        access = b"~" if self.read and self.write else b"%R~" if self.read else b"%W~"
+        return access + self.glob.pattern
+
+
+class Matcher:
+    """Finds the patterns that match a name."""
+
+    __slots__ = ("_beginnings", "_lengths", "_literals", "_others")
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        self._others = list(patterns)  # those that are compared one by one
+        self._literals: dict[bytes, Pattern] = {}
+        self._beginnings: dict[bytes, Pattern] = {}  # by what comes before the star
+        if len(self._others) > FEW:
+            self._sort_out()
+        self._lengths = sorted({len(beginning) for beginning in self._beginnings})
+
+    def _sort_out(self) -> None:
+        every, self._others = self._others, []
+        for pattern in every:
+            glob = pattern.glob
+            if glob.literal is not None:
+                self._literals[glob.literal] = pattern
+            elif glob.beginning is not None:
+                self._beginnings[glob.beginning] = pattern
+            else:
+                self._others.append(pattern)
+
+    def matching(self, name: bytes) -> Iterator[Pattern]:
+        """The patterns that match it."""
+        if self._literals and name in self._literals:
+            yield self._literals[name]
+        size = len(name)
+        for length in self._lengths:
+            if length > size:
+                break
+            found = self._beginnings.get(name[:length])
+            if found is not None:
+                yield found
+        for pattern in self._others:
+            if pattern.glob.matches(name):
+                yield pattern

@@ -1,0 +1,37 @@
+"""The patterns of a user are found by dicts, with the result of a comparison with each of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands.acl.patterns import FEW, Matcher, Pattern
+from commands.acl.rules import MOST_OF_A_KIND, RuleError, make
+
+TEXTS = st.text("ab*?[]\\", max_size=5).map(str.encode)
+
+
+@given(st.lists(TEXTS, max_size=3 * FEW, unique=True), st.lists(st.text("ab*", max_size=6).map(str.encode)))
+def test_as_if_each_pattern_was_compared(texts: list[bytes], names: list[bytes]) -> None:
+    patterns = [Pattern(text) for text in texts]
+    matcher = Matcher(patterns)
+    for name in names:
+        assert set(matcher.matching(name)) == {each for each in patterns if each.glob.matches(name)}
+
+
+def test_what_is_found_without_a_comparison() -> None:
+    patterns = [Pattern(b"k%d:*" % n) for n in range(50)] + [Pattern(b"key%d" % n) for n in range(50)]
+    others = [Pattern(text) for text in (b"a*b", b"?", b"[xy]*")]
+    more = [Pattern(text) for text in (b"*", b"[x]*", b"a\\*")]
+    matcher = Matcher([*patterns, *others, *more])
+    assert matcher._others == others
+    assert [each.glob.pattern for each in matcher.matching(b"k49:x")] == [b"*", b"k49:*"]
+
+
+def test_the_numbers_of_a_user_are_limited() -> None:
+    for letter, what in ((b"~", "key patterns"), (b"&", "channel patterns"), (b">", "passwords")):
+        user = make(b"al", [letter + b"%d" % n for n in range(MOST_OF_A_KIND)])
+        make(b"al", [letter + b"7"], user)
+        with pytest.raises(RuleError, match=f"A user can have at most {MOST_OF_A_KIND} {what}"):
+            make(b"al", [letter + b"x"], user)
