@@ -45,38 +45,34 @@ class Presence:
         self._logger = logger
         self.longest = UNBOUNDED if by_hand else STALL_MS  # ms from one look to the next without a stall
         self.late = False  # the last look came after a stall
-        self.closed = False  # writes were refused or held back at the last look
-        self.away = 0  # ms for which the server was not there for its clients, since the start
+        self._mono = clock.mono()  # ms (monotonic) of the last look
+        self._closed = False  # writes were refused or held back then
         self._leads = False  # the fields below are those of a leader's served time
         self._at = 0  # served time at the last look
-        self._mono = 0  # ms (monotonic) of the last look
         self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
 
     def look(self) -> None:
         """Set the bounds of served time to now; shift it if the server was away."""
-        data, ks, mono = self._data, self._data.ks, self._clock.mono()
-        now = self._clock.now()
-        if data.follower or self._gates.loading:
-            self._leads = self.late = self.closed = False
-            ks.served_from, ks.served_to = -UNBOUNDED, UNBOUNDED
-            return
-        if not self._leads:
-            self._leads = True
-            self._at, self._mono = now - ks.away, mono
+        ks, mono, now = self._data.ks, self._clock.mono(), self._clock.now()
         passed, self._mono = mono - self._mono, mono
-        was_closed = self.closed
-        self.closed = self._refuses(now)
         longest = max(self.longest, 2000 // self._config.hz)
         self.late = passed > longest
-        if self.closed or was_closed:
+        if self._data.follower or self._gates.loading:
+            self._leads = self._closed = False
+            ks.served_from, ks.served_to = -UNBOUNDED, UNBOUNDED
+            return
+        was_closed, self._closed = self._closed, self._refuses(now)
+        if not self._leads:
+            self._leads, self._at = True, now - ks.away
+            counted = 0
+        elif self._closed or was_closed:
             counted = 0
         elif self.late:  # a server that always is would otherwise end nothing
             counted = longest if mono - passed - self._stalled < AGAIN_MS else 0
             self._stalled = mono
         else:
             counted = passed
-        self.away += passed - counted
-        if self.closed:
+        if self._closed:
             ks.served_from = ks.served_to = self._at
             return
         self._at += counted

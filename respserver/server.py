@@ -253,16 +253,16 @@ class Server:
             self.blocking.wake(now, mono)
         self.ticks.queue()
 
-    def _may_end(self) -> bool:
+    def _may_end(self, again: bool = False) -> bool:
         """Whether anything may end by time or fall due now. Before that, what has arrived is done.
 
-        After a stall the answer is no. Another round of the event loop then reads all sockets first, also those that
-        are not read here, and goes on with the periodic work.
+        After a stall the answer is no, unless this is asked ``again``. Another round of the event loop then reads all
+        sockets first, also those that are not read here, and goes on with the periodic work.
         """
         self.presence.look()
-        if self.presence.late:
-            if self._after_stall is None:
-                self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+        if self.presence.late and not again and self._after_stall is None:
+            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+        if self._after_stall is not None:
             return False
         if self._sockets is not None:
             self._sockets.turn()
@@ -270,7 +270,7 @@ class Server:
 
     def _go_on(self) -> None:
         self._after_stall = None
-        self.on_time()
+        self.on_time(again=True)
 
     # -- time ------------------------------------------------------------------------------------------------
     def _on_cron(self) -> None:
@@ -313,15 +313,14 @@ class Server:
         if self.tracking.forget_excess():
             self._forgetter = self._loop.call_soon(self._guarded, self._forget_excess)
 
-    def on_time(self) -> None:
-        """The periodic work, ``hz`` times a second."""
+    def on_time(self, again: bool = False) -> None:
+        """The periodic work, ``hz`` times a second. ``again``: it was put off once, after a stall."""
         now, mono = self.clock.now(), self.clock.mono()
-        if self.gates.loading:
-            return
-        if self._may_end():
-            if self._expirer is None:
-                self._expire(now)
-            self.blocking.wake(now, mono)
+        if self.gates.loading or not self._may_end(again):
+            return  # after a stall, replicas and clients would seem to have been silent, too
+        if self._expirer is None:
+            self._expire(now)
+        self.blocking.wake(now, mono)
         self.ticks.on_time()
         self.pauses.on_time(now)
         self.memory.check()

@@ -252,3 +252,22 @@ def test_a_replica_that_takes_over_knows_of_the_stop(servers: Cluster) -> None:
     leader.kill()
     replica.lead()
     assert due_at(replica) == after
+
+
+@pytest.mark.parametrize("stopped", ["leader", "replica"])
+def test_a_server_that_was_stopped_keeps_its_link(servers: Cluster, stopped: str) -> None:
+    """What the other one has sent meanwhile is read before that seems to have been silent."""
+    leader, replica = servers.pair()
+    one, other = (leader, replica) if stopped == "leader" else (replica, leader)
+    one("CONFIG", "SET", "repl-timeout", 2)
+    other("CONFIG", "SET", "repl-timeout", 60)
+    leader("SET", "k", "v")
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    before = leader.info("stats")["sync_partial_ok"]
+    os.kill(one.pid, signal.SIGSTOP)
+    time.sleep(3.5)
+    os.kill(one.pid, signal.SIGCONT)
+    leader("SET", "k", "w")
+    wait_until(lambda: replica("GET", "k") == b"w", "the link goes on")
+    assert leader.info("stats")["sync_partial_ok"] == before
+    assert not any("nothing was heard" in line for line in one.output)

@@ -3,7 +3,9 @@ clock was set, or it took no writes. Nothing ends by that, and no message falls 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,28 @@ def test_a_client_that_is_always_late_still_sees_ends(hand: RunningServer, c: Ra
     for _ in range(5):
         hand.call(slow_round)
     until(lambda: c("TLEN", "dead") == 3)
+
+
+def test_a_client_is_not_idle_because_the_server_was_away(hand: RunningServer, connect: Connect) -> None:
+    c, silent = connect(), connect()
+    c("CONFIG", "SET", "timeout", 1)
+    hand.stall(0)
+    sent = threading.Event()
+
+    def stopped() -> None:
+        assert sent.wait(10)
+        hand.server.clock.move(4000)  # type: ignore[attr-defined]
+        hand.server.on_time()
+
+    with ThreadPoolExecutor(1) as pool:
+        stop = pool.submit(hand.call, stopped)
+        c.send("PING")
+        sent.set()
+        stop.result(20)
+    assert c.read() == b"PONG"
+    until(lambda: c("INFO", "clients").split(b"connected_clients:")[1].split()[0] == b"1")
+    with pytest.raises((EOFError, ConnectionError)):
+        silent("PING")
 
 
 def test_a_refused_call_is_a_sign_of_life(hand: RunningServer, c: Raw) -> None:
