@@ -128,10 +128,7 @@ def test_idle_messages_and_then_new_entries(
     assert [entry[2:] for entry in reply[0][1][:6]] == [[100, 1]] * 6
     assert steps.turns >= 4
     claimed = min(count or MANY, MANY - 1)
-    assert c("XPENDING", "s", "g")[3] == [
-        *([[b"ann", b"%d" % (MANY - 1 - claimed)]] if claimed < MANY - 1 else []),
-        [b"bob", b"%d" % len(reply[0][1])],
-    ]
+    assert c("XPENDING", "s", "g")[3] == [[b"ann", b"%d" % (MANY - claimed)], [b"bob", b"%d" % len(reply[0][1])]]
 
 
 def fill_more(c: Raw, count: int) -> list[bytes]:
