@@ -155,17 +155,27 @@ def test_silent_and_slow_peers_are_closed(kind: str, run: Run, monkeypatch: pyte
             slow = asyncio.create_task(_drip(writer))
             assert await rest(reader) == b""
             slow.cancel()
-            # The same in a second request, after the first one was answered.
+            # And nothing at all after an answer.
+            reader, _ = await place.connect(GET + b"\r\n")
+            await head(reader)
+            await rest(reader)
+            await until(lambda: place.connections() == 0)
+
+    run(test)
+
+
+@KINDS
+def test_the_headers_of_a_second_request_are_awaited_no_longer(
+    kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with some_place(kind, monkeypatch, 3, 0.3, 600) as place:
             reader, writer = await place.connect(GET + b"\r\n")
             await head(reader)
             writer.write(b"GET / HTTP/1.1\r\nX-A:")
             slow = asyncio.create_task(_drip(writer))
             await rest(reader)
             slow.cancel()
-            # And nothing at all after an answer.
-            reader, _ = await place.connect(GET + b"\r\n")
-            await head(reader)
-            await rest(reader)
             await until(lambda: place.connections() == 0)
 
     run(test)
@@ -208,16 +218,18 @@ def test_who_reads_no_answers_is_disconnected(run: Run, monkeypatch: pytest.Monk
             peer.connect(("127.0.0.1", place.port))
             peer.setblocking(False)
             loop = asyncio.get_running_loop()
-            asked = 0
-            with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(LONG):
-                    while place.connections() or not asked:
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(
-                                loop.sock_sendall(peer, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50),
-                                0.05,
-                            )
-                        asked += 1
+            asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
+
+            async def ask() -> None:
+                with contextlib.suppress(ConnectionError):
+                    while True:
+                        await loop.sock_sendall(peer, asking)
+
+            await until(lambda: place.connections() == 1)
+            asking_on = asyncio.create_task(ask())
+            await until(lambda: place.connections() == 0)
+            asking_on.cancel()
+            await asyncio.gather(asking_on, return_exceptions=True)
             peer.close()
             await until(lambda: place.connections() == 0)
 
