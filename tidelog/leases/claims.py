@@ -43,6 +43,7 @@ class Claim:
     epoch: int  # of the claim; grows with each claim of the key: the fencing token
     value: bytes  # of the key
     lost: bool = False  # somebody else has it, or it is gone
+    inherited: bool = False  # whoever had it before has not released it: it has died, or was taken for dead
 
     @property
     def held(self) -> bool:
@@ -99,7 +100,7 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
         return Taken([], held)
     last = yield from add_epochs(lease.epochs, len(free))
     claims = [
-        Claim(key, partition, tenure, epoch, b"%s|%d" % (ours, epoch))
+        Claim(key, partition, tenure, epoch, b"%s|%d" % (ours, epoch), inherited=named[key] != b"|")
         for epoch, (key, partition, _) in enumerate(free, last - len(free) + 1)
     ]
     swaps = [_swap(claim, old) for claim, (_, _, old) in zip(claims, free, strict=True)]

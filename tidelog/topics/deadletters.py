@@ -27,7 +27,6 @@ Rule 4: a letter says where its event was, and everybody who may append letters 
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -35,6 +34,7 @@ from typing import Any, Final
 from tidelog.client import calls, strings
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
+from tidelog.client.saying import text_of, traced
 from tidelog.client.steps import Steps, good
 from tidelog.topics.facts import Facts, TopicError, key_of, read_facts
 from tidelog.topics.partition import Key, canonical, partition_of
@@ -109,7 +109,7 @@ def fields_of(
     """The fields of a letter, for TAPPEND. ``processor``: as app.processor; ``time``: ms since 1970."""
     values: tuple[str | bytes | int, ...] = (
         topic, partition, str(entry.id), b"" if key is None else canonical(key), processor, _type_name(error),
-        str(error)[:MESSAGE], "".join(traceback.format_exception(error))[-TRACEBACK:], attempts, worker, time,
+        text_of(error)[:MESSAGE], traced(error)[-TRACEBACK:], attempts, worker, time,
     )  # fmt: skip
     ours = [value if isinstance(value, bytes) else str(value).encode("utf-8", "replace") for value in values]
     return [*zip(FIELDS, ours, strict=True), *entry.pairs]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -35,8 +36,8 @@ from tidelog.topics.sending import Gather, Sender
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
 PATIENCE: Final = 60.0  # seconds of attempts while the server does not answer
-PAUSE: Final = 0.5  # seconds between the first two of them, twice as many each time,
-MOST: Final = 4.0  # up to this
+PAUSE: Final = 0.1  # seconds between the first two of them, twice as many each time,
+MOST: Final = 0.5  # up to this
 log = logging.getLogger(__name__)
 
 
@@ -193,7 +194,7 @@ class Producer(_Batches[R]):
                 if not again(error) or time.monotonic() >= until:
                     raise
                 pause = self._pause(pause, error)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
 
 class SyncProducer(_Batches[R]):
@@ -214,4 +215,4 @@ class SyncProducer(_Batches[R]):
                 if not again(error) or time.monotonic() >= until:
                     raise
                 pause = self._pause(pause, error)
-                time.sleep(pause)
+                time.sleep(pause * random.uniform(0.5, 1.0))

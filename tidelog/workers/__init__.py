@@ -33,6 +33,8 @@ What runs it, from the process down to the bytes:
     keyed         many at a time, one of each key; or in no order
     generators    for processors that take their events themselves
     failures      carries out what the failure policy decides
+    inside        what comes out of user code, and is a failure
+    tried         how often an event was begun by processes that have died
     marks         what is held back, on the server: parked keys, paused partitions
     sinks         what events are asked to do: acknowledge, give back, send
     partition     ``Partition``: what is in hand of one partition

@@ -13,18 +13,24 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tidelog.client.entries import StreamId
 from tidelog.leases import Claim
 from tidelog.workers.stats import Stats
 
 Row = list[Any]  # an entry as the server sends it: ID, field, value, ...
 
 
+def id_of(raw: bytes) -> StreamId:
+    ms, _, seq = raw.partition(b".")
+    return StreamId(int(ms), int(seq))
+
+
 class Buffer:
     """Of one partition. ``limit``: how many entries it takes, those in work included."""
 
     __slots__ = (
-        "_freed", "_leaving", "_stats", "_wanted", "claim", "extra", "filled", "held", "limit", "open", "quiet", "rows",
-        "stream",
+        "_freed", "_leaving", "_newest", "_stats", "_wanted", "again", "claim", "extra", "filled", "held", "limit",
+        "open", "quiet", "rows", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: str, claim: Claim, limit: int, stats: Stats, freed: Callable[[], None]) -> None:
@@ -42,6 +48,8 @@ class Buffer:
         self._leaving: list[bytes] = []
         self._stats = stats
         self._wanted = 0  # so many rows somebody waits for
+        self._newest: StreamId | None = None  # with ordering "none": all that is delivered up to it comes again
+        self.again: list[bytes] = []  # IDs of what has come again since somebody looked
 
     @property
     def room(self) -> int:
@@ -74,7 +82,23 @@ class Buffer:
         stats.fetched += came
         if taken:
             self.filled.set()
+            if self._newest is not None:
+                self._look(came)
         return came
+
+    def begin_after(self, newest: StreamId) -> None:
+        """Nobody owns the partition; this is the newest entry that was delivered to anybody."""
+        self._newest = newest
+
+    def _look(self, came: int) -> None:
+        """Which of the last rows have come again. Those are the first ones of a TREAD."""
+        rows, newest = self.rows, self._newest
+        assert newest is not None  # noqa: S101 - see take_in
+        for at in range(max(0, len(rows) - came), len(rows)):
+            if id_of(rows[at][0]) > newest:
+                break
+            self.again.append(rows[at][0])
+        self._newest = max(newest, id_of(rows[-1][0]))
 
     def read_ended(self) -> None:
         """No TREAD is under way any more."""

@@ -24,7 +24,8 @@ from tidelog.workers.buffers import Row
 from tidelog.workers.declared import Declared
 from tidelog.workers.events import Event
 from tidelog.workers.failures import Failures
-from tidelog.workers.partition import Partition, StoppedError, entry_of, failure
+from tidelog.workers.inside import failure
+from tidelog.workers.partition import Partition, StoppedError, entry_of
 from tidelog.workers.stats import Stats
 
 SLICE: Final = 0.002  # seconds
@@ -44,10 +45,12 @@ class Consumer:
         self._before = declared.ack == "before"
         self._after = declared.ack == "after"
         self._transactional = declared.transactional
+        self.task: asyncio.Task[Any] | None = None  # in which the function runs
 
     async def run(self) -> None:
         """Consume until told to stop."""
         partition, buffer = self.partition, self.partition.buffer
+        self.task = asyncio.current_task()
         try:
             while not partition.stopping.is_set():
                 if not buffer.rows:
@@ -68,22 +71,26 @@ class Consumer:
 
     async def settled(self, rows: list[Row], invoke: Invoke, error: Exception) -> None:
         """After a first attempt failed: what the policy says, until the events are finished or given up."""
+        starts, begun = self.failures.starts, [row[0] for row in rows]
+        before = max((starts.before(self.partition, each) for each in begun), default=0) if self.partition.tried else 0
         attempt = 1
         while True:
             left = await self.records_of(rows) if isinstance(error, UndecodableError) and len(rows) > 1 else rows
             if len(left) == len(rows):
-                delay = await self.failures.settle(self.partition, rows, error, attempt)
+                delay = await self.failures.settle(self.partition, rows, error, before + attempt)
                 if delay is None:
+                    starts.over(self.partition, begun)
                     return
                 await self.partition.rest(delay)
                 attempt += 1
             rows = left
             if not rows:
+                starts.over(self.partition, begun)
                 return
             try:
                 await invoke(rows, attempt)
-            except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001 - the policy sees every error
-                error = failure(again)
+            except BaseException as again:  # noqa: BLE001 - the policy sees every error
+                error = failure(again, asyncio.current_task())
             else:
                 self.finish(rows)
                 return
@@ -120,6 +127,8 @@ class Consumer:
     def finish(self, rows: list[Row]) -> None:
         """The processor is through with these."""
         self.stats.finished += len(rows)
+        if self.partition.tried and self.declared.ack != "manual":
+            self.failures.starts.over(self.partition, [row[0] for row in rows])
         if self._transactional:
             self.failures.commit(self.partition, rows)
         elif self._after:
@@ -127,12 +136,17 @@ class Consumer:
 
     async def attempts(self, rows: list[Row]) -> None:
         """Give events to the function, with all that is around it, until they are finished or given up."""
+        invoke = self._invoke if not self.declared.plain else self.again
         try:
-            await self._invoke(rows, 1)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(rows, self._invoke, failure(error))
+            await invoke(rows, 1)
+        except BaseException as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(rows, invoke, failure(error, self.task))
         else:
             self.finish(rows)
+
+    async def again(self, rows: Sequence[Row], _: int) -> None:
+        """Give bare records to the bare function, where they are given one by one, or as a list."""
+        raise NotImplementedError
 
     async def _invoke(self, rows: Sequence[Row], attempt: int) -> None:
         self.stats.busy += 1
@@ -145,9 +159,32 @@ class Consumer:
     def event(self, row: Row, attempt: int) -> Event[Any]:
         """The event of an entry."""
         partition = self.partition
+        if partition.tried:
+            attempt += self.failures.starts.before(partition, row[0])
         return Event(
             self.declared.topic, partition.number, entry_of(row), partition.sink, attempt, partition.claim.epoch
         )
+
+    async def carefully(self, rows: list[Row], call: Callable[[list[Row]], Awaitable[None]]) -> None:
+        """Begin events that may have killed the process that had them: see ``tried``."""
+        starts, partition = self.failures.starts, self.partition
+        owned, manual = self.declared.ordering != "none", self.declared.ack == "manual"
+        if owned and not manual and partition.doubtful.isdisjoint(row[0] for row in rows):
+            partition.doubtful.clear()  # they come before what is new: the others were evicted
+        over, alone = await starts.begin(partition, rows)
+        try:
+            for row in over:
+                error, attempt = starts.died(partition, row)
+                try:
+                    while (delay := await self.failures.settle(partition, [row], error, attempt)) is not None:
+                        await partition.rest(delay)
+                finally:
+                    starts.over(partition, [row[0]])
+            left = [row for row in rows if row not in over] if over else rows
+            if left:
+                await call(left)
+        finally:
+            starts.end(alone)
 
     async def _consume_acknowledged(self) -> None:
         """ack="before": the server forgets them first. What was not begun when the process ends is not done at all."""
@@ -164,6 +201,9 @@ class EachConsumer(Consumer):
     """One event at a time."""
 
     async def consume(self) -> None:
+        if self.partition.doubtful:
+            await self.carefully([self.rows.popleft()], self.attempts)
+            return
         if self.declared.plain:
             await self._consume_records()
             return
@@ -190,8 +230,8 @@ class EachConsumer(Consumer):
                 try:
                     ms, _, seq = row[0].partition(b".")
                     await function(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
-                    await self.settled([row], self._record_again, failure(error))
+                except BaseException as error:  # noqa: BLE001 - the policy sees every error
+                    await self.settled([row], self.again, failure(error, self.task))
                 else:
                     finished += 1
                     if acknowledge is not None:
@@ -203,7 +243,7 @@ class EachConsumer(Consumer):
             self.stats.finished += finished
         await asyncio.sleep(0)
 
-    async def _record_again(self, rows: Sequence[Row], _: int) -> None:
+    async def again(self, rows: Sequence[Row], _: int) -> None:
         await self.declared.function(self.partition.record(rows[0]))
 
 
@@ -233,6 +273,12 @@ class BatchConsumer(Consumer):
         partition = self.partition
         if not partition.held or (partition.stopping.is_set() and not self._before):
             return
+        if partition.buffer.again:  # nobody owns the partition
+            again, partition.buffer.again = partition.buffer.again, []
+            await self.failures.starts.look_up(partition, again, died=True)
+        if partition.doubtful:
+            await self.carefully(rows, self.attempts)
+            return
         if not self.declared.plain:
             await self.attempts(rows)
             await asyncio.sleep(0)
@@ -245,21 +291,21 @@ class BatchConsumer(Consumer):
                 records.append(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
                 good.append(row)
             except Exception as error:  # noqa: BLE001 - the policy sees every error
-                await self.settled([row], self._again, error)
+                await self.settled([row], self.again, error)
         if not good:
             return
         self.stats.busy += 1
         try:
             await self.declared.function(records)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(good, self._again, failure(error))
+        except BaseException as error:  # noqa: BLE001 - the policy sees every error
+            await self.settled(good, self.again, failure(error, self.task))
         else:
             self.finish(good)
         finally:
             self.stats.busy -= 1
         await asyncio.sleep(0)
 
-    async def _again(self, rows: Sequence[Row], _: int) -> None:
+    async def again(self, rows: Sequence[Row], _: int) -> None:
         await self.declared.function([self.partition.record(row) for row in rows])
 
     async def _taken(self) -> list[Row]:

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import redis
@@ -32,7 +33,7 @@ from tidelog.leases.claims import check
 from tidelog.workers import logs, marks
 from tidelog.workers.acks import Acks
 from tidelog.workers.beginning import begin_newest
-from tidelog.workers.buffers import Buffer
+from tidelog.workers.buffers import Buffer, id_of
 from tidelog.workers.consumer import BatchConsumer, Consumer, EachConsumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures
@@ -40,7 +41,7 @@ from tidelog.workers.fetcher import Fetcher
 from tidelog.workers.generators import EventsConsumer
 from tidelog.workers.keyed import FreeConsumer, KeyedConsumer, Slots
 from tidelog.workers.link import Link
-from tidelog.workers.partition import Partition, StoppedError, id_of
+from tidelog.workers.partition import Partition, StoppedError
 from tidelog.workers.sinks import ProcessorSink
 from tidelog.workers.stats import Stats
 from tidelog.workers.transactions import Committer
@@ -145,11 +146,21 @@ class Executor:
         acks = Acks(self._reads, buffer, self.declared.group, lambda: claim.held, self.stats)
         sink = ProcessorSink(self.declared, buffer, acks, claim, self._small, self._reads, self._logged)
         partition = Partition(self.declared.topic, claim, buffer, acks, sink)
+        sink.settled = partial(self._manually, partition)
         self.partitions[claim.partition] = partition
         context = self._context.copy()
         context.run(logs.enter, partition=claim.partition)
         partition.task = asyncio.create_task(self._consume(partition), context=context)
         partition.task.add_done_callback(self._ended)
+
+    def _manually(self, partition: Partition, entry_id: bytes, acknowledged: bool) -> None:
+        """The function has acknowledged an event, or given it back."""
+        starts = self._failures.starts
+        if not acknowledged:
+            starts.returned(partition, entry_id)
+            partition.doubtful.add(entry_id)
+        elif partition.tried:
+            starts.over(partition, [entry_id])
 
     async def released(self, number: int) -> None:
         """The partition is to go: when this returns, nothing of it is in hand."""
@@ -216,7 +227,12 @@ class Executor:
             self.look()
         if self.declared.ordering == "none":
             await self._reads.ask(calls.tread(stream, self._start, 0, group=group))
+            (listed,) = await self._reads.ask(calls.tgroup_list(stream))
+            for each in listed:
+                if each.name == group.encode():
+                    partition.buffer.begin_after(each.offset)
             return
+        died, partition.claim.inherited = partition.claim.inherited, False
         start = "-"
         while True:
             try:
@@ -227,7 +243,9 @@ class Executor:
                 continue
             if not page or not partition.held:
                 return
-            await self._reads.ask(calls.tnack(stream, group, *[message.id for message in page]))
+            ids = [str(message.id).encode() for message in page]
+            await self._failures.starts.look_up(partition, ids, died)
+            await self._reads.ask(calls.tnack(stream, group, *ids))
             last = page[-1].id
             start = f"{last.ms}.{last.seq + 1}"
 
@@ -280,6 +298,9 @@ class Executor:
             except LostError:
                 continue
             self.stats.returned += len(ids)
+            begun = [each for each in ids if each in partition.begun]
+            if begun:
+                await self._failures.starts.given_back(partition, begun)
             buffer.forget(ids)
 
     # -- what is held back -----------------------------------------------------------------------------------

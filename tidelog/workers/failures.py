@@ -19,6 +19,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.channel import LostError
+from tidelog.client.saying import said, traced
 from tidelog.client.steps import arun
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
@@ -32,6 +33,7 @@ from tidelog.workers.partition import Partition, StoppedError, entry_of
 from tidelog.workers.policy import Again, DeadLetter, Ending, Halt, Park, Pause, Skip
 from tidelog.workers.stats import Stats
 from tidelog.workers.transactions import Committer, PartlyError
+from tidelog.workers.tried import Starts
 
 log = logs.get(__name__)
 REFUSED: Final = 5.0  # seconds until an ending that the server refuses is tried again
@@ -61,6 +63,7 @@ class Failures:
         self._executor = executor
         self._stats = stats
         self._tasks: dict[asyncio.Task[None], Partition] = {}  # endings of what the server has refused
+        self.starts = Starts(declared, line)
         self._letters: set[str] = set()  # topics for dead letters that are known to be there
 
     async def settle(self, partition: Partition, rows: list[Row], error: Exception, attempt: int) -> float | None:
@@ -80,11 +83,11 @@ class Failures:
         if isinstance(decision, Again):
             self._stats.retried += 1
             log.warning(
-                "%s: attempt %d failed: %r; again in %.3g s", names, attempt, error, decision.delay, extra=where
+                "%s: attempt %d failed: %s; again in %.3g s", names, attempt, said(error), decision.delay, extra=where
             )
             return decision.delay
         ending = type(decision).__name__
-        log.error("%s: given up after attempt %d: %s", names, attempt, ending, exc_info=error, extra=where)
+        log.error("%s: given up after attempt %d: %s\n%s", names, attempt, ending, traced(error).rstrip(), extra=where)
         partition.sink.begin([row[0] for row in rows])  # what the failed attempt has sent is thrown away
         try:
             await self._end(decision, partition, rows, error, attempt)
@@ -252,7 +255,7 @@ class Failures:
 
 
 def _shown(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+    return said(error)[:500]
 
 
 def _now() -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from tidelog.workers.deadlines import Call, Deadlines
 from tidelog.workers.errors import AppError
 from tidelog.workers.events import Event, Events, Feed
+from tidelog.workers.inside import failure
 from tidelog.workers.middleware import Middleware, onion
 
 
@@ -139,7 +140,10 @@ class _Pull:
             self._task.exception()  # it was raised where somebody waited for it, or nobody wants it
 
     async def _run(self, layers: Sequence[Middleware]) -> None:
-        await onion(layers, self._core)(self.given)
+        try:
+            await onion(layers, self._core)(self.given)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # which mean something else outside of the task
+            raise failure(error, self._task) from error
 
     async def _core(self, events: Sequence[Event[Any]]) -> None:
         if self._passed.done():

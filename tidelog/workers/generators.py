@@ -17,7 +17,8 @@ from tidelog.workers.consumer import SLICE, Consumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.events import Event, Events
 from tidelog.workers.failures import Failures
-from tidelog.workers.partition import Partition, StoppedError, failure
+from tidelog.workers.inside import failure
+from tidelog.workers.partition import Partition, StoppedError
 from tidelog.workers.sinks import raw_id
 from tidelog.workers.stats import Stats
 
@@ -38,13 +39,14 @@ class EventsConsumer(Consumer):
         """Call the function until told to stop, or until it says that it is done."""
         partition = self.partition
         self.stats.busy += 1
+        self.task = asyncio.current_task()
         try:
             while partition.held and not partition.stopping.is_set():
                 events: Events[Any] = Events(self.declared.topic, partition.number, self)
                 try:
                     await self.declared.invoke_events(events)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
-                    await self._settle([raw_id(event) for event in events.in_hand], failure(error))
+                except BaseException as error:  # noqa: BLE001 - the policy sees every error
+                    await self._settle([raw_id(event) for event in events.in_hand], failure(error, self.task))
                 else:
                     events.settle()
                     if events.is_done:
@@ -76,9 +78,26 @@ class EventsConsumer(Consumer):
         if self._before:
             partition.acks.add_all(ids)
             await partition.acks.flush()
+        elif partition.doubtful:
+            rows = await self._begun(rows)
+            if not rows:
+                return await self.next(count, within)
+            ids = [row[0] for row in rows]
         self._given.update(zip(ids, rows, strict=True))
         partition.sink.begin(ids)
         return [self.event(row, self._attempt + 1 if row[0] in self._failed else 1) for row in rows]
+
+    async def _begun(self, rows: list[Row]) -> list[Row]:
+        """Those that may be given to the function: see ``tried``. It holds them for as long as it likes, so they are
+        not begun alone.
+        """
+        begun: list[Row] = []
+
+        async def call(left: list[Row]) -> None:
+            begun.extend(left)
+
+        await self.carefully(rows, call)
+        return begun
 
     def finished(self, events: Any) -> None:
         """See ``Feed.finished``."""
@@ -100,12 +119,16 @@ class EventsConsumer(Consumer):
         same = bool(self._failed) and self._failed == set(ids)
         self._attempt = self._attempt + 1 if same or not ids else 1
         self._failed = set(ids)
-        delay = await self.failures.settle(self.partition, rows, error, self._attempt)
+        starts, tried = self.failures.starts, self.partition.tried
+        before = max((starts.before(self.partition, each) for each in ids), default=0) if tried else 0
+        delay = await self.failures.settle(self.partition, rows, error, before + self._attempt)
         if delay is not None:
             await self.partition.rest(delay)
             return
         for entry_id in ids:
             self._given.pop(entry_id, None)
+        if tried:
+            starts.over(self.partition, ids)
         self._failed = set()
         if not rows:
             await self.partition.rest(NOTHING_IN_HAND)

@@ -28,8 +28,9 @@ from tidelog.workers.buffers import Row
 from tidelog.workers.consumer import BEFORE, SLICE, Consumer
 from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures
+from tidelog.workers.inside import failure
 from tidelog.workers.link import Line
-from tidelog.workers.partition import Partition, StoppedError, failure
+from tidelog.workers.partition import Partition, StoppedError
 from tidelog.workers.stats import Stats
 
 log = logs.get(__name__)
@@ -189,24 +190,46 @@ class KeyedConsumer(Consumer):
         row, record = queue.items[0]
         self._working.add(slot)
         self.stats.busy += 1
+        alone = False
         try:
+            if partition.doubtful and row[0] in partition.doubtful:
+                over, alone = await self.failures.starts.begin(partition, [row])
+                if over:
+                    await self._died(queue, row)
+                    return
             if self._plain and record is not None:
                 await self.declared.function(record)
             else:
                 await self._call(row, record, queue.attempt)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the policy sees every error
-            await self._failed(queue, row, failure(error))
+        except BaseException as error:  # noqa: BLE001 - the policy sees every error
+            await self._failed(queue, row, failure(error, slot))
         else:
             if self._simple:
                 self.stats.finished += 1
                 partition.acks.add(row[0])
+                if partition.tried:
+                    self.failures.starts.over(partition, [row[0]])
             else:
                 self.finish([row])
             self._next(queue)
         finally:
+            if alone:
+                self.failures.starts.end(alone)
             self.stats.busy -= 1
             self._working.discard(slot)
             self._less.set()
+
+    async def _died(self, queue: Queue, row: Row) -> None:
+        """The processes that had this event have died: it gets the policy's ending."""
+        error, attempt = self.failures.starts.died(self.partition, row)
+        try:
+            while (delay := await self.failures.settle(self.partition, [row], error, attempt)) is not None:
+                await self.partition.rest(delay)
+        except StoppedError:
+            return
+        finally:
+            self.failures.starts.over(self.partition, [row[0]])
+        await self._settled(queue)
 
     async def _call(self, row: Row, record: Any, attempt: int) -> None:
         if self._plain:
@@ -231,7 +254,8 @@ class KeyedConsumer(Consumer):
     async def _failed(self, queue: Queue, row: Row, error: Exception) -> None:
         partition = self.partition
         try:
-            delay = await self.failures.settle(partition, [row], error, queue.attempt)
+            before = self.failures.starts.before(partition, row[0]) if partition.tried else 0
+            delay = await self.failures.settle(partition, [row], error, before + queue.attempt)
         except StoppedError:
             if self._before:  # they are given up, and nothing is to wait for them
                 self._queued -= len(queue.items)
@@ -245,6 +269,13 @@ class KeyedConsumer(Consumer):
             self._rest_more(len(queue.items))
             asyncio.get_running_loop().call_later(delay, self._rested, queue)
             return
+        if partition.tried:
+            self.failures.starts.over(partition, [row[0]])
+        await self._settled(queue)
+
+    async def _settled(self, queue: Queue) -> None:
+        """The first event has got its ending, which may be that its key is parked."""
+        partition = self.partition
         if queue.key is not None and marks.shown_key(queue.key) in partition.parked:
             behind = [item[0] for item in queue.items][1:]
             while behind:
@@ -277,14 +308,26 @@ class FreeConsumer(KeyedConsumer):
 
     async def consume(self) -> None:
         rows = [self.rows.popleft() for _ in range(len(self.rows))]
-        deliveries = {} if self._plain or self._before else await self._deliveries([row[0] for row in rows])
+        if not self._before:
+            await self._look_up([row[0] for row in rows])
         for row in rows:
             queue = Queue(self, None)
-            queue.attempt = deliveries.get(row[0], 1)
             queue.items.append((row, None))
             self._queued += 1
             self._slots.give(queue)
         await asyncio.sleep(0)
+
+    async def _look_up(self, ids: list[bytes]) -> None:
+        """What is known of those that were delivered before. A processor that does not see attempts asks only about
+        those that are older than what it has read: the others are new, or were read by another worker meanwhile.
+        """
+        partition = self.partition
+        again, partition.buffer.again = partition.buffer.again, []
+        if not self._plain:
+            deliveries = await self._deliveries(ids)
+            again = [each for each in ids if deliveries.get(each, 1) > 1]
+        if again:
+            await self.failures.starts.look_up(partition, again, died=True)
 
     async def _deliveries(self, ids: list[bytes]) -> dict[bytes, int]:
         """How often each was delivered. Most are neighbours: one page has them; the others are asked for one by one."""
@@ -312,11 +355,21 @@ class FreeConsumer(KeyedConsumer):
         try:
             (found,) = await self._line.ask(self._pending(text, text, 1))
             if not found or not partition.held:
+                partition.begun.discard(row[0])
                 partition.buffer.forget([row[0]])  # somebody else has it, or had it
                 return
-            delay = await self.failures.settle(partition, [row], error, found[0].deliveries)
-            if delay is not None:
+            starts = self.failures.starts
+            if found[0].deliveries > 1 and row[0] not in partition.tried:
+                await starts.look_up(partition, [row[0]], died=False)
+                partition.doubtful.discard(row[0])
+            attempt = 1 + starts.before(partition, row[0])
+            delay = await self.failures.settle(partition, [row], error, attempt)
+            if delay is None:
+                starts.over(partition, [row[0]])
+            else:
                 self.stats.returned += 1
+                await starts.given_back(partition, [row[0]], attempt=True)
+                partition.tried.pop(row[0], None)
                 partition.buffer.given_back(row[0])
                 await self._line.ask(calls.tnack(stream, group, text, delay=max(1, round(delay * 1000))))
         except (StoppedError, LostError):

@@ -41,6 +41,11 @@ def timer(app: str, name: str) -> str:
     return f"app:{app}:timer:{name}"
 
 
+def tried(app: str, processor: str, partition: int, entry_id: str) -> str:
+    """How often an event was begun before."""
+    return f"app:{app}:tried:{processor}:{partition}:{entry_id}"
+
+
 def seen(app: str, processor: str) -> str:
     """The beginning of the keys by which a processor finds duplicates; their values follow."""
     return f"app:{app}:seen:{processor}:" if processor else f"app:{app}:seen:"

@@ -5,34 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidelog.client.entries import Entry, StreamId
+from tidelog.client.entries import Entry
 from tidelog.leases import Claim
 from tidelog.topics import Topic
 from tidelog.workers.acks import Acks
-from tidelog.workers.buffers import Buffer, Row
+from tidelog.workers.buffers import Buffer, Row, id_of
 from tidelog.workers.sinks import ProcessorSink
 
 
 class StoppedError(Exception):
     """The partition is being released, or lost: the event in hand is not to be begun again."""
-
-
-class CancelledInsideError(Exception):
-    """A processor's function ended with CancelledError, and nobody had cancelled it."""
-
-
-def failure(error: BaseException) -> Exception:
-    """What the failure policy gets for what came out of user code. A cancellation of this task is no failure: it is
-    raised again. One of something else that the function waited for (a task, a future) is.
-    """
-    if isinstance(error, Exception):
-        return error
-    task = asyncio.current_task()
-    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
-        raise error
-    made = CancelledInsideError("what the function waited for was cancelled")
-    made.__cause__ = error
-    return made
 
 
 class Partition:
@@ -51,6 +33,9 @@ class Partition:
         self.stopping = asyncio.Event()
         self.parked: set[str] = set()  # keys that are held back, as they are listed on the server
         self.parked_known = False  # whether the server was asked
+        self.doubtful: set[bytes] = set()  # IDs of what comes again, perhaps since a process died in it
+        self.tried: dict[bytes, Any] = {}  # by ID: what is known of earlier attempts, ``tried.Tried``
+        self.begun: set[bytes] = set()  # of these, what this process has begun
         self.task: asyncio.Task[None] | None = None  # that consumes it
         self.ended = False  # nothing of it is in hand any more; the claim may go on under another Partition
         self._decode = topic.codec.decode
@@ -90,8 +75,3 @@ class Partition:
 def entry_of(row: Row) -> Entry:
     """An entry as the clients have it."""
     return Entry(id_of(row[0]), row[1:])
-
-
-def id_of(raw: bytes) -> StreamId:
-    ms, _, seq = raw.partition(b".")
-    return StreamId(int(ms), int(seq))

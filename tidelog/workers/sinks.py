@@ -44,6 +44,7 @@ class ProcessorSink:
         self._line = line
         self._reads = reads
         self._failed = failed
+        self.settled: Callable[[bytes, bool], None] = lambda _, __: None  # an ID; whether it was acknowledged
         self._outputs: dict[bytes, list[Output]] = {}  # by the ID of the event
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -55,12 +56,14 @@ class ProcessorSink:
     def ack(self, event: Event[Any]) -> None:
         """Acknowledge the event with the next flush."""
         self._acks.add(raw_id(event))
+        self.settled(raw_id(event), True)
 
     def nack(self, event: Event[Any], delay: float) -> None:
         """Give the event back. It is not in hand any more at once: with the TREADs behind this it may come again."""
         entry_id = raw_id(event)
         made = calls.tnack(self._buffer.stream, self._group, entry_id, delay=round(delay * 1000))
         self._buffer.given_back(entry_id)
+        self.settled(entry_id, False)
         self._spawn(self._ask(self._reads, made))
 
     def touch(self, event: Event[Any], seconds: float) -> None:

@@ -26,10 +26,11 @@ import redis
 from tidelog.client import strings
 from tidelog.client.calls import Call
 from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
+from tidelog.client.saying import Once, text_of, traced
 from tidelog.client.steps import LOST, Link, good
 from tidelog.leases import Claim, Lease
 from tidelog.workers import keys, logs
+from tidelog.workers.inside import failure
 from tidelog.workers.schedule import Every, Scheduled
 
 log = logs.get(__name__)
@@ -238,19 +239,16 @@ class Timers:
         task = asyncio.current_task()
         try:
             await timer.invoke(moment)
-        except asyncio.CancelledError:
-            if task is not None and task.cancelling():
+        except BaseException as caught:  # noqa: BLE001 - logged below
+            if isinstance(caught, asyncio.CancelledError) and task is not None and task.cancelling():
                 counts.cancelled += 1
-                raise
-            error: BaseException = RuntimeError("cancelled by its own code")
-        except Exception as caught:  # noqa: BLE001 - logged below
-            error = caught
+            error = failure(caught, task)
         else:
             counts.runs += 1
             return ""
         counts.runs += 1
         counts.errors += 1
-        log.error("timer %s failed", timer.name, exc_info=error)
+        log.error("timer %s failed\n%s", timer.name, traced(error).rstrip())
         return type(error).__name__
 
     # -- small things ----------------------------------------------------------------------------------------

@@ -73,17 +73,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize(
-    ("what", "method", "result"),
+    ("what", "method", "result", "loop"),
     [
-        ("pool", "fork", "None"),
-        ("pool", "forkserver", "None"),
-        ("terminated", "fork", f"{-signal.SIGTERM}"),
-        ("terminated", "spawn", f"{-signal.SIGTERM}"),
-        ("terminated", "forkserver", f"{-signal.SIGTERM}"),
-        ("raw", "fork", "0"),
-        ("run", "fork", f"{-signal.SIGTERM}"),
+        ("pool", "fork", "None", "asyncio"),
+        ("pool", "fork", "None", "uvloop"),
+        ("terminated", "fork", f"{-signal.SIGTERM}", "uvloop"),
+        ("terminated", "spawn", f"{-signal.SIGTERM}", "uvloop"),
+        ("terminated", "forkserver", f"{-signal.SIGTERM}", "asyncio"),
+        ("raw", "fork", "0", "asyncio"),
+        ("raw", "fork", "0", "uvloop"),
+        ("run", "fork", f"{-signal.SIGTERM}", "asyncio"),
     ],
 )
 def test_children_end_by_their_own_signals_and_the_parent_does_not_notice(

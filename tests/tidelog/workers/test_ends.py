@@ -88,21 +88,149 @@ class Unforeseen(BaseException):
     """No Exception, and no cancellation."""
 
 
-@pytest.mark.parametrize("ordering", ["partition", "key"])
-def test_what_is_no_exception_ends_the_worker_visibly(app: App, ordering: Any) -> None:
-    topic = orders(app)
+class StrFailsError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
-    @app.each(topic, ordering=ordering)
-    async def bill(_: Order) -> None:
-        raise Unforeseen
+    __repr__ = __str__
+
+
+class UnpicklableError(Exception):
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+
+
+RAISED = [SystemExit, GeneratorExit, asyncio.CancelledError, Unforeseen, StrFailsError, UnpicklableError]
+FORMS = ["each", "key", "none", "event", "batch", "batch-none", "events", "layered"]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_is_raised_the_policy_gets_it(
+    app: App, tidelog_server: Server, form: str, raised: type[BaseException]
+) -> None:
+    topic = orders(app)
+    seen: list[int] = []
+    options: dict[str, Any] = {"name": "bill", "on_error": [Retry(1, first=0.001), DeadLetter()]}
+
+    async def see(order: Order) -> None:
+        seen.append(order.id)
+        if order.id == 3:
+            raise raised
+
+    async def layer(events: Any, call_next: Any) -> None:
+        await call_next(events)
+        for event in events:
+            await see(event.record)
+
+    if form in ("each", "key", "none"):
+
+        @app.each(topic, ordering="partition" if form == "each" else form, **options)  # type: ignore[arg-type]
+        async def bill(order: Order) -> None:
+            await see(order)
+
+    elif form == "event":
+
+        @app.each(topic, **options)
+        async def bill_event(event: Event[Order]) -> None:
+            await see(event.record)
+
+    elif form.startswith("batch"):
+
+        @app.batch(topic, take=Take(1), ordering="none" if form.endswith("none") else "partition", **options)
+        async def bill_batch(batch: list[Order]) -> None:
+            await see(batch[0])
+
+    elif form == "events":
+
+        @app.processor(topic, **options)
+        async def bill_events(events: Events[Order]) -> None:
+            async for order in events.records():
+                await see(order)
+
+    else:
+
+        @app.processor(topic, middleware=[layer], **options)
+        async def bill_layered(events: Events[Order]) -> None:
+            async for _ in events.records():
+                pass
+
+    async def main(client: Client) -> None:
+        await topic.send_many(Order(number, f"k{number}") for number in range(6))
+        async with working(app) as worker:
+            await until(lambda: worker.stats["bill"].acknowledged == 6)
+            await until(lambda: worker.stats["bill"].deadlettered == 1)
+        assert seen.count(3) == 2
+        (letter,) = client.trange("orders.dead:0")
+        assert letter["dlq:attempts"] == b"2"
+        told = (letter["dlq:error"] or b"") + (letter["dlq:message"] or b"") + (letter["dlq:traceback"] or b"")
+        assert raised.__name__.encode() in told
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
+
+
+@pytest.mark.parametrize("form", ["each", "key", "none", "events"])
+def test_an_event_that_is_given_back_knows_its_attempt(app: App, form: str) -> None:
+    """Also at another worker."""
+    topic = orders(app)
+    seen: list[int] = []
+
+    def see(event: Event[Order]) -> None:
+        seen.append(event.attempt)
+        if len(seen) < 5:
+            event.nack()
+        else:
+            event.ack()
+
+    if form == "events":
+
+        @app.processor(topic, name="bill", ack="manual")
+        async def bill_events(events: Events[Order]) -> None:
+            async for event in events:
+                see(event)
+
+    else:
+
+        @app.each(topic, name="bill", ack="manual", ordering="partition" if form == "each" else form)  # type: ignore[arg-type]
+        async def bill(event: Event[Order]) -> None:
+            see(event)
+            if len(seen) == 3:
+                await asyncio.sleep(0)
 
     async def main() -> None:
         await topic.send(Order(1))
-        with pytest.raises(BaseException) as caught:
-            await asyncio.wait_for(Worker(app).run(signals=False), 30)
-        assert "Unforeseen" in repr(caught.value)
+        async with working(app):
+            await until(lambda: len(seen) == 5)
+        assert seen == [1, 2, 3, 4, 5]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("ordering", ["partition", "key", "none"])
+def test_an_attempt_is_known_to_the_next_worker(app: App, tidelog_server: Server, ordering: Any) -> None:
+    topic = orders(app)
+    seen: list[int] = []
+
+    @app.each(topic, name="bill", ack="manual", ordering=ordering)
+    async def bill(event: Event[Order]) -> None:
+        seen.append(event.attempt)
+        if len(seen) < 3:
+            event.nack(delay=0.2)
+        else:
+            event.ack()
+
+    async def main(client: Client) -> None:
+        await topic.send(Order(1))
+        for count in (1, 2, 3):
+            async with working(app) as worker:
+                await until(lambda: len(seen) == count)  # noqa: B023
+                await until(lambda: count < 3 or worker.stats["bill"].acknowledged == 1)  # noqa: B023
+        assert seen == [1, 2, 3]
+        await until(lambda: not client.redis.keys("app:shop:tried:*"))  # what is settled leaves nothing
+
+    with tidelog_server.client() as client:
+        asyncio.run(main(client))
 
 
 @pytest.mark.parametrize("ordering", ["partition", "key", "none"])

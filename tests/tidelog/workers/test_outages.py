@@ -20,7 +20,7 @@ from tidelog.workers import App
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("text", [*CODES, FULL])
+@pytest.mark.parametrize("text", [CODES[0], CODES[2], CODES[4], FULL])
 def test_a_refusal_that_passes_is_waited_out(
     tidelog_server: Server, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

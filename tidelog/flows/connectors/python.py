@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
+from tidelog.client.saying import said, text_of
 from tidelog.flows.connectors.base import Connector, Sink, Source
 from tidelog.flows.connectors.options import ConnectorOptions
 from tidelog.flows.errors import RejectError
@@ -119,9 +120,9 @@ class FunctionSink(Sink):
         try:
             await self._function(event if self._takes_event else event.value)
         except RejectError as error:
-            return REJECT, str(error)
+            return REJECT, text_of(error)
         except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
-            return RETRY, f"{type(error).__name__}: {error}"
+            return RETRY, said(error)
         return OK, ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tidelog.client.hiding import hidden
+from tidelog.client.saying import said
 from tidelog.flows.runtime.cancelling import from_outside
 from tidelog.flows.runtime.reconnect import Delays, Retry
 from tidelog.flows.runtime.surroundings import Surroundings
@@ -98,7 +99,7 @@ class Connection:
             log.debug("%s: %s: closing: %s", self._around.flow, self.name, error)
 
     def _failed(self, error: BaseException) -> None:
-        text = hidden(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        text = hidden(said(error))
         if text != self.error:  # once, not at each try
             log.warning("%s: %s: %s", self._around.flow, self.name, text)
         self.error = text

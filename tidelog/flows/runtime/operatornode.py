@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
+from tidelog.client.saying import said, text_of
 from tidelog.flows.errors import RetryError
 from tidelog.flows.event import Event
 from tidelog.flows.runtime.channel import Channel, Wanted
@@ -128,9 +129,9 @@ class OperatorNode(Node):
 
     def fail(self, event: Event, error: BaseException) -> None:
         self.count("failed")
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = said(error)
         if isinstance(error, RetryError):
-            self._failed(event, RETRY, f"{self.name}: {error}")
+            self._failed(event, RETRY, f"{self.name}: {text_of(error)}")
         elif self.outputs.get("err"):
             event.meta["error"] = text
             event.meta["error_at"] = self.name

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
+from tidelog.client.saying import said
 from tidelog.flows.errors import FlowError
 from tidelog.flows.runtime.breaker import Standing
 from tidelog.flows.runtime.graph import Graph, build
@@ -255,7 +256,7 @@ class Running:
         if task.cancelled() or (error := task.exception()) is None:
             return
         node.error = error
-        self._error = f"{node.name}: {type(error).__name__}: {error}"
+        self._error = f"{node.name}: {said(error)}"
         log.error("%s: %s failed: %s", self.alias, node.name, self._error, exc_info=error)
         self._state = "failed"
         for source in self.graph.sources.values():

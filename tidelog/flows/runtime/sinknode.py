@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
+from tidelog.client.saying import said
 from tidelog.flows.connectors.base import Later, Outcome, Sink
 from tidelog.flows.errors import GoneError, RejectError
 from tidelog.flows.event import Event
@@ -268,7 +269,7 @@ class SinkNode(Node):
 
     def _failed(self, events: list[Event], status: int, error: BaseException) -> None:
         """events: out of what is under way."""
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = said(error)
         if text != self.error_text and not isinstance(error, (OSError, RejectError)):
             log.warning("%s: %s: %s", self.around.flow, self.name, text, exc_info=error)
         self.error_text = text

@@ -12,13 +12,13 @@ Rule 4: an error of the function is shown with the traceback of the function, wi
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from tidelog.client.saying import traced
 from tidelog.jobs.batch import Batch
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError
@@ -178,4 +178,4 @@ def user_trace(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return traced(error.with_traceback(trace)).rstrip()
