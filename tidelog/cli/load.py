@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Generator
+from codecs import BOM_UTF8
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import _csv
 
 Format = Literal["csv", "jsonl", "dump"]
+#: What is wrong with a line of CSV without a line end. JSON says by itself where it ends.
+_CUT = "no line end: the file may be cut off. Append one if it is complete"
 BATCH_BYTES = 1 << 20  # a batch is sent once its values have so many bytes, however few rows that is
 
 
@@ -49,7 +52,7 @@ def guess_format(name: str, source: io.BufferedReader) -> Format:
         return "csv"
     if lower.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
-    return "jsonl" if source.peek(64).lstrip()[:1] == b"{" else "csv"
+    return "jsonl" if source.peek(64).removeprefix(BOM_UTF8).lstrip()[:1] == b"{" else "csv"
 
 
 Rows = Generator[Row | BadRow, None, None]
@@ -65,16 +68,35 @@ def _csv_rows(source: BinaryIO, delimiter: str) -> Rows:
     text = io.TextIOWrapper(source, "utf-8-sig", errors="surrogateescape", newline="")
     former = csv.field_size_limit(1 << 30)  # of the whole process
     try:
-        yield from _records(csv.reader(text, delimiter=delimiter, strict=True))
+        lines = _Lines(text)
+        yield from _records(csv.reader(lines, delimiter=delimiter, strict=True), lines)
     finally:
         csv.field_size_limit(former)
         text.detach()  # closing the source is up to the caller
 
 
-def _records(reader: _csv.Reader) -> Rows:
+class _Lines:
+    """The lines of a file, and whether the last one that was taken lacks a line end."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._ended = True
+
+    def cut(self) -> bool:
+        return not self._ended
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._text:
+            self._ended = line[-1:] in "\r\n"
+            yield line
+
+
+def _records(reader: _csv.Reader, lines: _Lines) -> Rows:
     names = [_raw(name) for name in next(reader, [])]
     if not names:
         raise ValueError("the first line must name the columns")
+    if lines.cut():
+        raise ValueError(f"the first line names the columns, and there is {_CUT}")
     while True:
         line = reader.line_num + 1
         try:
@@ -86,7 +108,9 @@ def _records(reader: _csv.Reader) -> Rows:
             return
         if not values:
             continue  # an empty line
-        if len(values) != len(names):
+        if lines.cut():
+            yield BadRow(line, reader.line_num, _CUT)
+        elif len(values) != len(names):
             yield BadRow(line, reader.line_num, f"{len(values)} values for {len(names)} columns")
         else:
             yield Row(line, reader.line_num, list(zip(names, map(_raw, values), strict=True)))
@@ -96,10 +120,16 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _json_rows(source: BinaryIO, form: Format) -> Rows:
+def json_lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not empty, with their numbers, without a byte order mark."""
     for number, line in enumerate(source, 1):
-        if not line.strip():
-            continue
+        text = line.removeprefix(BOM_UTF8) if number == 1 else line
+        if text.strip():
+            yield number, text
+
+
+def _json_rows(source: BinaryIO, form: Format) -> Rows:
+    for number, line in json_lines(source):
         try:
             pairs = fields_from_json(json.loads(line)) if form == "dump" else _object_pairs(line)
             if not pairs:

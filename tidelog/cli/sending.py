@@ -16,7 +16,7 @@ import msgspec
 import redis
 
 from tidelog.cli.connect import choose, connected
-from tidelog.cli.load import BadRow, guess_format, read_rows
+from tidelog.cli.load import BadRow, guess_format, json_lines, read_rows
 from tidelog.cli.modules import Declaration
 from tidelog.cli.progress import Progress
 from tidelog.client.access import Access
@@ -98,7 +98,8 @@ def sendmany(
     """Send the rows of FILE (- is standard input) to TOPIC: module:name of a Topic in Python.
 
     \b
-    csv    the first line names the fields, each other line is a record
+    csv    the first line names the fields, each other line is a record; a last
+           line without a line end is an error: the file may be cut off
     jsonl  each line is a JSON object
 
     \b
@@ -151,12 +152,11 @@ def _records(
 
 def _from_json(topic: Topic[Any], source: io.BufferedReader) -> Generator[tuple[int, Any], None, None]:
     """The number of each line with its record, or with what is wrong with it."""
-    for number, line in enumerate(source, 1):
-        if line.strip():
-            try:
-                yield number, from_json(topic, line)
-            except (ValueError, TypeError) as error:
-                yield number, error
+    for number, line in json_lines(source):
+        try:
+            yield number, from_json(topic, line)
+        except (ValueError, TypeError) as error:
+            yield number, error
 
 
 def from_json(topic: Topic[Any], text: bytes | str) -> Any:

@@ -41,6 +41,24 @@ def test_csv_that_ends_within_a_quote() -> None:
     assert rows[1].line == 3
 
 
+def test_csv_without_a_line_end_may_be_cut_off() -> None:
+    for data in (b"a,b\n1,tea\n2,mi", b"a,b\r1,tea\r2,mi", b'a,b\n1,tea\n2,"mi"'):
+        good, bad = read(data, "csv")
+        assert isinstance(good, Row)
+        assert isinstance(bad, BadRow)
+        assert (bad.line, bad.reason.partition(":")[0]) == (3, "no line end")
+    for data in (b"a,b", b"[{}, {}]", b"1,tea"):
+        with pytest.raises(ValueError, match="the first line names the columns, and there is no line end"):
+            read(data, "csv")
+    assert read(b"a,b\n", "csv") == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    data = b'\xef\xbb\xbf{"a": "1"}\n{"a": "2"}'
+    assert guess_format("-", io.BufferedReader(io.BytesIO(data))) == "jsonl"
+    assert read(data, "jsonl") == [Row(1, 1, [("a", "1")]), Row(2, 2, [("a", "2")])]
+
+
 def test_csv_without_a_header() -> None:
     with pytest.raises(ValueError, match="first line"):
         read(b"", "csv")

@@ -176,6 +176,13 @@ def test_sendmany_csv_from_standard_input(run: Run, client: Client) -> None:
     assert {"id": "2", "item": "milk", "price": "3.5"} in entries
 
 
+@pytest.mark.parametrize("text", ["id,item,price\n1,tea,\n2,mil", "id,item,price", '[{"id": 1, "item": "tea"}]'])
+def test_sendmany_reports_no_success_for_a_file_without_a_line_end(run: Run, client: Client, text: str) -> None:
+    output = run("sendmany", "shop:orders", "-", "--format", "csv", ok=False, text=text).output
+    assert "no line end: the file may be cut off" in output
+    assert client.redis.keys("orders:[0-9]") == []
+
+
 def test_sendmany_with_a_producer_can_be_run_again(run: Run, client: Client, tmp_path: Path) -> None:
     rows = [json.dumps({"id": n, "item": "tea"}) for n in range(12_000)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows[:5000]))  # an import that stopped after the first batch

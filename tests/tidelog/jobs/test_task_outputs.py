@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
@@ -389,3 +392,57 @@ def test_what_is_no_job(tidelog_server: Server, tmp_path: Path, target: str, say
     assert failure.kind == "JobError"
     assert says in failure.text
     assert load("tests.tidelog.jobs.declared:any_job") is any_job
+
+
+# -- what could not be read again ----------------------------------------------------------------------------
+class Level(Enum):
+    LOW = 1
+
+
+class Measured(msgspec.Struct):
+    id: int
+    value: float | None = None
+    level: Level = Level.LOW
+    name: UUID = UUID(int=1)
+
+
+@pytest.mark.parametrize("codec", ["plain", "json", "msgpack+zstd"])
+def test_what_is_written_can_be_read(tidelog_server: Server, tmp_path: Path, codec: str) -> None:
+    given: Topic[Any] = Topic("given", Measured, partition_by="id", partitions=1, url=tidelog_server.url, codec=codec)
+    made: Topic[Any] = Topic("made", Measured, partition_by="id", partitions=1, codec=codec)
+
+    @job(inputs=[given], outputs=[made])
+    def copy(batch: Batch) -> Any:
+        return batch.table
+
+    sent = [Measured(1, 2.5), Measured(2)]
+    given.sync.send_many(sent)
+    given.sync.close()
+    bench = Bench(tidelog_server, tmp_path, copy, 1)
+    bench.epoch()
+    assert [made.decode(entry, 0) for entry in bench.client.trange("made:0")] == sent
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("value", [1.5, float("nan")], "value of a row is nan: JSON has no NaN"),
+        ("level", ["1", "7"], "a row is no Measured: Invalid enum value"),
+        ("name", ["00000000-0000-0000-0000-000000000001", "x"], "name of a row is 'x', which is no uuid|Invalid UUID"),
+    ],
+)
+def test_what_could_not_be_read_is_an_error_of_its_row(
+    tidelog_server: Server, tmp_path: Path, column: str, values: list[Any], message: str
+) -> None:
+    source = clicks()
+    made: Topic[Any] = Topic("made", Measured, partition_by="id", partitions=1, codec="json")
+
+    @job(inputs=[source], outputs=[made])
+    def measure(batch: Batch) -> Any:
+        return pa.table({"id": [1, 2], column: values})
+
+    bench = Bench(tidelog_server, tmp_path, measure, 1)
+    source.sync.send(Click("a", 1))
+    with pytest.raises(Exception, match=message):
+        bench.epoch()
+    assert bench.client.tlen("made:0") == 0
