@@ -85,6 +85,7 @@ TRAITS: Final = frozenset(
         "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` tells which
         "brief",  # Redis does not call it fast, but a call takes as little time
         "sign_of_life",  # of a group [15] or a stage [32]: it counts as that, too, if the server refuses it
+        "reads_keys",  # it tells what its keys hold, though their flags, which are Redis's, don't say that
         "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
     )
 )

@@ -2,7 +2,8 @@
 
 The access that a call needs to a key follows from the key's flags, as in Redis: ACCESS reads what the key holds;
 INSERT, UPDATE and DELETE change it. With none of these (EXISTS, WATCH) any pattern that matches will do. Where a
-command does one of these only with some options (SET GET reads, TREAD GROUP changes), the call decides.
+command does one of these only with some options (SET GET reads, TREAD GROUP changes), the call decides. Where Redis's
+flags hide that a command tells what a key holds (XCLAIM), the trait ``reads_keys`` says so.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def denied(user: User, command: Command, argv: list[bytes], ks: Keyspace) -> Den
     if not user.all_keys and (command.key_specs or command.reaches is not None):
         reads = command.reads is None or command.reads(argv)
         changes = command.writes is None or command.writes(argv)
+        tells = "reads_keys" in command.traits
         for at, spec in command.keys(argv):
-            if not user.may_touch(argv[at], spec.reads and reads, spec.writes and changes):
+            if not user.may_touch(argv[at], (spec.reads or tells) and reads, spec.writes and changes):
                 return Denial(KEY, user, command, argv[at])
         if command.reaches is not None:
             for key in command.reaches(ks, argv):

@@ -196,9 +196,9 @@ def digest_(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- conditional deletes -------------------------------------------------------------------------------------------
 @command(
-    "DELEX", key("RW ACCESS DELETE VARIABLE_FLAGS"),
+    "DELEX", key("RW DELETE"),
     opt(oneof("condition", *COMPARED)),
-    flags="write fast", group="string", reads=lambda argv: len(argv) > 2,
+    flags="write fast", group="string", reads=lambda argv: len(argv) > 2, traits="reads_keys",
     complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:

@@ -32,11 +32,11 @@ FIRST_ID: Final = 5  # in XCLAIM's argv
 
 
 @command(
-    "XCLAIM", key("RW ACCESS UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
+    "XCLAIM", key("RW UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
     opt(arg("ms", "integer", token="IDLE")), opt(arg("unix-time-milliseconds", "unix-time", token="TIME")),
     opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), opt(token("JUSTID")),
     opt(arg("lastid", token="LASTID")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    flags="write fast", traits="sign_of_life reads_keys", group="stream", since="0.1.0",
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
@@ -194,9 +194,9 @@ def _raw(ids: list[int]) -> list[bytes]:
 
 
 @command(
-    "XAUTOCLAIM", key("RW ACCESS DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
+    "XAUTOCLAIM", key("RW DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
     opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    flags="write fast", traits="sign_of_life reads_keys", group="stream", since="0.1.0",
     complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
 )  # fmt: skip
 def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
