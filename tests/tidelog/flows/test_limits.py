@@ -383,3 +383,29 @@ def test_tcp_silent_connections_make_way(run: Run) -> None:
                 each.close()
 
     run(test)
+
+
+def test_tcp_connections_that_are_not_read_are_not_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "PAUSE", 0.1)
+
+    async def test() -> None:
+        async with running(_echo(max_connections=2, make_way=0.3)) as one:
+            port = await _port(one)
+            connector: Any = one.graph.connectors["in"]
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            await until(lambda: len(connector._open) == 2)
+            await one.pause()
+            for _, writer in held:
+                writer.write(b"waits\n")
+            await asyncio.sleep(0.6)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await rest(reader) == b""
+            writer.close()
+            await one.resume()
+            for reader, writer in held:
+                async with asyncio.timeout(LONG):
+                    assert await reader.readline() == b"waits\n"
+                writer.close()
+            assert "silent_connections" not in one.graph.sources["in"].counts
+
+    run(test)

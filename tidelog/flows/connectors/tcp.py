@@ -11,7 +11,7 @@ Rule 4: where a flow answers to the connection that asked, a peer that has sent 
         connection is closed when all that it sent is settled, or ``linger`` is over.
 Rule 5: where there are ``max_connections``, the one that has been silent for longest makes way for a new one, if it was
         silent for ``make_way``. Silent: no message came from it, and none was written to it. Bytes without a message
-        do not count.
+        do not count, nor does time in which the flow took nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tidelog.flows.tokens import DISCARD, REJECT, Token
 
 CHUNK: Final = 64 << 10  # bytes read at once
 FOUND: Final = 10_000  # events that were not pulled: while there are so many no more are made
+PAUSE: Final = 1.0  # s between two pulls, after which connections were not read
 QUIET: Final = 2.0  # s without an answer after which no more are expected, where the flow does not settle events
 PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # find peers that are gone without a word
 
@@ -139,6 +140,9 @@ class _Streams(Source):
         self._news = asyncio.Event()
         self._numbers = itertools.count()
         self._live: set[_Connection] = set()  # that are read
+        self._pulling = False
+        self._pulled = 0.0  # when the last pull ended, s of the loop's clock
+        self._resumed = 0.0  # when the flow began to take events after it had taken none for a while
         self._answered = False  # whether ``unsettled`` of connections is counted
         self._asked: dict[int, _Connection] = {}  # by an event's ID: who sent it
         self._parked = 0  # of these: with bytes of which no events were made yet
@@ -157,13 +161,19 @@ class _Streams(Source):
         super().interrupt()
 
     async def _take(self, limit: int) -> list[Event]:
+        now = asyncio.get_running_loop().time()
+        if now - self._pulled > PAUSE:
+            self._resumed = now
         if not self._found:
             self._wanted.set()
             self._news.clear()
+            self._pulling = True
             try:
                 await self.wait(self._news.wait())
             finally:
+                self._pulling = False
                 self._wanted.clear()
+        self._pulled = asyncio.get_running_loop().time()
         found = []
         for _ in range(min(limit, len(self._found))):
             event, connection = self._found.popleft()
@@ -297,8 +307,12 @@ class TcpServer(_Streams, Sink):
         """Whether there is room for one more connection: a silent one makes way."""
         if len(self._open) < self._options.max_connections:
             return True
+        now = asyncio.get_running_loop().time()
+        reads = self.context.source is not None
+        if reads and not self._pulling and now - self._pulled > PAUSE:
+            return False  # what they have sent is not read
         silent = min(self._open.values(), key=lambda each: each.since)
-        since = asyncio.get_running_loop().time() - silent.since
+        since = now - max(silent.since, self._resumed if reads else 0.0)
         if not self._options.make_way or since < self._options.make_way:
             return False
         log.warning(
