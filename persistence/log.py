@@ -146,8 +146,7 @@ class Log(Backlog):
 
     def save_history(self, leads: bool = True) -> None:
         """Save ``history``, synced when this returns. ``leads``: see History.save(). Raises OSError."""
-        if self._displaced is not None:
-            raise OSError(errno.ENOENT, self._displaced)
+        self._check_place()
         self.history.save(self.path, leads)
 
     @property
@@ -157,6 +156,7 @@ class Log(Backlog):
 
     def note_replicas(self, there_are: bool) -> None:
         """Record for the next start whether to keep what replicas may lack. Raises OSError."""
+        self._check_place()
         marker = self.path / datadir.REPLICAS
         if marker.exists() != there_are:
             if there_are:
@@ -164,6 +164,12 @@ class Log(Backlog):
             else:
                 marker.unlink()
             datadir.sync(self.path)
+
+    def _check_place(self) -> None:
+        """Raises OSError if the files are seen not to be at their paths (Rule 6)."""
+        problem = self.look() if self._flusher is not None else None  # at the start, some are still to be made
+        if problem is not None:
+            raise OSError(errno.ENOENT, problem)
 
     def configure(self, appendfsync: str, checkpoint_bytes: int) -> None:
         """Change the settings that may change at run time."""
@@ -537,9 +543,7 @@ class Log(Backlog):
 
         Raises OSError, CorruptError.
         """
-        problem = self.look()
-        if problem is not None:
-            raise OSError(errno.ENOENT, problem)
+        self._check_place()
         try:
             if not capture.empty or offset != self.store.offset:
                 if self.journal.end < offset:

@@ -13,6 +13,7 @@ Rule 2: only what is in this server's log is acknowledged.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from ssl import SSLContext
@@ -290,6 +291,9 @@ class LeaderLink:
         self._gates.load(False)
 
     def incoming(self) -> Incoming:
+        problem = self._data.disk.look()
+        if problem is not None:  # there may be another server's files
+            raise OSError(errno.ENOENT, problem)
         return Incoming(Path(self._config.dir), self._config.tail_size)
 
     def history_of(self, replid: str) -> History:

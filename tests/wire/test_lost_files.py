@@ -204,6 +204,16 @@ def test_a_replica_does_not_say_that_it_has_written_what_nobody_will_find(
         until(lambda: c("WAITAOF", 1, 1, 100) == [1, 1])
 
 
+def test_a_full_copy_does_not_begin_in_another_directory(c: Raw, where: Path, tmp_path: Path) -> None:
+    where.rename(where.with_name("away"))
+    where.mkdir()
+    with start_in_thread(tmp_path / "leader") as leader:
+        assert c("REPLICAOF", "127.0.0.1", str(leader.port)) == b"OK"
+        time.sleep(0.3)
+        assert b"master_link_status:down" in c("INFO", "replication")
+    assert not list(where.iterdir())
+
+
 @pytest.mark.interpreted
 def test_info_does_not_need_the_journal(c: Raw, server: RunningServer) -> None:
     broken = Fault(server, lambda: server.server.data.disk.journal, "first")
