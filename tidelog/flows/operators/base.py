@@ -25,7 +25,7 @@ class Operator:
 
     gathers: ClassVar[bool] = False  # It keeps events until others have come: ``gathered`` and ``release``.
 
-    transparent: ClassVar[bool] = False  # It does nothing with events, and keeps none.
+    transparent: ClassVar[bool] = False  # What leaves by ``out`` is what came, its value, its meta and its token.
 
     last: ClassVar[bool] = False  # nothing leaves by ``out``, so there is nothing for an operator after it
 

@@ -9,12 +9,12 @@ Rule 3: there are at most so many copies. An event that comes when there are as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.flows.event import Event, copied
 from tidelog.flows.operators.hops import Sent, mark, parts
-from tidelog.flows.tokens import RETRY, Group, Token, Unsettled, Withdrawn
+from tidelog.flows.tokens import RETRY, Group, Token, Unsettled, WatchedToken, Withdrawn
 
 if TYPE_CHECKING:
     from tidelog.flows.operators.base import Operator
@@ -94,6 +94,45 @@ class Lent(Sent):
             copy.failed = {numbers[id(each)]: (RETRY, "") for each in self._back}
         copy.narrowed()
         return copy.event
+
+
+class LentBatch(Sent):
+    """The same of a batch of plain events: each has a token of its own, so that says which event came back."""
+
+    __slots__ = ("_by", "_events")
+
+    def __init__(self, events: list[Event], since: float, generation: int, way: str) -> None:
+        super().__init__(since, generation, way)
+        self._events = events
+        self._by: dict[int, Event] | None = None  # by id() of the token that the event came with
+
+    @staticmethod
+    def fits(events: Iterable[Event]) -> bool:
+        """Whether all are plain."""
+        for each in events:
+            token = each.token
+            if not isinstance(token, Token) or token.pending != 1:
+                return False
+        return True
+
+    def sent(self, node: Node) -> list[Event]:
+        """The events to send."""
+        kind = WatchedToken if node.debug else Token
+        going = [
+            Event(
+                copied(each.value), dict(each.meta), each.id, ingest_ns=each.ingest_ns, attempt=each.attempt,
+                path=each.path, token=kind(node, self, each.token),
+            )
+            for each in self._events
+        ]  # fmt: skip
+        self.left = len(going)
+        return going
+
+    def event(self, token: Token) -> Event:
+        """The event as it came, of which a token came back unused."""
+        if self._by is None:
+            self._by = {id(each.token): each for each in self._events}
+        return self._by[id(token.parent)]
 
 
 class Copies:

@@ -26,6 +26,7 @@ class Delay(Operator):
     """Keeps each batch as long."""
 
     type = "delay"
+    transparent = True
     short = "time"
     Options = DelayOptions
 

@@ -193,7 +193,7 @@ def direct(node: Node, port: str) -> bool:
         return False
     consumer = channels[0].consumer
     if isinstance(consumer, OperatorNode):
-        return consumer.operator.transparent and direct(consumer, "out")
+        return consumer.operator.transparent and set(consumer.outputs) <= {"out"} and direct(consumer, "out")
     return consumer.kind == "sink"
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from tidelog.flows.event import Event
 from tidelog.flows.links import NAME
 from tidelog.flows.operators.base import Operator
-from tidelog.flows.operators.copies import Lent, duplicate
+from tidelog.flows.operators.copies import Lent, LentBatch, duplicate
 from tidelog.flows.operators.hops import Ramp, Recall, Run, Sent, Stalled, direct, now, runs, send, unmarked
 from tidelog.flows.options import Duration, Struct
 from tidelog.flows.runtime.breaker import Breaker
@@ -156,6 +156,10 @@ class Roundrobin(Operator):
         ramp = output.ramp
         if output.direct:
             ramp.sent(send(self.node, events, clock, ramp.generation, output.name))
+        elif LentBatch.fits(events):
+            batch = LentBatch(events, clock, ramp.generation, output.name)
+            events = batch.sent(self.node)
+            ramp.sent(batch)
         else:
             for place, event in enumerate(events):
                 lent = Lent(event, clock, ramp.generation, output.name)
@@ -174,12 +178,17 @@ class Roundrobin(Operator):
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
-        for token in tokens:
-            if token.status == RETRY and isinstance(token.key, Lent) and self._own(token.reason):
-                token.key.back(token)
-            elif token.parent is not None:
-                token.parent.settle(token.status, token.reason)
         again: list[Event] = []
+        for token in tokens:
+            if token.status == RETRY and self._own(token.reason):
+                if isinstance(token.key, LentBatch):
+                    again.append(token.key.event(token))
+                    continue
+                if isinstance(token.key, Lent):
+                    token.key.back(token)
+                    continue
+            if token.parent is not None:
+                token.parent.settle(token.status, token.reason)
         for run in runs(tokens):
             output = self._outputs[run.sent.way]
             output.ramp.back(run)

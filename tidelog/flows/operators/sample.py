@@ -35,6 +35,7 @@ class Sample(Operator):
     """Chooses events."""
 
     type = "sample"
+    transparent = True
     short = "probability"
     Options = SampleOptions
 

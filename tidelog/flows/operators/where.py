@@ -18,6 +18,7 @@ class Where(Operator):
     """Of JMESPath, compiled (``jmes``)."""
 
     type = "where"
+    transparent = True
     short = "expression"
     Options = WhereOptions
 
