@@ -15,6 +15,7 @@ import click
 from tidelog.cli.connect import choose, connected, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration
+from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.cli.status import print_status, to_json
 from tidelog.client.calls import Call
@@ -92,13 +93,13 @@ def status(app: App, url: str | None, processors: str | None, watch: bool, inter
                 if watch and not as_json and sys.stdout.isatty():
                     click.clear()
                 if as_json:
-                    click.echo(to_json(seen, before))
+                    echo(to_json(seen, before))
                 else:
                     print_status(seen, before)
                 if not watch:
                     return
                 if not as_json:
-                    click.echo()
+                    echo()
         except KeyboardInterrupt:
             return
 
@@ -158,7 +159,7 @@ def pause(
     """
     with asking(app, url) as ask:
         held = ask(steering.hold(app, processor, partition, key, reason))
-        click.echo(f"{processor}: {', '.join(held)} held back" if held else f"{processor}: held back already")
+        echo(f"{processor}: {', '.join(held)} held back" if held else f"{processor}: held back already")
 
 
 @app_commands.command()
@@ -176,7 +177,7 @@ def resume(app: App, processor: str, partition: int | None, key: str | None, url
     with asking(app, url) as ask:
         found = ask(steering.resume(app, processor, partition, key))
         for each in found:
-            click.echo(f"{processor}: {each} resumed")
+            echo(f"{processor}: {each} resumed")
         if not found:
             raise click.ClickException(f"{processor}: nothing of that is held back. tidelog app status shows what is")
 
@@ -210,19 +211,19 @@ def delete(name: str, dry_run: bool, yes: bool, url: str) -> None:
             gone = deletion.delete(client, name)
         except AppError as error:
             raise click.ClickException(str(error)) from None
-    click.echo(f"{len(gone.keys) + len(gone.seen):,} keys and {len(gone.groups):,} groups deleted")
+    echo(f"{len(gone.keys) + len(gone.seen):,} keys and {len(gone.groups):,} groups deleted")
 
 
 def _list(found: Found) -> None:
     for key in found.keys:
-        click.echo(f"key    {printable(key)}")
+        echo(f"key    {printable(key)}")
     if found.seen:
-        click.echo(f"keys   {len(found.seen):,} of deduplicate")
+        echo(f"keys   {len(found.seen):,} of deduplicate")
     for group in found.groups:
         pending = f", {group.pending:,} pending" if group.pending else ""
-        click.echo(f"group  {printable(group.name)} on {group.topic}:{group.partition}{pending}")
+        echo(f"group  {printable(group.name)} on {group.topic}:{group.partition}{pending}")
     if found.alive:
-        click.echo(f"-- workers live: {', '.join(map(printable, found.alive))}", err=True)
+        echo(f"-- workers live: {', '.join(map(printable, found.alive))}", err=True)
 
 
 # -- asking --------------------------------------------------------------------------------------------------

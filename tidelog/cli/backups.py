@@ -15,6 +15,7 @@ from tidelog.backup import restore as reading
 from tidelog.backup.manifest import Manifest
 from tidelog.backup.places import BackupError, Place, place_at
 from tidelog.cli.connect import reported, url_option
+from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import size, table
 
@@ -59,8 +60,8 @@ def backup(target: str, url: str, keep: int | None) -> None:
         taken = take.take(url, place, keep, progress.show_bytes)
         done = taken.manifest
         progress.end()
-        click.echo(f"{place.shown}/{done.name}: {size(done.size)}, of which {size(taken.new_bytes)} are new, verified")
-        click.echo(
+        echo(f"{place.shown}/{done.name}: {size(done.size)}, of which {size(taken.new_bytes)} are new, verified")
+        echo(
             f"up to log offset {done.log_offset:,} of a {done.role}, about {done.keys:,} keys"
             f" and {done.entries:,} entries" + (f"; {taken.removed} older backups removed" if taken.removed else "")
         )
@@ -107,7 +108,7 @@ def verify(backup: str) -> None:  # it is not the command of that name
         place, found = manifest.find(backup)
         reading.verify(place, found, progress.show_bytes)
         progress.end()
-        click.echo(f"{place.shown}/{found.name}: {len(found.chunks):,} files, {size(found.size)}, all as written")
+        echo(f"{place.shown}/{found.name}: {len(found.chunks):,} files, {size(found.size)}, all as written")
 
 
 @click.command()
@@ -136,12 +137,12 @@ def restore(backup: str, directory: Path) -> None:
 
 def _print_restored(place: Place, found: Manifest, directory: Path, facts: dict[str, Any]) -> None:
     newest = f", the newest {_moment(facts['newest_ms'])}" if facts["newest_ms"] else ""
-    click.echo(f"{directory}: what {found.server} had at log offset {facts['log_offset']:,}, from")
-    click.echo(f"{place.shown}/{found.name}")
+    echo(f"{directory}: what {found.server} had at log offset {facts['log_offset']:,}, from")
+    echo(f"{place.shown}/{found.name}")
     streams = f"{facts['streams']:,} of them streams with {facts['entries']:,} entries{newest}"
-    click.echo(f"{facts['keys']:,} keys, {streams}")
-    click.echo(f"{facts['groups']:,} groups with {facts['pending']:,} pending messages")
-    click.echo(f"start it: tidelog-server --dir {directory}")
+    echo(f"{facts['keys']:,} keys, {streams}")
+    echo(f"{facts['groups']:,} groups with {facts['pending']:,} pending messages")
+    echo(f"start it: tidelog-server --dir {directory}")
 
 
 def _moment(ms: int) -> str:

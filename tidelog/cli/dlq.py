@@ -11,6 +11,7 @@ import click
 
 from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, table
 from tidelog.client import Client
 from tidelog.client.alone import run_alone
@@ -63,16 +64,16 @@ def list_letters(name: str | None, processor: str | None, limit: int, as_json: b
             if processor is not None and (letter is None or letter.processor != processor):
                 continue
             if as_json:
-                click.echo(json.dumps(_facts(entry, letter), ensure_ascii=False))
+                echo(json.dumps(_facts(entry, letter), ensure_ascii=False))
             rows.append(_row(entry, letter))
             if len(rows) == limit:
                 break
         if not as_json and rows:
             table(["letter", "event", "processor", "attempts", "error"], rows)
         elif not rows:
-            click.echo("no letters", err=as_json)
+            echo("no letters", err=as_json)
         if len(rows) == limit:
-            click.echo(f"-- the first {limit:,}; --limit shows more", err=True)
+            echo(f"-- the first {limit:,}; --limit shows more", err=True)
 
 
 @dlq.command()
@@ -96,7 +97,7 @@ def show(name: str, letter_id: str, url: str) -> None:
             "error": _shown(f"{letter.error}: {letter.message}"),
         }
     )
-    click.echo(f"\n{lines.to_json(letter.entry)}\n\n{_shown(letter.traceback.rstrip())}")
+    echo(f"\n{lines.to_json(letter.entry)}\n\n{_shown(letter.traceback.rstrip())}")
 
 
 @dlq.command()
@@ -173,7 +174,7 @@ def _list_topics(client: Client) -> None:
     if rows:
         table(["topic", "letters"], rows)
     else:
-        click.echo("no dead letters")
+        echo("no dead letters")
 
 
 def _open(client: Client, topic: str) -> Iterator[Entry]:
@@ -201,12 +202,12 @@ def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> d
 
 
 def _tell(what: str, done: Done, ids: tuple[str, ...]) -> None:
-    click.echo(f"{done.letters:,} letters {what}")
+    echo(f"{done.letters:,} letters {what}")
     for reason in done.refused:
-        click.echo(f"-- {reason}", err=True)
+        echo(f"-- {reason}", err=True)
     missing = len(set(ids)) - done.letters - len(done.refused) if ids else 0
     if missing:
-        click.echo(f"-- {missing} of the IDs are no open letters", err=True)
+        echo(f"-- {missing} of the IDs are no open letters", err=True)
     if done.refused or missing:
         raise click.exceptions.Exit(1)
 

@@ -18,6 +18,7 @@ from tidelog.cli.flowhttp import Api
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, look_here
+from tidelog.cli.output import echo
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import Document, no_server, picture, read_files
@@ -90,13 +91,13 @@ def check(files: tuple[str, ...], server: str | None) -> None:
     document = _read(files, server)
     found: list[str] = []
     for spec in document.flows.values():
-        click.echo(flowtext.summary(spec))
+        echo(flowtext.summary(spec))
         found += warnings(spec)
     for each in found:
-        click.echo(f"warning: {each}", err=True)
+        echo(f"warning: {each}", err=True)
     count = len(document.flows)
     result = f"no errors, {len(found)} warning{'' if len(found) == 1 else 's'}" if found else "nothing is wrong"
-    click.echo(f"{count} flow{'' if count == 1 else 's'}: {result}")
+    echo(f"{count} flow{'' if count == 1 else 's'}: {result}")
 
 
 @flow_commands.command()
@@ -145,7 +146,7 @@ def run(
             for each, spec in document.flows.items()
         ]
         collect_less()
-        status = program.run(flows, options, lambda line: click.echo(line, err=True))
+        status = program.run(flows, options, lambda line: echo(line, err=True))
     except FlowError as error:
         raise click.ClickException(str(error)) from None
     raise SystemExit(status)
@@ -162,9 +163,9 @@ def graph(what: str, server: str | None, url: str, token_file: str | None) -> No
     """
     if _is_place(what):
         for spec in _read((what,), server).flows.values():
-            click.echo(f"%% {spec.name}\n{picture.mermaid(asyncio.run(picture.of_spec(spec)))}", nl=False)
+            echo(f"%% {spec.name}\n{picture.mermaid(asyncio.run(picture.of_spec(spec)))}", nl=False)
     else:
-        click.echo(picture.mermaid(Api(url, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
+        echo(picture.mermaid(Api(url, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
 
 
 def _is_place(what: str) -> bool:
@@ -196,7 +197,7 @@ def _read(files: Sequence[str], server: str | None) -> Document:
             problems += error.problems
     if problems:
         for line in problems:
-            click.echo(printable(line), err=True)
+            echo(printable(line), err=True)
         raise click.ClickException(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}; nothing was started")
     return document
 
@@ -209,7 +210,7 @@ def list_flows(url: str, token_file: str | None, as_json: bool) -> None:
     """List the flows of a process."""
     found = Api(url, token_file).get("/v1/flows")
     if as_json:
-        click.echo(json.dumps(found))
+        echo(json.dumps(found))
     else:
         flowtext.print_flows(found)
 
@@ -239,12 +240,12 @@ def status(name: str | None, url: str, token_file: str | None, watch: bool, inte
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             if as_json:
-                click.echo(json.dumps({"flows": found}))
+                echo(json.dumps({"flows": found}))
             else:
                 for each in found:
                     flowtext.print_flow(each)
                 if not found:
-                    click.echo("no flows")
+                    echo("no flows")
             if not watch:
                 return
             time.sleep(interval)
@@ -287,7 +288,7 @@ def resume(name: str, connector: str | None, url: str, token_file: str | None) -
 def _steer(name: str, connector: str | None, url: str, token_file: str | None, status: str) -> None:
     path = f"/v1/flows/{name}" + (f"/connectors/{connector}" if connector else "")
     found = Api(url, token_file).send("PATCH", path, {"status": status})
-    click.echo(f"{name}{f' {connector}' if connector else ''}: {found['status']}")
+    echo(f"{name}{f' {connector}' if connector else ''}: {found['status']}")
 
 
 @flow_commands.command()
@@ -303,6 +304,6 @@ def drain(name: str, timeout: float | None, url: str, token_file: str | None) ->
     query = "" if timeout is None else f"?timeout={timeout}"
     found = Api(url, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
     for each in found["drained"]:
-        click.echo(flowtext.drained(each))
+        echo(flowtext.drained(each))
     if not all(each["complete"] for each in found["drained"]):
         raise SystemExit(1)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from tidelog.cli.lines import printable
+from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, table
 from tidelog.flows.spec import FlowSpec
 
@@ -27,7 +26,7 @@ def summary(spec: FlowSpec) -> str:
 
 def print_flows(flows: Sequence[dict[str, Any]]) -> None:
     if not flows:
-        click.echo("no flows")
+        echo("no flows")
         return
     rows = [
         [each["alias"], each["status"], str(len(each["instances"])), f"{each['unsettled']:,}", each["from"],
@@ -52,7 +51,7 @@ def print_flow(found: dict[str, Any]) -> None:
     if stored:
         facts["stored"] = f"{stored}, not sent on yet"
     facts_lines(facts)
-    click.echo()
+    echo()
     head = ["connector", "type", "status", "connectivity", "events", "error"]
     table(head, [_connector(each) for each in found["connectors"]])
     rows = [
@@ -62,9 +61,9 @@ def print_flow(found: dict[str, Any]) -> None:
         for each in source["reasons"]
     ]
     if rows:
-        click.echo()
+        echo()
         table(["instance", "source", "does not send because of", "for", "detail"], rows)
-    click.echo()
+    echo()
 
 
 def _connector(each: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
+from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.client import calls, strings
 from tidelog.client.access import Access
@@ -90,7 +91,7 @@ def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[st
         specs = [ask(describe(job, target, store)) for target, job in found]
         for spec in specs:
             registered, changed = _change(ask, registry.add(spec))
-            click.echo(_told(registered.specs[spec.name], changed))
+            echo(_told(registered.specs[spec.name], changed))
 
 
 @jobs_commands.command()
@@ -120,7 +121,7 @@ def remove(name: str, yes: bool, url: str) -> None:
                 f" jobs remove {name}"
             )
         ask(_cleared(spec))
-    click.echo(f"{name}: removed")
+    echo(f"{name}: removed")
 
 
 @jobs_commands.command()
@@ -131,7 +132,7 @@ def pause(names: tuple[str, ...], url: str) -> None:
     with asking(url) as ask:
         for name in names:
             _, changed = _change(ask, registry.pause(name))
-            click.echo(f"{name}: paused" if changed else f"{name}: paused already")
+            echo(f"{name}: paused" if changed else f"{name}: paused already")
 
 
 @jobs_commands.command()
@@ -142,7 +143,7 @@ def resume(names: tuple[str, ...], url: str) -> None:
     with asking(url) as ask:
         for name in names:
             _change(ask, registry.resume(name))
-            click.echo(f"{name}: resumed")
+            echo(f"{name}: resumed")
 
 
 @jobs_commands.command()
@@ -179,7 +180,7 @@ def reset(
             click.confirm(f"Reset {name} to {start}, and forget its state?", abort=True)
         registered, _ = _change(ask, registry.reset(spec))
         _clear_former(ask, old, registered.specs[name])
-        click.echo(f"{name}: generation {registered.specs[name].generation}, from {start}")
+        echo(f"{name}: generation {registered.specs[name].generation}, from {start}")
 
 
 @jobs_commands.command("list")
@@ -189,7 +190,7 @@ def list_jobs(url: str) -> None:
     with asking(url) as ask:
         found: Registry = ask(registry.read())
     if not found.specs:
-        click.echo("no jobs; add one: tidelog jobs add module:job")
+        echo("no jobs; add one: tidelog jobs add module:job")
         return
     rows = [
         [
@@ -227,7 +228,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
                 if watch and not as_json and sys.stdout.isatty():
                     click.clear()
                 if as_json:
-                    click.echo(seen.written())
+                    echo(seen.written())
                 elif len(names) == 1:
                     print_job(seen.jobs[0], seen.at)
                 else:
@@ -235,7 +236,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
                 if not watch:
                     return
                 if not as_json:
-                    click.echo()
+                    echo()
                 time.sleep(interval)
         except KeyboardInterrupt:
             return
@@ -256,12 +257,12 @@ def logs(name: str, follow: bool, number: int, url: str) -> None:
         if not newest and not follow:
             ask(registry.read()).find(name)
         for entry in reversed(newest):
-            click.echo(_event(entry))
+            echo(_event(entry))
         last: StreamId = newest[0].id if newest else ask(one(calls.tread(key, count=0, with_info=True))).info.last
         try:
             while follow:
                 for entry in ask(one(calls.tread(key, last, block=POLL_MS))).entries:
-                    click.echo(_event(entry))
+                    echo(_event(entry))
                     last = entry.id
         except KeyboardInterrupt:
             return
@@ -343,7 +344,7 @@ def _clear_former(ask: Ask, old: Spec, new: Spec) -> None:
 
     engine_name = _until_ended(runs)  # a query moves its group when it ends
     if engine_name:
-        click.echo(f"Engine {engine_name} has not ended generation {old.generation} yet", err=True)
+        echo(f"Engine {engine_name} has not ended generation {old.generation} yet", err=True)
     ask(_all(_destroyed(name, unread)))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import click
-
+from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, size, table
 from tidelog.jobs.registry.look import JobLook, Look
 from tidelog.jobs.registry.status import ran
@@ -16,9 +15,9 @@ SHOWN: Final = 64  # partitions of a job
 def print_jobs(seen: Look) -> None:
     """All jobs, a line each."""
     engines = ", ".join(seen.engines) or "none; start one: tidelog jobs engine"
-    click.echo(f"engines: {engines}")
+    echo(f"engines: {engines}")
     if not seen.jobs:
-        click.echo("no jobs; add one: tidelog jobs add module:job")
+        echo("no jobs; add one: tidelog jobs add module:job")
         return
     head = ["job", "state", "engine", "epoch", "behind", "age", "in/s", "out/s", "keys", "state size", "snapshot",
             "restarts", "last error"]  # fmt: skip
@@ -76,11 +75,11 @@ def print_job(job: JobLook, now: int) -> None:
         ]  # fmt: skip
         table(["  partition", "epoch", "behind", "age", "recovery"], rows)
         if len(job.partitions) > SHOWN:
-            click.echo(f"  and {len(job.partitions) - SHOWN:,} more; --json has them all")
+            echo(f"  and {len(job.partitions) - SHOWN:,} more; --json has them all")
     if said is not None and said.error:
-        click.echo(f"last error, {_seconds(now - said.error_at)} ago:")
+        echo(f"last error, {_seconds(now - said.error_at)} ago:")
         for line in said.error.splitlines():
-            click.echo(f"    {line}")
+            echo(f"    {line}")
 
 
 def _lag(job: JobLook) -> list[str]:

@@ -10,9 +10,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import click
-
 from tidelog.cli.lines import printable
+from tidelog.cli.output import echo
 from tidelog.client.hiding import hidden
 from tidelog.workers.logs import LogFields
 
@@ -60,7 +59,7 @@ def configure(level: str, as_json: bool) -> None:
     root = logging.getLogger()
     if root.handlers:
         if as_json:
-            click.echo("the program has configured logging itself: --log-json and --log-level are not used", err=True)
+            echo("the program has configured logging itself: --log-json and --log-level are not used", err=True)
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else text_formatter())

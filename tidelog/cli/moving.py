@@ -15,6 +15,7 @@ import click
 
 from tidelog.cli.connect import url_option
 from tidelog.cli.lines import printable
+from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import table
 from tidelog.client.access import shown
@@ -147,7 +148,7 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
             raise click.ClickException(f"stopped{watch.how_to_go_on()}") from None
         progress.end()
     if as_json:
-        click.echo(json.dumps(outcome.to_dict(), indent=2))
+        echo(json.dumps(outcome.to_dict(), indent=2))
     else:
         _print(outcome)
     if outcome.verdict != "same":
@@ -220,7 +221,7 @@ class _Watch:
         self._line(line)
 
     def _line(self, line: str) -> None:
-        click.echo(line, err=self._as_json)
+        echo(line, err=self._as_json)
 
     def how_to_go_on(self) -> str:
         return "\nWhat was copied stays at the target. To go on: the same command with --resume" if self._begun else ""
@@ -228,15 +229,15 @@ class _Watch:
 
 # -- the result ----------------------------------------------------------------------------------------------
 def _print(outcome: Outcome) -> None:
-    click.echo()
+    echo()
     if outcome.streams:
         table(
             ["stream", "entries", "last ID", "copied", "groups", "consumers", "pending", "verified"],
             [_row(each) for each in outcome.streams],
         )
     for line in _lines(outcome):
-        click.echo(line)
-    click.echo(f"{outcome.source} -> {outcome.target}, {outcome.seconds:.1f} s: {_VERDICTS[outcome.verdict]}")
+        echo(line)
+    echo(f"{outcome.source} -> {outcome.target}, {outcome.seconds:.1f} s: {_VERDICTS[outcome.verdict]}")
 
 
 _VERDICTS: Final = {

@@ -25,6 +25,11 @@ def safe(text: str) -> str:
     return text if text.isprintable() else text.translate(_CONTROLS)
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text, made ``safe``. err: to standard error. nl: with a line end."""
+    click.echo(safe(text), err=err, nl=nl)
+
+
 class Program(click.Group):
     """A group whose error messages are ``safe``."""
 

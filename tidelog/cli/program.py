@@ -23,7 +23,7 @@ from tidelog.cli.dlq import dlq
 from tidelog.cli.later import Later
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
-from tidelog.cli.output import Program
+from tidelog.cli.output import Program, echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
@@ -116,7 +116,7 @@ def load(
                     if on_error == "stop":
                         loader.flush()
                         raise click.ClickException(f"{message}{_where_it_stands(loader, row.line)}")
-                    click.echo(message, err=True)
+                    echo(message, err=True)
                     skipped += 1
                     continue
                 loader.add(row)
@@ -126,9 +126,9 @@ def load(
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
             raise click.ClickException(f"{what}{_where_it_stands(loader, loader.line + 1)}") from None
         rate = loader.rows / max(progress.seconds, 1e-9)
-    click.echo(f"{loader.rows:,} rows in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
-    click.echo(f", IDs {loader.first} to {loader.last}" if loader.first else "", nl=False)
-    click.echo(f"; {skipped:,} bad rows skipped" if skipped else "")
+    echo(f"{loader.rows:,} rows in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
+    echo(f", IDs {loader.first} to {loader.last}" if loader.first else "", nl=False)
+    echo(f"; {skipped:,} bad rows skipped" if skipped else "")
 
 
 def _size(file: io.BufferedReader) -> int | None:
@@ -194,9 +194,9 @@ def tail(
         try:
             for batch in _follow(client, key, start, show, limit or sys.maxsize, options):
                 if len(batch.entries) < len(batch):
-                    click.echo("-- here entries are missing: evicted before they could be read", err=True)
+                    echo("-- here entries are missing: evicted before they could be read", err=True)
                 for entry in batch.entries:
-                    click.echo(lines.to_json(entry) if as_json else lines.to_text(entry))
+                    echo(lines.to_json(entry) if as_json else lines.to_text(entry))
                 if retry and not no_ack:
                     _patiently(client.tack, key, str(group), *batch.entries)
         except KeyboardInterrupt:
@@ -231,7 +231,7 @@ def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             return ask(*args, **kwargs)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             if not told:
-                click.echo(f"-- {error}; trying again", err=True)
+                echo(f"-- {error}; trying again", err=True)
             told = True
             time.sleep(RECONNECT)
 
@@ -257,7 +257,7 @@ def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: b
     with connected(url) as client:
         for page in client.pages(key, _moment(start), _moment(end), max(1, min(PAGE, left))):
             text = "".join(f"{write(entry)}\n" for entry in page[:left])
-            click.echo(text, nl=False)
+            echo(text, nl=False)
             left -= len(page)
             if left <= 0:
                 return

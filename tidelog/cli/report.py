@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.output import echo
 from tidelog.client import Client
 from tidelog.client.entries import GroupInfo, StreamId
 
@@ -31,7 +32,7 @@ def print_stream(client: Client, key: str) -> None:
     )
     groups = client.tgroup_list(key)
     if groups:
-        click.echo()
+        echo()
         table(
             ["group", "offset", "behind", "pending", "readers", "redelivered", "expired", "dead letters", "ttl"],
             [_group(client, key, group) for group in groups],
@@ -56,10 +57,10 @@ def print_server(client: Client) -> None:
     # SCAN may return a key twice.
     names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
     if names:
-        click.echo()
+        echo()
         table(["stream", "entries", "last"], [_stream(client, name) for name in names[:SHOWN]])
     if info["streams"] > SHOWN:
-        click.echo(f"and {info['streams'] - SHOWN:,} more")
+        echo(f"and {info['streams'] - SHOWN:,} more")
 
 
 def _server(info: dict[str, Any]) -> dict[str, str]:
@@ -117,11 +118,11 @@ def _name(raw: bytes) -> str:
 
 def facts_lines(facts: dict[str, str]) -> None:
     for name, fact in facts.items():
-        click.echo(f"{name:<12}{fact}")
+        echo(f"{name:<12}{fact}")
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:
     """Print rows of cells in columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in [head, *rows]:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

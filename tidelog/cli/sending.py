@@ -18,6 +18,7 @@ import redis
 from tidelog.cli.connect import choose, connected
 from tidelog.cli.load import BadRow, guess_format, json_lines, read_rows
 from tidelog.cli.modules import Declaration
+from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.client.access import Access
 from tidelog.codecs import CodecError
@@ -79,7 +80,7 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
     except (ValueError, TypeError) as error:
         raise click.ClickException(str(error)) from None
     with _sending(topic, url) as sender:
-        click.echo(sender.send(made, delay=delay, at=_time(at)))
+        echo(str(sender.send(made, delay=delay, at=_time(at))))
 
 
 @click.command()
@@ -131,8 +132,8 @@ def sendmany(
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
             raise click.ClickException(f"{what}\n{sent:,} records are in") from None
         rate = sent / max(progress.seconds, 1e-9)
-    click.echo(f"{sent:,} records in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
-    click.echo(f"; {skipped:,} were there" if skipped else "")
+    echo(f"{sent:,} records in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
+    echo(f"; {skipped:,} were there" if skipped else "")
 
 
 def _records(
@@ -147,7 +148,7 @@ def _records(
             elif on_error == "stop":
                 raise click.ClickException(f"line {line}: {record}")
             else:
-                click.echo(f"line {line}: {record}", err=True)
+                echo(f"line {line}: {record}", err=True)
 
 
 def _from_json(topic: Topic[Any], source: io.BufferedReader) -> Generator[tuple[int, Any], None, None]:

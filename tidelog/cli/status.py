@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-import click
 import msgspec
 
 from tidelog.cli.lines import printable
+from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.workers.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
@@ -20,36 +20,36 @@ NAMED: Final = 12  # partitions of a member, and parked keys, that are named
 def print_status(seen: AppStatus, before: AppStatus | None) -> None:
     """One look; with ``before``, rates since then."""
     workers = sorted({name for processor in seen.processors for name in processor.alive})
-    click.echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
+    echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
     letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
     if letters:
-        click.echo(f"dead letters: {', '.join(letters)}; see: tidelog dlq list")
+        echo(f"dead letters: {', '.join(letters)}; see: tidelog dlq list")
     measured = rates(before, seen) if before is not None else {}
     for processor in seen.processors:
-        click.echo()
+        echo()
         _print_processor(processor, measured.get(processor.name), seen.at)
 
 
 def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -> None:
     partitions = processor.partitions
-    click.echo(f"{processor.name}: topic {processor.topic}, {_counted(len(partitions), 'partition')}, "
+    echo(f"{processor.name}: topic {processor.topic}, {_counted(len(partitions), 'partition')}, "
                f"ordering {processor.ordering}")  # fmt: skip
     if not partitions:
-        click.echo("  the topic is not there yet: nobody has sent to it, and no worker has run")
+        echo("  the topic is not there yet: nobody has sent to it, and no worker has run")
         return
     behind, pending = sum(each.lag for each in partitions), sum(each.pending for each in partitions)
     facts = [f"behind {behind:,}", f"age {_seconds(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
     if rate is not None:
         facts += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
-    click.echo(f"  {'   '.join(facts)}")
+    echo(f"  {'   '.join(facts)}")
     if processor.halted is not None:
-        click.echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
+        echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
     for each in partitions:
         for key, mark in list(each.parked.items())[:NAMED]:
-            click.echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
+            echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
         if len(each.parked) > NAMED:
             more = len(each.parked) - NAMED
-            click.echo(f"  and {more:,} more keys of partition {each.partition}; --json has them all")
+            echo(f"  and {more:,} more keys of partition {each.partition}; --json has them all")
     _print_members(processor, now)
     _print_partitions(processor)
 
@@ -65,7 +65,7 @@ def _print_members(processor: ProcessorStatus, now: int) -> None:
     if rows:
         table(["  worker", "joined ago", "lease", "partitions"], rows)
     else:
-        click.echo("  no workers")
+        echo("  no workers")
 
 
 def _print_partitions(processor: ProcessorStatus) -> None:
@@ -82,7 +82,7 @@ def _print_partitions(processor: ProcessorStatus) -> None:
     ]  # fmt: skip
     table(["  partition", "owner", "behind", "age", "pending", "parked", "paused"], rows)
     if len(found) < len(processor.partitions):
-        click.echo(f"  and {len(processor.partitions) - len(found):,} more with less to do; --json has them all")
+        echo(f"  and {len(processor.partitions) - len(found):,} more with less to do; --json has them all")
 
 
 def to_json(seen: AppStatus, before: AppStatus | None) -> str:

@@ -8,6 +8,7 @@ import click
 import redis
 
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, table
 from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.facts import Facts
@@ -35,13 +36,13 @@ def list_topics(url: str) -> None:
                 facts = admin.facts_of(client, name)
                 entries = sum(client.together(*admin.lengths(name, facts)))
             except (TopicError, redis.ResponseError) as error:  # the others are listed all the same
-                click.echo(f"{name}: {error}", err=True)
+                echo(f"{name}: {error}", err=True)
                 continue
             rows.append([name, f"{facts.partitions}", f"{entries:,}", facts.codec, facts.partition_by or "-"])
         if rows:
             table(["topic", "partitions", "entries", "codec", "partition by"], rows)
         else:
-            click.echo("no topics")
+            echo("no topics")
 
 
 @topics.command()
@@ -55,7 +56,7 @@ def show(name: str, url: str) -> None:
         delayed = admin.waiting(client, name)
         if delayed:
             facts_lines({"waiting": f"{delayed:,} records to be sent later, in {name}:delayed"})
-        click.echo()
+        echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished"],
             [
@@ -85,7 +86,7 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
     """
     with connected(url) as client:
         facts = admin.grow(client, name, partitions, force)
-    click.echo(f"{name} has {facts.partitions} partitions")
+    echo(f"{name} has {facts.partitions} partitions")
 
 
 @topics.command()
@@ -149,7 +150,7 @@ def trim(name: str, url: str) -> None:
     groups.
     """
     with connected(url) as client:
-        click.echo(f"{admin.trim(client, name):,} entries evicted")
+        echo(f"{admin.trim(client, name):,} entries evicted")
 
 
 @topics.command()
@@ -166,7 +167,7 @@ def delete(name: str, yes: bool, url: str) -> None:
         if not yes:
             click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries{later}?", abort=True)
         admin.delete(client, name)
-    click.echo(f"{name} is deleted")
+    echo(f"{name} is deleted")
 
 
 def _describe(facts: Facts) -> None:

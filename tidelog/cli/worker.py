@@ -20,6 +20,7 @@ import uvloop
 from tidelog.cli.collector import collect_less
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration
+from tidelog.cli.output import echo
 from tidelog.client.refusals import words
 from tidelog.client.signals import ENDING
 from tidelog.codecs import CodecError
@@ -132,7 +133,7 @@ class _Supervised:
     def look(self, told: Sequence[signal.Signals]) -> None:
         """Start it if that is due; pass on the signals that it has not got yet."""
         if self.process is not None and (status := self.process.poll()) is not None:
-            click.echo(f"worker process {self.process.pid} ended with status {status}", err=True)
+            echo(f"worker process {self.process.pid} ended with status {status}", err=True)
             now = time.monotonic()
             self._pause = min(MOST, self._pause * 2 or AGAIN) if now < self._started_at + LASTING else AGAIN
             self.process, self.status, self._start_at = None, status, now + self._pause

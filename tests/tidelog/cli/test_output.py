@@ -6,11 +6,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import tidelog.cli
 from tidelog.cli.output import Program, safe
 from tidelog.cli.program import main
 
@@ -34,6 +36,12 @@ def test_error_messages_are_safe() -> None:
 
     result = CliRunner().invoke(program, ["fail"])
     assert (result.exit_code, result.output) == (1, "Error: \\u001b]0;x\\u0007\n")
+
+
+def test_everything_is_printed_safely() -> None:
+    folder = Path(tidelog.cli.__file__).parent
+    others = [path.name for path in folder.glob("*.py") if "click.echo(" in path.read_text()]
+    assert others == ["output.py"]
 
 
 @contextmanager
