@@ -12,6 +12,7 @@ A module imports only modules that come before it in this list (folders have lis
     capture     what a checkpoint writes, as of one log offset
     snapshot    a range as it was at one moment: the source of long replies
     place       where a search ended in a stream
+    picks       entries in any order, picked to be read later: the source of long replies of messages
     streammeta  a stream's metadata as the store keeps it
     groups/     groups of readers, and their pending messages
     producers   the IDs under which producers add entries, remembered for a while

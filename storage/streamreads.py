@@ -15,6 +15,7 @@ from storage.nodes.coded import CodedNode
 from storage.nodes.dashed import dashed_node, dashed_run
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
+from storage.picks import Picks
 from storage.place import Place
 from storage.snapshot import Snapshot
 from storage.streamnodes import StreamNodes
@@ -146,6 +147,11 @@ class StreamReads(StreamNodes):
             return -1
         return ordinal
 
+    def locate(self, id: int) -> Place | None:  # noqa: A002
+        """The living entry with that ID; None if there is none, or no longer."""
+        ordinal = self.ord_of(id)
+        return None if ordinal < 0 else self.place(ordinal)
+
     def find(self, id: int) -> bytes | None:  # noqa: A002
         """Wire of the living entry with that ID; None if there is none, or no longer."""
         if id <= self.evicted_to or id > self.last_id or self.first_ord == self.next_ord:
@@ -158,6 +164,20 @@ class StreamReads(StreamNodes):
         if at >= len(node) or node.id_at(at) != id or (self.marks is not None and self.marks.has(found.ordinal)):
             return None
         return node.slice(at, at + 1)
+
+    def pick(self, place: Place, picks: Picks) -> None:
+        """Add a living entry that was located to ``picks``."""
+        first, ordinal = place.first, place.ordinal
+        picks.begin(self.pool, self.sid)
+        if picks.add(first, ordinal):
+            return
+        tail = self._whole_tail() if ordinal >= self._tail_ord else None
+        if tail is not None:
+            picks.add_tail(first, tail.part(0, len(tail)))
+        else:
+            first_id = self._index.first_id(self._index.of_ord(first))
+            picks.add_node(first, place.end, first_id, self._blobs.get(first), self.marks)
+        picks.add(first, ordinal)
 
     def ords_of(self, ids: list[int]) -> list[int]:
         """Ordinals of the living entries with these IDs, which ascend: of those that there are."""

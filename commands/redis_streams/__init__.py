@@ -4,6 +4,7 @@
     claim       XCLAIM, XAUTOCLAIM
     delete      XDEL, XDELEX, XACKDEL
     deliveries  what XREADGROUP delivers: effects, and elements of the reply
+    elements    the same elements in the form of these commands
     groups      XGROUP
     ids         IDs as these commands read and print them
     info        XINFO

@@ -12,16 +12,17 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat, token
 from commands.parse import INT_MAX, integer
 from commands.parts import AT_ONCE, in_pieces
+from commands.redis_streams.elements import XElements
 from commands.redis_streams.ids import range_start, strict_id, xid_bulk, xid_bulks
 from commands.redis_streams.owners import consumer_of, is_idle
 from commands.redis_streams.pending import find_group, need_group
+from commands.streams.elements import elements_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.ids import MAX_ID
-from storage.nodes.dashed import dashed_many
 from storage.stream import Stream
 
 DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
@@ -44,7 +45,7 @@ def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     stream, group = need_group(ctx, argv)
     claim = Claim(argv)
     if len(argv) > FIRST_ID + AT_ONCE:
-        return Slices(claim.step, True)
+        return Slices(claim.step, True, claim.close)
     claim.parse(ctx)
     claim.run(ctx, argv[1], stream, group, claim.ids)
     return claim.reply()
@@ -54,8 +55,8 @@ class Claim:
     """A call of XCLAIM. Raises CommandError."""
 
     __slots__ = (
-        "_argv", "_done", "_last_id", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids", "just_id",
-        "last", "least",
+        "_argv", "_done", "_elements", "_last_id", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids",
+        "just_id", "last", "least",
     )  # fmt: skip
 
     def __init__(self, argv: list[bytes]) -> None:
@@ -69,8 +70,13 @@ class Claim:
         self.count = NO_COUNT
         self.force = self.just_id = False
         self.last = -1  # when the messages were delivered; -1: now
-        self._parts: list[bytes] = []  # of the reply: entries, or IDs
+        self._elements = XElements(b"")  # of the reply; with JUSTID the next two
+        self._parts: list[bytes] = []  # IDs
         self._number = 0  # of these
+
+    def close(self) -> None:
+        """There will be no reply."""
+        self._elements.close()
 
     def parse(self, ctx: Context) -> bool:
         """Read the next IDs, and the options behind them; False if that is all. Raises CommandError."""
@@ -129,7 +135,6 @@ class Claim:
 
     def run(self, ctx: Context, key: bytes, stream: Stream, group: Group, ids: list[int]) -> None:
         now = ctx.now
-        entries: list[bytes] = []
         claimed: list[int] = []
         consumer_of(ctx, key, stream, group, self.consumer)
         new: list[int] = []
@@ -142,26 +147,28 @@ class Claim:
                 named.clear()
             named.add(id)
             row = group.pending.get(id)
-            wire = stream.find(id)
-            if wire is None:
+            if row is None and not self.force:
+                continue
+            idle = row is None or not self.least or is_idle(row, self.least, now, ctx.ks.away)
+            if not self._find(stream, id, idle):
                 if row is not None:
                     gone.append(id)
                 continue
-            if row is None:
-                if not self.force:
-                    continue
-                new.append(id)
-            elif self.least and not is_idle(row, self.least, now, ctx.ks.away):
+            if not idle:
                 continue
-            else:
-                again.append(id)
+            (new if row is None else again).append(id)
             if self.just_id:
                 claimed.append(id)
-            else:
-                entries.append(wire)
         self._own(ctx, key, stream, group, new, again, gone)
-        self._number += len(entries) + len(claimed)
-        self._parts.append(xid_bulks(claimed) if self.just_id else dashed_many(entries))
+        if self.just_id:
+            self._number += len(claimed)
+            self._parts.append(xid_bulks(claimed))
+
+    def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
+        """Whether there is a living entry with that ID; the reply gets one that is ``wanted``."""
+        if wanted and not self.just_id:
+            return self._elements.add(stream, id)
+        return stream.locate(id) is not None
 
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
@@ -186,7 +193,9 @@ class Claim:
         ctx.ks.signal(key)  # a reader with CLAIM may wait for messages that are idle for so long now
 
     def reply(self) -> bytes | Chunks:
-        return in_pieces([encode.array_header(self._number), *self._parts])
+        if self.just_id:
+            return in_pieces([encode.array_header(self._number), *self._parts])
+        return elements_reply(encode.array_header(self._elements.count), self._elements, b"")
 
 
 def _raw(ids: list[int]) -> list[bytes]:
@@ -219,13 +228,13 @@ def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
     need_group(ctx, argv)
     walk = Walk(argv, least, start, count, just_id)
     reply = walk.step(ctx)
-    return reply if reply is not None else Slices(walk.step, True)
+    return reply if reply is not None else Slices(walk.step, True, walk.close)
 
 
 class Walk:
     """A call of XAUTOCLAIM, some messages at a time."""
 
-    __slots__ = ("_argv", "_at", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
+    __slots__ = ("_argv", "_at", "_elements", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
 
     def __init__(self, argv: list[bytes], least: int, start: int, count: int, just_id: bool) -> None:
         self._argv = argv[:4]
@@ -234,9 +243,14 @@ class Walk:
         self._left = count  # messages that the reply may still have
         self._looks = count * LOOKS
         self._just_id = just_id
-        self._parts: list[bytes] = []  # of the reply: entries, or IDs
+        self._elements = XElements(b"")  # of the reply; with JUSTID the next two
+        self._parts: list[bytes] = []  # IDs
         self._number = 0  # of these
         self._gone: list[int] = []
+
+    def close(self) -> None:
+        """There will be no reply."""
+        self._elements.close()
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Raises CommandError if the group is gone."""
@@ -248,26 +262,25 @@ class Walk:
         rows = group.pending.rows(self._at, MAX_ID, min(AT_ONCE, self._looks)) if self._at <= MAX_ID else []
         again: list[int] = []
         gone: list[int] = []
-        entries: list[bytes] = []
         for row in rows:
             if not self._left:
                 break
             self._looks -= 1
             self._at = row.id + 1
-            wire = stream.find(row.id)
-            if wire is None:
+            idle = not self._least or is_idle(row, self._least, ctx.now, ctx.ks.away)
+            if not self._find(stream, row.id, idle):
                 gone.append(row.id)
-            elif self._least and not is_idle(row, self._least, ctx.now, ctx.ks.away):
-                continue
-            else:
+            elif idle:
                 again.append(row.id)
-                entries.append(wire)
+            else:
+                continue
             self._left -= 1
         effects.own(
             ctx.ks, self._argv[1], stream, group, consumer, ctx.now, group.offset, group.entries_read, [], _raw(again),
             _raw(gone), increment=not self._just_id,
         )  # fmt: skip
-        self._parts.append(xid_bulks(again) if self._just_id else dashed_many(entries))
+        if self._just_id:
+            self._parts.append(xid_bulks(again))
         self._number += len(again)
         self._gone += gone
         following = group.pending.rows(self._at, MAX_ID, 1) if self._at <= MAX_ID else []
@@ -275,8 +288,17 @@ class Walk:
             return None
         return self._reply(following[0].id if following else 0)
 
+    def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
+        """Whether there is a living entry with that ID; the reply gets one that is ``wanted``."""
+        if wanted and not self._just_id:
+            return self._elements.add(stream, id)
+        return stream.locate(id) is not None
+
     def _reply(self, cursor: int) -> bytes | Chunks:
         head = b"*3\r\n" + xid_bulk(cursor) + encode.array_header(self._number)
         gone = self._gone
         parts = [xid_bulks(gone[at : at + AT_ONCE]) for at in range(0, len(gone), AT_ONCE)]
-        return in_pieces([head, *self._parts, encode.array_header(len(gone)), *parts])
+        tail = [encode.array_header(len(gone)), *parts]
+        if self._just_id:
+            return in_pieces([head, *self._parts, *tail])
+        return elements_reply(head, self._elements, b"".join(tail))

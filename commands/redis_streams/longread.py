@@ -11,7 +11,8 @@ from typing import Final
 
 from commands.context import Chunks, Context
 from commands.parts import AT_ONCE
-from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, deliver_new, fresh_entries
+from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, deliver_new
+from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.readargs import NEW, NO_CLAIM, GroupReadArgs
 from commands.redis_streams.replies import KeyPart, keys_reply
@@ -113,7 +114,7 @@ class LongRead:
 class KeyRead:
     """What is read of one key."""
 
-    __slots__ = ("_after", "_count", "_group", "_moment", "_name", "_pieces", "_read", "_stream")
+    __slots__ = ("_after", "_group", "_moment", "_name", "_read", "_stream")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         self._read = read
@@ -122,8 +123,6 @@ class KeyRead:
         self._moment = moment
         self._group: Group | None = None
         self._stream: Stream | None = None
-        self._pieces: list[bytes] = []  # of the reply: elements, encoded
-        self._count = 0  # of these elements
 
     def _find(self, ctx: Context) -> tuple[Stream, Group]:
         """Raises CommandError if the group is gone, even if there is another one of that name."""
@@ -141,7 +140,8 @@ class KeyRead:
         raise NotImplementedError
 
     def begun(self) -> bool:
-        return self._count > 0
+        """Whether anything was delivered."""
+        raise NotImplementedError
 
     def part(self) -> KeyPart | None:
         """What the reply has of it; None if that is nothing."""
@@ -149,16 +149,25 @@ class KeyRead:
 
     def close(self) -> None:
         """There will be no part."""
+        raise NotImplementedError
 
 
 class History(KeyRead):
     """What the consumer had pending when the read came to it, without what it loses meanwhile."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_elements", "_left")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         super().__init__(read, name, after, moment)
         self._left = -1
+        self._elements: XElements | None = None
+
+    def begun(self) -> bool:
+        return self._elements is not None and self._elements.count > 0
+
+    def close(self) -> None:
+        if self._elements is not None:
+            self._elements.close()
 
     def step(self, ctx: Context) -> bool:
         stream, group = self._find(ctx)
@@ -168,8 +177,9 @@ class History(KeyRead):
         most = min(self._left, AT_ONCE)
         rows = group.pending.rows_of(consumer.number, self._after + 1, MAX_ID, most) if most else []
         if rows:
-            self._pieces.append(deliver_again(ctx, self._name, stream, group, consumer, rows))
-            self._count += len(rows)
+            if self._elements is None:
+                self._elements = XElements(encode.null_array(ctx.session.proto))
+            deliver_again(ctx, self._name, stream, group, consumer, rows, self._elements)
             self._left -= len(rows)
             self._after = rows[-1].id
         return len(rows) == most and self._left > 0
@@ -178,25 +188,28 @@ class History(KeyRead):
         if self._stream is None:
             return None
         part = KeyPart(self._name, self._stream, 0, 0)
-        part.add(self._count, self._pieces)
+        if self._elements is not None:
+            part.set_elements(self._elements)
         return part
 
 
 class NewRead(KeyRead):
     """What was never delivered; before that, with CLAIM, what is idle for long enough."""
 
-    __slots__ = ("_claims", "_gone", "_new")
+    __slots__ = ("_claimed", "_claims", "_gone", "_new")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         super().__init__(read, name, after, moment)
         self._claims = read.claim != NO_CLAIM  # there may be more to claim
+        self._claimed = ClaimedElements()  # with CLAIM: all that it delivers
         self._gone = 0  # messages without an entry that it has come to
         self._new: NewEntries | None = None  # None: it has not come to them
 
     def begun(self) -> bool:
-        return self._count > 0 or (self._new is not None and self._new.count > 0)
+        return self._claimed.count > 0 or (self._new is not None and self._new.count > 0)
 
     def close(self) -> None:
+        self._claimed.close()
         if self._new is not None:
             self._new.close()
 
@@ -207,23 +220,21 @@ class NewRead(KeyRead):
         return self._deliver(ctx, stream, group)
 
     def _left(self) -> int:
-        return self._read.count - self._count if self._read.count else ALL
+        return self._read.count - self._claimed.count if self._read.count else ALL
 
     def _claim(self, ctx: Context, stream: Stream, group: Group) -> bool:
         read, most = self._read, self._left()
         consumer = consumer_of(ctx, self._name, stream, group, read.consumer)
         rows = group.pending.idle_before(max(0, self._moment - read.claim), None, AT_ONCE)
-        claimed: list[bytes] = []
         again: list[bytes] = []
-        self._gone += add_claimed(stream, group, rows, self._moment, claimed, again, most)
+        most += self._claimed.count
+        self._gone += add_claimed(stream, group, rows, self._moment, self._claimed, again, most)
         # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
         effects.own(
             ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [],
             last=last,
         )  # fmt: skip
-        self._pieces.append(b"".join(claimed))
-        self._count += len(claimed)
         self._claims = len(rows) == AT_ONCE and self._left() > 0 and self._gone < GONE_AT_ONCE
         return self._claims or self._left() > 0
 
@@ -238,7 +249,7 @@ class NewRead(KeyRead):
             return False
         lo = effects.cursor(stream, group)
         if with_delivery:
-            self._pieces.append(b"".join(fresh_entries(stream, lo, hi)))
+            self._claimed.add_new(stream, lo, hi)
         deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)
         return new.delivered(stream, group, lo, hi)
 
@@ -251,6 +262,7 @@ class NewRead(KeyRead):
             if new is not None:
                 part.set_snapshot(new.count, new.take())
             return part
-        part.add(self._count + (0 if new is None else new.count), self._pieces)
-        self.close()
+        part.set_elements(self._claimed)
+        if new is not None:
+            new.close()
         return part

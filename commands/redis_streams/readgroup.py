@@ -10,7 +10,8 @@ from __future__ import annotations
 from commands.context import Block, Chunks, Context, Reply, Slices, next_pending
 from commands.declare import arg, block, command, key, opt, token
 from commands.parts import AT_ONCE
-from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, fresh_entries
+from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again
+from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.lag import count_after
 from commands.redis_streams.longread import ALL, LongRead, is_long
 from commands.redis_streams.owners import consumer_of
@@ -20,6 +21,7 @@ from commands.redis_streams.replies import KeyPart, keys_reply
 from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
 from resp import reply as encode
+from resp.errors import CommandError
 from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
@@ -104,16 +106,21 @@ def _has_news(stream: Stream, group: Group, claim: int, now: int) -> bool:
 def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
     """What the reply has for each key that has something. Raises CommandError."""
     parts: list[KeyPart] = []
-    for number, name in enumerate(read.keys):
-        after = read.ids[number]
-        stream, group = _find(ctx, name, read.group)
-        ctx.touch(group)
-        if after != NEW:
-            parts.append(_history(ctx, read, name, stream, group, after))
-            continue
-        part = _deliver(ctx, read, name, stream, group)
-        if part is not None:
-            parts.append(part)
+    try:
+        for number, name in enumerate(read.keys):
+            after = read.ids[number]
+            stream, group = _find(ctx, name, read.group)
+            ctx.touch(group)
+            if after != NEW:
+                parts.append(_history(ctx, read, name, stream, group, after))
+                continue
+            part = _deliver(ctx, read, name, stream, group)
+            if part is not None:
+                parts.append(part)
+    except CommandError:
+        for part in parts:
+            part.close()
+        raise
     return parts
 
 
@@ -121,16 +128,17 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     """Deliver messages that are idle, if CLAIM asks for them, and new entries; None if there are none."""
     ks, now = ctx.ks, ctx.now
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
-    claimed: list[bytes] = []
+    claimed = None if read.claim == NO_CLAIM else ClaimedElements()
     again: list[bytes] = []
-    if read.claim != NO_CLAIM:
+    if claimed is not None:
         _claim(read, stream, group, now, claimed, again)
+    number = 0 if claimed is None else claimed.count
     offset, entries_read = group.offset, group.entries_read
     lo, hi = effects.cursor(stream, group), 0
     new: list[bytes] = []
     place: Place | None = None
-    if lo < stream.next_ord and not 0 < read.count <= len(claimed):
-        hi = stream.after(lo, read.count - len(claimed)) if read.count else stream.next_ord
+    if lo < stream.next_ord and not 0 < read.count <= number:
+        hi = stream.after(lo, read.count - number) if read.count else stream.next_ord
         place = stream.place(lo)
         new = stream.raw_ids(place, hi)
         last = int.from_bytes(new[-1], "big")
@@ -140,13 +148,14 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     elif not again:
         return None
     part: KeyPart | None = None
-    if new or claimed:
-        if read.claim == NO_CLAIM:
+    if claimed is None:
+        if new:
             part = KeyPart(key, stream, lo, hi, place)
-        else:
-            part = KeyPart(key, stream, 0, 0)
-            claimed += fresh_entries(stream, lo, hi) if new else []
-            part.add(len(claimed), [b"".join(claimed)])
+    elif new or number:
+        if new:
+            claimed.add_new(stream, lo, hi)
+        part = KeyPart(key, stream, 0, 0)
+        part.set_elements(claimed)
     if again and new and not read.noack:  # after a rewind a message can be both; then it starts over
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
@@ -159,13 +168,13 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
 
 
 def _claim(
-    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: list[bytes], again: list[bytes]
+    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: ClaimedElements, again: list[bytes]
 ) -> None:  # fmt: skip
     """Find the messages that are idle for long enough, at most COUNT, oldest first: see add_claimed()."""
     row: PendingRow | None = None
     latest, gone, most = max(0, now - read.claim), 0, read.count or ALL
     page = min(most, AT_ONCE)
-    while gone < GONE_AT_ONCE and len(claimed) < most:
+    while gone < GONE_AT_ONCE and claimed.count < most:
         rows = group.pending.idle_before(latest, row, page)
         gone += add_claimed(stream, group, rows, now, claimed, again, most)
         if len(rows) < page:
@@ -182,5 +191,7 @@ def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     rows: list[PendingRow] = group.pending.rows_of(consumer.number, after + 1, MAX_ID, most) if most else []
     part = KeyPart(key, stream, 0, 0)
     if rows:
-        part.add(len(rows), [deliver_again(ctx, key, stream, group, consumer, rows)])
+        elements = XElements(encode.null_array(ctx.session.proto))
+        deliver_again(ctx, key, stream, group, consumer, rows, elements)
+        part.set_elements(elements)
     return part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commands.context import Chunks
+from commands.streams.elements import Elements
 from commands.streams.replies import STREAMED_ABOVE, after
 from resp import reply as encode
 from resp.reply import array_header
@@ -42,7 +43,7 @@ class KeyPart:
     """What a reply of XREAD or XREADGROUP has for one key: elements that are encoded already, or entries of the stream
     with ordinals [lo, hi), or those of a snapshot. ``place``: of the first, where a search has ended there."""
 
-    __slots__ = ("count", "encoded", "hi", "key", "lo", "place", "snapshot", "stream")
+    __slots__ = ("count", "elements", "hi", "key", "lo", "place", "snapshot", "stream")
 
     def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: Place | None = None) -> None:
         self.key = key
@@ -51,13 +52,13 @@ class KeyPart:
         self.lo = lo
         self.hi = hi
         self.count = stream.count(lo, hi) if lo < hi else 0  # of elements
-        self.encoded: list[bytes] | None = None
+        self.elements: Elements | None = None
         self.snapshot: Snapshot | None = None
 
-    def add(self, count: int, encoded: list[bytes]) -> None:
-        """Give it elements."""
-        self.count += count
-        self.encoded = encoded
+    def set_elements(self, elements: Elements) -> None:
+        """Give it elements, which it closes."""
+        self.count += elements.count
+        self.elements = elements
 
     def set_snapshot(self, count: int, snapshot: Snapshot | None) -> None:
         """Give it the entries of a snapshot, which it closes."""
@@ -74,6 +75,8 @@ class KeyPart:
         """It is not sent."""
         if self.snapshot is not None:
             self.snapshot.close()
+        if self.elements is not None:
+            self.elements.close()
 
 
 def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
@@ -81,8 +84,8 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
     top = b"%%%d\r\n" % len(parts) if proto == 3 else array_header(len(parts))
     size = 0
     for part in parts:
-        if part.encoded is not None:
-            size += sum(map(len, part.encoded))
+        if part.elements is not None:
+            size += STREAMED_ABOVE + 1 if part.elements.picked else part.elements.size
         if part.lo < part.hi:
             size += part.stream.wire_size(part.lo, part.hi)
         if part.snapshot is not None:
@@ -91,8 +94,8 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
         pieces = [top]
         for part in parts:
             pieces.append(part.head(proto))
-            if part.encoded is not None:
-                pieces += part.encoded
+            if part.elements is not None:
+                pieces.append(part.elements.encoded())
             if part.lo < part.hi:
                 pieces += part.stream.dashed(part.place, part.hi)
         return b"".join(pieces)
@@ -106,34 +109,37 @@ class _KeyChunks:
     __slots__ = ("_parts", "held")
 
     def __init__(self, proto: int, parts: list[KeyPart]) -> None:
-        self._parts: list[tuple[list[bytes], Snapshot | None]] = []
+        self._parts: list[tuple[bytes, Elements | None, Snapshot | None]] = []
         self.held = 0
         for part in parts:
-            head = [part.head(proto)]
-            if part.encoded is not None:
-                head += part.encoded
+            head, elements = part.head(proto), part.elements
             snapshot = part.stream.snapshot(part.lo, part.hi) if part.lo < part.hi else part.snapshot
-            self._parts.append((head, snapshot))
-            self.held += sum(map(len, head)) + (snapshot.memory_bytes if snapshot is not None else 0)
+            self._parts.append((head, elements, snapshot))
+            self.held += len(head) + (0 if elements is None else elements.held())
+            self.held += 0 if snapshot is None else snapshot.memory_bytes
 
     def pieces(self) -> Iterator[bytes]:
         try:
-            for head, snapshot in self._parts:
-                if snapshot is None:
-                    yield from head
-                    continue
-                entries = _dashed(snapshot.entries())
-                first = next(entries, b"")
-                yield from head
-                yield first
-                yield from entries
+            for head, elements, snapshot in self._parts:
+                if elements is not None:
+                    yield from after([head], elements.pieces())
+                    head = b""
+                if snapshot is not None:
+                    yield from after([head], _dashed(snapshot.entries()))
+                elif head:
+                    yield head
         finally:
             self.close()
 
     def pinned(self) -> int:
-        return sum([snapshot.pinned() for _, snapshot in self._parts if snapshot is not None])
+        size = 0
+        for _, elements, snapshot in self._parts:
+            size += (0 if elements is None else elements.pinned()) + (0 if snapshot is None else snapshot.pinned())
+        return size
 
     def close(self) -> None:
-        for _, snapshot in self._parts:
+        for _, elements, snapshot in self._parts:
+            if elements is not None:
+                elements.close()
             if snapshot is not None:
                 snapshot.close()

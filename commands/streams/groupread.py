@@ -10,9 +10,10 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.parse import check_group_name
+from commands.streams.elements import Elements, followed
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from commands.streams.readargs import Position, ReadOptions
-from commands.streams.replies import entries_reply, info_element, joined
+from commands.streams.replies import entries_reply, info_element
 from resp import errors
 from resp import reply as encode
 from storage import events, records
@@ -27,6 +28,7 @@ from storage.timers import NEVER
 # A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds. (NEW_AT_ONCE: of new
 # entries with RETRY)
 DUE_AT_ONCE: Final = 1000  # due messages
+NOTHING: Final[dict[int, None]] = {}
 
 
 class GroupRead(Block):
@@ -104,21 +106,27 @@ class ReadSlices:
     (``NewEntries``).
     """
 
-    __slots__ = ("_elements", "_group", "_key", "_moment", "_new", "_options", "_parts")
+    __slots__ = ("_due", "_group", "_key", "_missing", "_moment", "_new", "_options")
 
     def __init__(self, key: bytes, options: ReadOptions, group: Group, moment: int) -> None:
         self._key = key
         self._options = options
         self._group = group
         self._moment = moment  # of the command, in served time: what falls due later is left for the next one
-        self._parts: list[bytes] = []  # of the reply: the due messages delivered so far
-        self._elements = 0  # in these parts
+        self._due: Elements | None = None  # the due messages delivered so far
+        self._missing = 0  # 1: entries that the group did not get are missing [17]
         self._new: NewEntries | None = None  # None: it has not come to them
 
     def close(self) -> None:
         """There will be no reply."""
+        if self._due is not None:
+            self._due.close()
         if self._new is not None:
             self._new.close()
+
+    def _count(self) -> int:
+        """Elements so far, without new entries."""
+        return self._missing + (0 if self._due is None else self._due.count)
 
     def step(self, ctx: Context) -> Chunks | None:
         key, options, group = self._key, self._options, self._group
@@ -133,13 +141,13 @@ class ReadSlices:
     def _redeliver(self, ctx: Context, stream: Stream) -> bool:
         """Deliver some due messages; False if there are no more."""
         key, options, group = self._key, self._options, self._group
-        most = min(options.count - self._elements, DUE_AT_ONCE)
-        due, gone, wires = _due(ctx.ks, key, most, stream, group, ctx.now, self._moment)
+        if self._due is None:
+            self._due = Elements(encode.null_array(ctx.session.proto))
+        most = min(options.count - self._due.count, DUE_AT_ONCE)
+        due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, self._moment)
         if not due:
             return False
-        self._elements += len(due)
-        null = encode.null_array(ctx.session.proto)
-        self._parts.append(b"".join([null if wire is None else wire for wire in wires]))
+        gone = _add_due(stream, due, self._due)
         _deliver(ctx, key, options, stream, group, group.offset, [], due, gone)
         return True
 
@@ -147,10 +155,9 @@ class ReadSlices:
         """Deliver some new entries; False if there are no more."""
         group, new = self._group, self._new
         if new is None:
-            new = self._new = NewEntries(stream, group, self._options.count - self._elements)
+            new = self._new = NewEntries(stream, group, self._options.count - self._count())
             if group.offset < stream.evicted_to:  # [17] (a)
-                self._parts.insert(0, encode.null_array(ctx.session.proto))
-                self._elements += 1
+                self._missing = 1
                 if not new.left():
                     _deliver(ctx, self._key, self._options, stream, group, stream.evicted_to, [], [], {})
         hi = new.following(stream, group, _at_once(new.left(), self._options))
@@ -161,12 +168,18 @@ class ReadSlices:
         return new.delivered(stream, group, lo, hi)
 
     def _reply(self, ctx: Context, stream: Stream) -> Chunks:
-        parts, elements = self._parts, self._elements
+        parts, count, proto = list[bytes](), self._count(), ctx.session.proto
         if self._options.with_info:
-            parts.insert(0, info_element(stream, ctx.session.proto))
-            elements += 1
-        new = self._new
-        return joined(elements, parts, None) if new is None else joined(elements + new.count, parts, new.take())
+            parts.append(info_element(stream, proto))
+            count += 1
+        if self._missing:
+            parts.append(encode.null_array(proto))
+        snapshot = None
+        if self._new is not None:
+            count += self._new.count
+            snapshot = self._new.take()
+        due = self._due or Elements(b"")
+        return followed(encode.array_header(count) + b"".join(parts), due, snapshot)
 
 
 def _serve_group(
@@ -183,7 +196,9 @@ def _serve_group(
         return encode.EMPTY_ARRAY
     count = options.count
     most = min(count, DUE_AT_ONCE)
-    due, gone, old = _due(ctx.ks, key, most, stream, group, ctx.now, served)
+    due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, served)
+    old = Elements(encode.null_array(proto)) if due else None
+    gone = NOTHING if old is None else _add_due(stream, due, old)
     lo = effects.cursor(stream, group)
     hi = stream.after(lo, count - len(due))
     new = stream.count(lo, hi)
@@ -199,17 +214,27 @@ def _serve_group(
     parts: list[bytes] = []
     if options.with_info:
         parts.append(info_element(stream, proto))
-    null = encode.null_array(proto)
     if overtaken:
-        parts.append(null)
-    if old:
-        parts += [null if wire is None else wire for wire in old]
-    reply = entries_reply(len(parts) + new, b"".join(parts), stream, place, hi)
+        parts.append(encode.null_array(proto))
+    head, count = b"".join(parts), len(parts) + len(due) + new
+    reply = entries_reply(count, head, stream, place, hi) if old is None else (
+        _with_due(count, head, old, stream, place, hi)
+    )  # fmt: skip
     if place is not None:
         _deliver_new(ctx, key, options, stream, group, place, hi, due, gone)
     elif due or overtaken:
         _deliver(ctx, key, options, stream, group, max(group.offset, stream.evicted_to), [], due, gone)
     return reply
+
+
+def _with_due(
+    count: int, head: bytes, due: Elements, stream: Stream, place: Place | None, hi: int
+) -> bytes | Chunks:
+    """entries_reply() with due messages after ``head``."""
+    if not due.picked:
+        return entries_reply(count, head + due.encoded(), stream, place, hi)
+    snapshot = None if place is None else stream.snapshot(place.ordinal, hi)
+    return followed(encode.array_header(count) + head, due, snapshot)
 
 
 def _deliver_new(
@@ -244,21 +269,20 @@ def _deliver(
     effects.deliver(ctx.ks, key, stream, group, offset, reader, new, again, left)
 
 
-def _due(
-    ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int
-) -> tuple[list[int], dict[int, None], list[bytes | None]]:
-    """Messages that are due, at most ``count``: all IDs, the IDs of evicted ones, and the entries (None if evicted)."""
-    ids = _due_ids(ks, key, count, stream, group, now, served)
-    if not ids:
-        return [], {}, []
-    wires = [stream.find(entry_id) for entry_id in ids]
-    gone = {entry_id: None for entry_id, wire in zip(ids, wires, strict=True) if wire is None}
-    return ids, gone, wires
+def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, None]:
+    """``elements`` gets the messages with these IDs; returns the IDs of those whose entries are gone."""
+    gone: dict[int, None] = {}
+    for entry_id in ids:
+        if not elements.add(stream, entry_id):
+            elements.add_gone()
+            gone[entry_id] = None
+    return gone
 
 
 def _due_ids(
     ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int
 ) -> list[int]:
+    """Messages that are due, at most ``count``."""
     soonest = group.pending.next_due()
     if soonest is None or soonest > served:
         return []

@@ -11,7 +11,6 @@ from resp.reply import array_header
 from storage.entries import COUNTS
 from storage.ids import format_id
 from storage.place import Place
-from storage.snapshot import Snapshot
 from storage.stream import Stream
 
 STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
@@ -45,19 +44,6 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
         return b"".join(wires)
     snapshot = stream.snapshot(lo, hi)
     return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
-
-
-def joined(count: int, parts: list[bytes], snapshot: Snapshot | None) -> Chunks:
-    """An array of ``count`` elements: those in ``parts``, encoded, then the entries in ``snapshot``; streamed."""
-    head = [array_header(count), *parts]
-    held = sum(map(len, parts))
-    if snapshot is None:
-        return Chunks(iter(head), _nothing, held)
-    return Chunks(after(head, snapshot.forward()), snapshot.close, snapshot.memory_bytes + held, snapshot.pinned)
-
-
-def _nothing() -> None:
-    """Nothing is held that has to be released."""
 
 
 def info_element(stream: Stream | None, proto: int) -> bytes:

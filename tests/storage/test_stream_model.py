@@ -21,6 +21,7 @@ from storage.nodes.cache import NodeCache
 from storage.nodes.draft import BareDraft
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool
+from storage.picks import Picks
 from storage.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore, opened
 
@@ -65,6 +66,14 @@ class Reader:
     got: bytes = b""
 
 
+@dataclass
+class Picked:
+    """Entries that are picked, and read later."""
+
+    picks: Picks = field(default_factory=Picks)
+    expected: list[bytes | None] = field(default_factory=list)
+
+
 class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +83,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.nodes.max_bytes = 100
         self.sid = 0
         self.readers: list[Reader] = []
+        self.picked: list[Picked] = []
         self.late = False  # the ID of the newest evicted entry is looked up later
         self.create()
 
@@ -384,7 +394,7 @@ class StreamMachine(RuleBasedStateMachine):
         """It was read to its end, which frees what it pinned; close() does no harm then."""
         assert reader.got == reader.expected
         self.readers.remove(reader)
-        assert self.store.pins == len(self.readers)
+        assert self.store.pins == self.pinned()
         reader.close()
 
     @precondition(lambda self: self.readers)
@@ -394,6 +404,40 @@ class StreamMachine(RuleBasedStateMachine):
         self.readers.remove(reader)
         reader.close()
         reader.close()
+
+    @rule(data=st.data(), new=st.booleans())
+    def pick(self, data: st.DataObject, new: bool) -> None:
+        """Entries in any order, some twice, some missing, at several moments."""
+        if new and len(self.picked) < 3:
+            self.picked.append(Picked())
+        if not self.picked:
+            return
+        one = data.draw(st.sampled_from(self.picked))
+        for entry_id in data.draw(st.lists(st.sampled_from([0, MAX_ID, *self.model.ids]), max_size=8)):
+            place = self.stream.locate(entry_id)
+            one.expected.append(self.stream.find(entry_id))
+            assert (place is None) == (one.expected[-1] is None)
+            if place is None:
+                one.picks.add_missing()
+            else:
+                self.stream.pick(place, one.picks)
+        assert len(one.picks) == len(one.expected)
+
+    @precondition(lambda self: self.picked)
+    @rule(data=st.data(), to_the_end=st.booleans())
+    def read_picks(self, data: st.DataObject, to_the_end: bool) -> None:
+        one = data.draw(st.sampled_from(self.picked))
+        self.picked.remove(one)
+        if to_the_end:
+            assert [wire for wires in one.picks.entries() for wire in wires] == one.expected
+        else:
+            one.picks.close()
+        one.picks.close()
+        assert one.picks.memory_bytes() >= 8 * len(one.expected)
+
+    def pinned(self) -> int:
+        """Views of the store that are in use."""
+        return len(self.readers) + sum(len(one.picks._views) for one in self.picked)
 
     # -- what always holds -----------------------------------------------------------------------------------
     @invariant()
@@ -414,7 +458,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert (stream.node_count > 0) == (stream.length > 0)
         assert stream.node_count <= stream.length + 1  # the tail may have no living entry
         assert stream.disk_bytes() >= 0
-        assert self.store.pins == len(self.readers)
+        assert self.store.pins == self.pinned()
         assert 0 <= self.nodes.cache.bytes <= self.nodes.cache.max_bytes
         assert len(self.nodes.cache) <= stream.node_count  # what is dead has left it
 
@@ -422,6 +466,8 @@ class StreamMachine(RuleBasedStateMachine):
         for reader in list(self.readers):
             reader.got += b"".join(reader.pieces)
             self.end(reader)
+        for one in self.picked:
+            assert [wire for wires in one.picks.entries() for wire in wires] == one.expected
 
 
 class CodedStreamMachine(StreamMachine):
