@@ -120,7 +120,7 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
 def _check_name(what: str, name: bytes) -> None:
     """Raise CommandError if the name of a new stage or fence is too long. One that is there already may have it."""
     if len(name) > NAME_BYTES:
-        raise CommandError(f"ERR the name of the {what} has {len(name)} bytes; at most {NAME_BYTES} are allowed")
+        raise errors.long_name(what, len(name), NAME_BYTES)
 
 
 def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:

@@ -79,7 +79,7 @@ def test_what_a_client_keeps(c: Raw, connect: Connect, what: str) -> None:
 
 @pytest.mark.parametrize("call", [
     ("TREAD", b"k" * MB, "$", 10, "BLOCK", 0),
-    ("TREAD", b"k" * MB, "", 10, "BLOCK", 0, "GROUP", b"g" * MB, 0),
+    ("TREAD", b"k" * MB, "", 10, "BLOCK", 0, "GROUP", "g", 0),
     ("TWAIT", 0, b"k" * MB, ""),
     ("TWAIT", 0, *[word for number in range(5_000) for word in (number, "")]),
     ("XREAD", "BLOCK", 0, "STREAMS", b"k" * MB, "$"),
@@ -148,9 +148,14 @@ SHARED: dict[str, tuple[list[Command], list[Command]]] = {
         )],
         [("FLUSHALL",)],
     ),
-    "names of groups": ([("TREAD", "s", 0, 0, "GROUP", name, 0) for name in names(4)], [("DEL", "s")]),
+    "names of groups": (
+        [("TREAD", "s", 0, 0, "GROUP", b"g" * 4000 + b"%d" % n, 0) for n in range(100)], [("DEL", "s")]
+    ),
     "names of consumers": (
-        [("XGROUP", "CREATE", "s", "g", 0, "MKSTREAM"), *[("XGROUP", "CREATECONSUMER", "s", "g", n) for n in names(4)]],
+        [
+            ("XGROUP", "CREATE", "s", "g", 0, "MKSTREAM"),
+            *[("XGROUP", "CREATECONSUMER", "s", "g", b"c" * 4000 + b"%d" % n) for n in range(100)],
+        ],
         [("DEL", "s")],
     ),
     "producers": ([("XADD", "s", "IDMP", name, "1", "*", "f", "v") for name in names(4)], [("DEL", "s")]),
