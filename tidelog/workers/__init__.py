@@ -39,6 +39,7 @@ What runs it, from the process down to the bytes:
     sinks         what events are asked to do: acknowledge, give back, send
     partition     ``Partition``: what is in hand of one partition
     fetcher       reads entries into buffers: TREAD, TWAIT
+    pacing        how much is taken ahead where nobody owns a partition
     buffers       ``Buffer``: the entries of one partition that are in hand
     acks          acknowledgements, sent by many
     transactions  what is sent and what is acknowledged, in one step under the claim

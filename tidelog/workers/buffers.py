@@ -15,6 +15,7 @@ from typing import Any
 
 from tidelog.client.entries import StreamId
 from tidelog.leases import Claim
+from tidelog.workers.pacing import Pace
 from tidelog.workers.stats import Stats
 
 Row = list[Any]  # an entry as the server sends it: ID, field, value, ...
@@ -30,7 +31,7 @@ class Buffer:
 
     __slots__ = (
         "_freed", "_leaving", "_newest", "_stats", "_wanted", "again", "claim", "extra", "filled", "held", "limit",
-        "open", "quiet", "rows", "stream",
+        "open", "pace", "quiet", "rows", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: str, claim: Claim, limit: int, stats: Stats, freed: Callable[[], None]) -> None:
@@ -38,6 +39,7 @@ class Buffer:
         self.claim = claim  # of the partition
         self.limit = limit
         self.rows: deque[Row] = deque()  # waiting, oldest first
+        self.pace: Pace | None = None  # where nobody owns the partition: how much is read
         self.extra = 0  # of those in hand, how many don't count against the limit
         self.held: dict[bytes, float] = {}  # ID -> when it was delivered or touched last, on the monotonic clock
         self.filled = asyncio.Event()  # set when rows come
@@ -56,6 +58,8 @@ class Buffer:
         """How many entries may be read. 0 while it is more than half full, so that they are read by many; not so while
         somebody waits for more than there are.
         """
+        if self.pace is not None:
+            return self.pace.room(len(self.held), self._wanted) if self.open else 0
         held, limit = len(self.held) - self.extra, max(self.limit, self._wanted)
         return max(0, limit - held) if self.open and (held * 2 <= limit or len(self.rows) < self._wanted) else 0
 
@@ -84,6 +88,8 @@ class Buffer:
             self.filled.set()
             if self._newest is not None:
                 self._look(came)
+            if self.pace is not None:
+                self.pace.took(taken[-1][0], len(held), now)
         return came
 
     def begin_after(self, newest: StreamId) -> None:
@@ -115,6 +121,8 @@ class Buffer:
         pop = self.held.pop
         for entry_id in ids:
             pop(entry_id, None)
+        if self.pace is not None:
+            self.pace.left(self.held)
         self.changed()
 
     def given_back(self, entry_id: bytes) -> None:

@@ -25,6 +25,7 @@ from tidelog.workers.declared import Declared
 from tidelog.workers.events import Event
 from tidelog.workers.failures import Failures
 from tidelog.workers.inside import failure
+from tidelog.workers.pacing import Pace
 from tidelog.workers.partition import Partition, StoppedError, entry_of
 from tidelog.workers.stats import Stats
 
@@ -258,6 +259,9 @@ class BatchConsumer(Consumer):
     ) -> None:  # fmt: skip
         super().__init__(declared, partition, failures, stats)
         self._limit = limit  # of calls at a time, of all partitions
+        if limit is not None and declared.take is not None:
+            count, buffer = declared.take.count, partition.buffer
+            buffer.pace = Pace(lambda: len(buffer.rows), lambda: count, declared.prefetch)
 
     async def consume(self) -> None:
         rows = await self._taken()

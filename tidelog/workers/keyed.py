@@ -30,6 +30,7 @@ from tidelog.workers.declared import Declared
 from tidelog.workers.failures import Failures
 from tidelog.workers.inside import failure
 from tidelog.workers.link import Line
+from tidelog.workers.pacing import WORK, Pace
 from tidelog.workers.partition import Partition, StoppedError
 from tidelog.workers.stats import Stats
 
@@ -60,6 +61,23 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._until = 0.0  # on the monotonic clock: by then the loop is to go round
         self._asked = False  # whether it will tell when it does
+
+    @property
+    def idle(self) -> int:
+        """How many have nothing to do."""
+        return len(self._idle)
+
+    def withdraw(self, consumer: KeyedConsumer, count: int) -> list[Queue]:
+        """Take back up to so many queues of a consumer that nobody has begun, the last ones first."""
+        kept, found = deque[Queue](), list[Queue]()
+        while self._ready:
+            queue = self._ready.pop()
+            if queue.consumer is consumer and len(found) < count:
+                found.append(queue)
+            else:
+                kept.appendleft(queue)
+        self._ready.extend(kept)
+        return found
 
     def give(self, queue: Queue) -> None:
         """This one may be worked on."""
@@ -305,6 +323,65 @@ class FreeConsumer(KeyedConsumer):
     ) -> None:  # fmt: skip
         super().__init__(declared, partition, failures, stats, slots)
         self._line = line
+        self._taken = 0  # events that were put into queues
+        self._finished = 0  # of these, at the last look
+        self._timer: asyncio.TimerHandle | None = None  # of the next look
+        self._returning: set[asyncio.Task[None]] = set()
+        partition.buffer.pace = Pace(self._waiting, self._least, declared.prefetch)
+
+    def _waiting(self) -> int:
+        """Events that nobody has begun."""
+        return len(self.rows) + self._queued - len(self._working)
+
+    def _least(self) -> int:
+        """What can be begun at once is for all partitions of the processor."""
+        return -(-self._slots.idle // self.declared.topic.partitions)
+
+    async def run(self) -> None:
+        """See ``KeyedConsumer.run``."""
+        try:
+            await super().run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _look(self) -> None:
+        """What will not be begun within a second or so is given back."""
+        self._timer = None
+        partition, finished = self.partition, self._taken - self._queued
+        done, self._finished = finished - self._finished, finished
+        if partition.stopping.is_set() or not partition.held or self._before:
+            return
+        excess = self._queued - len(self._working) - max(done, 1)
+        if excess > 0 and not self._slots.idle:
+            pace = partition.buffer.pace
+            assert pace is not None  # noqa: S101 - see above
+            pace.ahead = max(1, done)
+            withdrawn = self._slots.withdraw(self, excess)
+            self._queued -= len(withdrawn)
+            self._taken -= len(withdrawn)
+            self._give_back([queue.items[0][0][0] for queue in withdrawn])
+        if self._queued > len(self._working):
+            self._timer = asyncio.get_running_loop().call_later(WORK, self._look)
+
+    def _give_back(self, ids: list[bytes]) -> None:
+        partition, group = self.partition, self.declared.group
+        if not ids:
+            return
+        self.stats.returned += len(ids)
+        for entry_id in ids:
+            partition.doubtful.discard(entry_id)
+            partition.buffer.given_back(entry_id)
+
+        async def send() -> None:
+            try:
+                await self._line.ask(calls.tnack(partition.buffer.stream, group, *ids))
+            except (LostError, redis.ResponseError) as error:  # they are due when their retry time is over
+                log.info("processor %s: %d events are given back later: %s", self.declared.name, len(ids), error)
+
+        task = asyncio.get_running_loop().create_task(send())
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     async def consume(self) -> None:
         rows = [self.rows.popleft() for _ in range(len(self.rows))]
@@ -315,6 +392,9 @@ class FreeConsumer(KeyedConsumer):
             queue.items.append((row, None))
             self._queued += 1
             self._slots.give(queue)
+        self._taken += len(rows)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WORK, self._look)
         await asyncio.sleep(0)
 
     async def _look_up(self, ids: list[bytes]) -> None:
