@@ -1,6 +1,7 @@
 """INFO and MEMORY, gathered from the parts of the server.
 
-The cost is O(clients) and a walk over the streams. A walk that took long is reused for a while (streamtotals).
+The cost is a walk over the clients, and one over the streams, which is reused for a while if it took long
+(streamtotals).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from respserver.execution.blocking import Blocking
 from respserver.gates import Gates
 from respserver.memory import Memory
 from respserver.observe import info
+from respserver.observe.clienttotals import ClientWalk
 from respserver.observe.info import ServerStats
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
@@ -55,6 +57,7 @@ class Reporting:
         self._memory = memory
         self._tracking = tracking
         self._walk = StreamWalk()
+        self._client_walk = ClientWalk()
         self._started = clock.now()
         self._run_id = os.urandom(20).hex()
 
@@ -63,9 +66,9 @@ class Reporting:
         return info.render(self._stats(), sections)
 
     def ready(self, sections: list[str]) -> bool:
-        """Look at some of the groups that changed, and at some of the streams if INFO with these sections sums them up.
-        True once info() costs little."""
-        if not recount(self._data.ks, RECOUNTED):
+        """Look at some of the clients and of the groups that changed, and at some of the streams if INFO with these
+        sections sums them up. True once info() costs little."""
+        if not recount(self._data.ks, RECOUNTED) or not self._client_walk.more(self._clients.all()):
             return False
         if sections and info.SUMS.isdisjoint(sections):
             return True
@@ -79,7 +82,8 @@ class Reporting:
         config, data = self._config, self._data
         return ServerStats(
             now=self._clock.now(), started=self._started, run_id=self._run_id, roles=self._roles.stats(),
-            loading=self._gates.loading, config=config.value, keyspace=data.ks, sessions=self._clients,
+            loading=self._gates.loading, config=config.value, keyspace=data.ks,
+            clients=self._client_walk.take(self._clients.all()),
             counters=self._counters, walk=self._walk, saves=self._checkpoints.saves,
             rewrites=self._checkpoints.rewrites, rewrite_scheduled=self._checkpoints.rewrite_scheduled,
             log=data.log_stats(),

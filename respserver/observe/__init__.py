@@ -1,5 +1,6 @@
 """Stats, INFO, slow log and log lines.
 
+    clienttotals  sums over all clients
     info          the text of INFO
     logs          log lines in redis-server's format
     slowlog       slow log, latency events, histograms

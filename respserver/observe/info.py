@@ -10,15 +10,14 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from commands.admin.clientlist import client_bytes, queued_bytes, transport_stats
 from commands.admin.connection import REDIS_LEVEL
 from commands.declare import Command, all_commands
-from commands.session import Session
 from respserver import __version__
+from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.slowlog import Histogram
 from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, process_memory, system_memory
 from respserver.observe.streamtotals import StreamWalk
@@ -41,7 +40,7 @@ class ServerStats:
     roles: RoleStats
     config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
     keyspace: Keyspace
-    sessions: Iterable[Session]
+    clients: ClientTotals
     counters: Counters
     walk: StreamWalk
     saves: Saves = field(default_factory=Saves)
@@ -107,42 +106,25 @@ def _server(s: ServerStats) -> Fields:
 
 
 def _clients(s: ServerStats) -> Fields:
-    connected = blocked = subscribed = watching = watched_keys = largest_in = largest_out = 0
-    for session in s.sessions:
-        if session.replica is not None:  # counted with the replicas
-            continue
-        connected += 1
-        subscribed += session.subscribed
-        watching += bool(session.watching)
-        watched_keys += len(session.watching)
-        transport = transport_stats(session)
-        largest_in = max(largest_in, transport.query_buffered)
-        largest_out = max(largest_out, transport.output_queued + transport.output_buffered)
-        blocked += session.blocked or transport.paused
-    yield "connected_clients", connected
+    clients = s.clients
+    yield "connected_clients", clients.connected
     yield "cluster_connections", 0
     yield "maxclients", s.config("maxclients")
-    yield "client_recent_max_input_buffer", largest_in
-    yield "client_recent_max_output_buffer", largest_out
-    yield "blocked_clients", blocked
+    yield "client_recent_max_input_buffer", clients.largest_in
+    yield "client_recent_max_output_buffer", clients.largest_out
+    yield "blocked_clients", clients.blocked
     yield "tracking_clients", s.tracking.clients
-    yield "pubsub_clients", subscribed
-    yield "watching_clients", watching
+    yield "pubsub_clients", clients.subscribed
+    yield "watching_clients", clients.watching
     yield "clients_in_timeout_table", s.deadlines
-    yield "total_watched_keys", watched_keys
+    yield "total_watched_keys", clients.watched_keys
     yield "total_blocking_keys", len(s.keyspace.waiting)
 
 
 def memory_stats(s: ServerStats) -> dict[str, int]:
     """Bytes by purpose, and the number of ``keys``, for MEMORY STATS and INFO memory."""
     process = process_memory()
-    clients = replicas = 0
-    for session in s.sessions:
-        size = client_bytes(session, transport_stats(session)) + queued_bytes(session)
-        if session.replica is None:
-            clients += size
-        else:
-            replicas += size
+    clients, replicas = s.clients.bytes, s.clients.replica_bytes
     ks = s.keyspace
     dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
     used = dataset + cache + clients + s.overheads  # what respserver.memory counts

@@ -13,6 +13,7 @@ from commands.declare import all_commands
 from commands.registry import TABLE
 from commands.session import Session
 from respserver.observe import info
+from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.info import ServerStats
 from respserver.observe.slowlog import Histogram
 from respserver.observe.stats import Counters, RoleStats, Saves
@@ -43,7 +44,7 @@ def stats(ks: Keyspace) -> ServerStats:
     session.watching.update((b"a", b"b"))
     return ServerStats(
         now=NOW, started=NOW - 90_061_000, run_id="ab" * 20, roles=RoleStats(id="cd" * 20), config=CONFIG.__getitem__,
-        keyspace=ks, sessions=[session], counters=Counters(), walk=StreamWalk(),
+        keyspace=ks, clients=ClientTotals().add([session]), counters=Counters(), walk=StreamWalk(),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from commands.admin.clientlist import client_line
 from commands.session import LEADER, Session
 from respserver.config.config import Config
 from respserver.observe import info
+from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.info import ServerStats
 from respserver.observe.stats import Counters, ReplicaStats, RoleStats
 from respserver.observe.streamtotals import StreamWalk
@@ -36,7 +37,7 @@ def lines(config: Config) -> Lines:
     def lines(**facts: object) -> list[str]:
         stats = ServerStats(
             now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(id=ID, **facts),  # type: ignore[arg-type]
-            config=config.value, keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), sessions=[],
+            config=config.value, keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), clients=ClientTotals(),
             counters=Counters(), walk=StreamWalk(), log_offset=END,
         )  # fmt: skip
         title, *rest, end = info.render(stats, ["replication"]).split("\r\n")
@@ -119,8 +120,8 @@ def test_replicas_are_not_counted_as_clients(lines: Lines, config: Config) -> No
     sessions[1].replica, sessions[2].replica = object(), LEADER
     stats = ServerStats(
         now=NOW, started=NOW, run_id="0" * 40, roles=RoleStats(), config=config.value,
-        keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), sessions=sessions, counters=Counters(),
-        walk=StreamWalk(),
+        keyspace=Keyspace(NodePool(EmptyStore(), NodeCache(1))), clients=ClientTotals().add(sessions),
+        counters=Counters(), walk=StreamWalk(),
     )  # fmt: skip
     assert "connected_clients:1\r\n" in info.render(stats, ["clients"])
     memory = info.memory_stats(stats)
