@@ -182,6 +182,46 @@ async def test_what_a_running_source_holds_is_left_to_it(
 
 
 @in_loop
+async def test_a_source_whose_sign_of_life_has_expired_is_waited_for(
+    url: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing, "EVERY", 0.05)
+    client.rpush("jobs:processing:orders.in", 1, 2)  # as after a server that was away: no sign of anybody
+    client.sadd("jobs:processing", "jobs:processing:orders.in")
+    seen, sink = kept()
+    renamed = reading("redis_list", sink, url=url, key="jobs")
+    renamed.name = "sales"
+    async with running(renamed):
+        await until(lambda: client.exists("jobs:processing:sales.in:alive"))
+        looked = client.info("commandstats")["cmdstat_smembers"]["calls"]
+        await until(lambda: client.info("commandstats")["cmdstat_smembers"]["calls"] > looked + 4)
+    assert seen == []
+    assert client.llen("jobs:processing:orders.in") == 2
+
+
+@in_loop
+async def test_signs_of_life_go_on_after_a_refusal(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processing, "EVERY", 0.05)
+    seen, sink = kept()
+
+    def refused() -> int:
+        return int(client.info("errorstats").get("errorstat_NOREPLICAS", {}).get("count", 0))
+
+    async with running(reading("redis_list", sink, url=url, key="jobs")):
+        await until(lambda: client.exists("jobs:processing:orders.in:alive"))
+        before = refused()
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            await until(lambda: refused() > before)
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+        client.delete("jobs:processing:orders.in:alive")
+        await until(lambda: client.exists("jobs:processing:orders.in:alive"))
+        client.rpush("jobs", 7)
+        await until(lambda: seen == [7])
+
+
+@in_loop
 async def test_a_user_without_rights_to_more_than_the_lists_reads_them(url: str, client: Any) -> None:
     client.acl_setuser("narrow", enabled=True, passwords=["+pw"], keys=["jobs", "jobs:processing:orders.in"],
                        commands=["+@all"], reset=True)  # fmt: skip

@@ -2,25 +2,34 @@
 
     <key>:processing                     a set: the names of the lists
     <key>:processing:<instance>.<name>   one of them
-    <the same>:alive                     its source runs: it expires ALIVE seconds after the source's last sign of life
+    <the same>:alive                     its source runs: it expires ALIVE seconds after the source's last sign of life;
+                                         ENDED if the source has closed and left something
 
 A source that starts puts back what is left in its own list. Where a flow or a connector was renamed, or an instance is
 no more, nobody starts under the old name: another source of the same key then moves the elements back, one by one, each
-in one step. A source that was silent for longer than ALIVE and goes on sees its elements delivered twice.
+in one step.
+
+Rule 1: a source that has closed is gone at once. One without a sign of life is gone when another source has looked for
+        it for ALIVE seconds without a break. While the server is away, or refuses writes, nobody can give a sign of
+        life, and the keys expire.
+Rule 2: a source that was silent for longer and goes on sees its elements delivered twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any, Final
 
 import redis
 
+from tidelog.client.refusals import passes
 from tidelog.flows.connectors.context import Context
 
 ALIVE: Final = 15.0  # s
 EVERY: Final = 5.0  # s between two signs of life, and two looks at the others
+ENDED: Final = b"ended"
 MOVED: Final = 1000  # elements that are moved at a time
 
 log = logging.getLogger("tidelog.flows")
@@ -34,6 +43,7 @@ class Processing:
         self._name = name
         self._context = context
         self._names = f"{key}:processing"
+        self._silent: dict[str, float] = {}  # lists of sources without a sign of life: since when, monotonic
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, server: Any) -> None:
@@ -50,9 +60,16 @@ class Processing:
         await asyncio.gather(task, return_exceptions=True)
         try:
             async with asyncio.timeout(1):
-                await self._allowed(server.delete(f"{self._name}:alive"))
+                await self._allowed(self._leave(server))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
+
+    async def _leave(self, server: Any) -> None:
+        alive = f"{self._name}:alive"
+        if await server.exists(self._name):
+            await server.set(alive, ENDED)
+        else:
+            await server.delete(alive)
 
     async def _go_on(self, server: Any) -> None:
         while True:
@@ -61,14 +78,23 @@ class Processing:
                 if not await self._allowed(self._look(server)):
                     return
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:  # the source sees it as well
+                self._silent.clear()
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
 
     async def _look(self, server: Any) -> None:
         await server.set(f"{self._name}:alive", "1", px=int(ALIVE * 1000))
         await server.sadd(self._names, self._name)
-        for name in sorted(each.decode("utf-8", "replace") for each in await server.smembers(self._names)):
-            if name != self._name and name.startswith(f"{self._names}:") and not await server.exists(f"{name}:alive"):
+        others = sorted(each.decode("utf-8", "replace") for each in await server.smembers(self._names))
+        others = [name for name in others if name != self._name and name.startswith(f"{self._names}:")]
+        silent = {}
+        for name in others:
+            sign = await server.get(f"{name}:alive")
+            since = self._silent.get(name, time.monotonic())
+            if sign == ENDED or (sign is None and time.monotonic() - since >= ALIVE):
                 await self._adopt(server, name)
+            elif sign is None:
+                silent[name] = since
+        self._silent = silent
 
     async def _adopt(self, server: Any, name: str) -> None:
         """The newest first, so that the oldest is at the head in the end."""
@@ -81,6 +107,8 @@ class Processing:
             count += moved
             if moved < MOVED:
                 break
+        if await server.get(f"{name}:alive") == ENDED:
+            await server.delete(f"{name}:alive")
         await server.srem(self._names, name)
         if count:
             text = "%s: %s: %d elements were put back that %s held: no source of that name runs any more"
@@ -88,10 +116,16 @@ class Processing:
             self._context.count("adopted", count)
 
     async def _allowed(self, work: Any) -> bool:
-        """Whether the server does this for us. A user may have no right to more than the lists: then it is left out."""
+        """Whether the server does this, now or later. A user may have no right to more than the lists: then it is left
+        out.
+        """
         try:
             await work
         except redis.ResponseError as error:
+            self._silent.clear()
+            if passes(error):
+                log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
+                return True
             text = "%s: %s: elements of sources that are gone can't be looked for under %s: %s"
             log.warning(text, self._context.flow, self._context.name, self._names, error)
             return False
