@@ -82,7 +82,7 @@ def differences(ours: Stage, theirs: Stage, scene: Scene) -> list[Difference]:
     old = theirs.old
     if old:
         scene = [(who, made) for who, words in scene for made in with_consumers([words])]
-    made = []
+    made: list[Difference] = []
     both = (each.play(scene, theirs.version) for each in (ours, theirs))
     for (who, words, mine), (_, _, wanted) in zip(*both, strict=True):
         if mine != wanted and not (old and mine == reworded(mine, wanted)):
