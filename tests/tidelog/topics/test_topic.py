@@ -35,7 +35,7 @@ class TestFacts:
         orders(tidelog_server, partition_size=100).sync.ready()
         assert json.loads(client.redis.get("topic:orders") or b"") == {
             "version": 1, "partitions": 4, "hash": "crc32", "partition_by": "id", "codec": "plain",
-            "fields": {"id": "int", "item": "str", "price": "float"}, "servers": None, "id": ANY,
+            "fields": {"id": "int", "item": "str", "price": "float"}, "servers": None, "id": ANY, "letters_of": [],
             "retention": {"partition_size": 100, "max_age_ms": None, "overflow": None, "hard_limit": None},
         }  # fmt: skip
         assert orders(tidelog_server, partitions=None).sync.ready().partitions == 4
