@@ -79,13 +79,15 @@ def _tls(address: Address) -> dict[str, Any]:
 
 
 def _leader(access: Access) -> Address:
-    """The address of the server that leads now. redis.RedisError or OSError if none is found."""
+    """The address of the server that leads now. Raises redis.RedisError if none is found."""
     servers = Servers(access, NAME)
     try:
         return access.address(servers.leader().url)
     except ReplyError as error:
         kind = redis.AuthenticationError if error.code in ("WRONGPASS", "NOAUTH") else redis.ResponseError
         raise kind(str(error)) from None
+    except OSError as error:  # redis-py would add an address that nobody has tried
+        raise redis.ConnectionError(str(error)) from error
     finally:
         servers.close()
 

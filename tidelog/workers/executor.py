@@ -158,7 +158,8 @@ class Executor:
         starts = self._failures.starts
         if not acknowledged:
             starts.returned(partition, entry_id)
-            partition.doubtful.add(entry_id)
+            if self.declared.ordering != "none":  # there it may go to another worker, and whoever gets it looks
+                partition.doubtful.add(entry_id)
         elif partition.tried:
             starts.over(partition, [entry_id])
 

@@ -449,7 +449,6 @@ class FreeConsumer(KeyedConsumer):
             else:
                 self.stats.returned += 1
                 await starts.given_back(partition, [row[0]], attempt=True)
-                partition.tried.pop(row[0], None)
                 partition.buffer.given_back(row[0])
                 await self._line.ask(calls.tnack(stream, group, text, delay=max(1, round(delay * 1000))))
         except (StoppedError, LostError):

@@ -145,6 +145,9 @@ class Starts:
                 partition.tried[each] = after
                 changed.append(each)
         await self._write(partition, changed)
+        if self._declared.ordering == "none":  # whoever gets them reads the key
+            for each in changed:
+                partition.tried.pop(each, None)
 
     def returned(self, partition: Partition, entry_id: bytes) -> None:
         """As ``given_back`` of one attempt, without waiting."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+import redis
 
 from tidelog import Access, AsyncClient, Client
 from tidelog.client.address import OPTIONS, Address, address_of, shown
@@ -158,3 +160,17 @@ def test_one_access_has_another() -> None:
     assert sentinels.has(Access.of("redis+sentinel://a/tide"))
     assert not sentinels.has(Access.of("redis+sentinel://a/other"))
     assert not sentinels.has(Access.of("redis://a:26379"))
+
+
+@pytest.mark.parametrize("where", ["redis+sentinel://127.0.0.1:1/tide", "redis://127.0.0.1:1,redis://127.0.0.1:2"])
+def test_no_leader_is_no_error_of_an_address_that_nobody_has_tried(where: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(where) as client:
+            await client.redis.ping()
+
+    with pytest.raises(redis.ConnectionError, match=r"^no leader ") as caught, Client(where) as client:
+        client.redis.ping()
+    assert "connecting to" not in str(caught.value)
+    with pytest.raises(redis.ConnectionError, match=r"^no leader ") as caught:
+        asyncio.run(ask())
+    assert "connecting to" not in str(caught.value)

@@ -633,6 +633,26 @@ def test_what_is_given_back_comes_again_at_once(app: App) -> None:
     asyncio.run(main())
 
 
+def test_nothing_is_remembered_of_events_that_may_go_to_another_worker(app: App) -> None:
+    topic = orders(app)
+
+    @app.each(topic, ack="manual", ordering="none")
+    async def bill(event: Event[Order]) -> None:
+        if event.record.id < 50:
+            event.nack(delay=600)
+        else:
+            event.ack()
+
+    async def main() -> None:
+        await topic.send_many(Order(number) for number in range(60))
+        async with working(app) as worker:
+            (partition,) = worker.executors["bill"].partitions.values()
+            await until(lambda: worker.stats["bill"].acknowledged == 10 and not partition.buffer.held)
+            await until(lambda: not (partition.tried or partition.begun or partition.doubtful))
+
+    asyncio.run(main())
+
+
 def test_a_stream_that_cannot_be_read_does_not_hold_up_others(app: App, tidelog_server: Server) -> None:
     topic = orders(app, 2)
     seen: list[int] = []
