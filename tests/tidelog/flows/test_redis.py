@@ -158,6 +158,13 @@ async def test_what_a_renamed_flow_held_is_put_back(
     assert not client.keys("jobs:processing:*:alive")
 
 
+async def looks(client: Any) -> None:
+    """Until the source ``sales`` has looked for others several times."""
+    await until(lambda: client.exists("jobs:processing:sales.in:alive"))
+    looked = client.info("commandstats")["cmdstat_smembers"]["calls"]
+    await until(lambda: client.info("commandstats")["cmdstat_smembers"]["calls"] > looked + 4)
+
+
 @in_loop
 async def test_what_a_running_source_holds_is_left_to_it(
     url: str, client: Any, monkeypatch: pytest.MonkeyPatch
@@ -174,9 +181,7 @@ async def test_what_a_running_source_holds_is_left_to_it(
         other = reading("redis_list", sink, url=url, key="jobs")
         other.name = "sales"
         async with running(other):
-            await until(lambda: client.exists("jobs:processing:sales.in:alive"))
-            looked = client.info("commandstats")["cmdstat_smembers"]["calls"]
-            await until(lambda: client.info("commandstats")["cmdstat_smembers"]["calls"] > looked + 4)
+            await looks(client)
         assert seen == []
         assert client.llen("jobs:processing:orders.in") == 2
 
@@ -192,9 +197,7 @@ async def test_a_source_whose_sign_of_life_has_expired_is_waited_for(
     renamed = reading("redis_list", sink, url=url, key="jobs")
     renamed.name = "sales"
     async with running(renamed):
-        await until(lambda: client.exists("jobs:processing:sales.in:alive"))
-        looked = client.info("commandstats")["cmdstat_smembers"]["calls"]
-        await until(lambda: client.info("commandstats")["cmdstat_smembers"]["calls"] > looked + 4)
+        await looks(client)
     assert seen == []
     assert client.llen("jobs:processing:orders.in") == 2
 
