@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+import redis
 
 from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
@@ -165,11 +166,13 @@ def _topic(client: Client, name: str) -> str:
 
 
 def _list_topics(client: Client) -> None:
-    topics = [
-        name
-        for name in sorted(set(admin.names(client)))
-        if deadletters.is_for_letters(admin.facts_of(client, name))
-    ]
+    topics = []
+    for name in sorted(set(admin.names(client))):
+        try:
+            if deadletters.is_for_letters(admin.facts_of(client, name)):
+                topics.append(name)
+        except (TopicError, redis.ResponseError) as error:  # the others are listed all the same
+            echo(f"{name}: {error}", err=True)
     rows = [[name, f"{run(client, deadletters.count(name)):,}"] for name in topics]
     if rows:
         table(["topic", "letters"], rows)

@@ -11,7 +11,7 @@ from tidelog.client.calls import Call
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
-from tidelog.codecs import UndecodableError, codec_for
+from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.topics import delayed, retention
 from tidelog.topics.changes import judged
 from tidelog.topics.facts import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
@@ -103,8 +103,8 @@ def _names(facts: Facts, key: str, entry: Entry) -> set[str]:
         return {name.decode(errors="replace") for name, _ in entry.pairs}
     try:
         return set(codec_for(dict, facts.codec).decode(entry, key.encode()))
-    except UndecodableError as error:
-        raise TopicError(f"topic {facts.id or key!r}: its newest entry can't be read: {error}") from None
+    except (CodecError, UndecodableError) as error:
+        raise TopicError(f"{key}: the newest entry can't be read: {error}") from None
 
 
 def _changed(name: str, facts: Facts, field: str, wanted: str, removed: bool) -> str:

@@ -194,7 +194,11 @@ def read_facts(name: str, text: bytes) -> Facts:
     try:
         version = msgspec.json.decode(text)["version"]
         if version == VERSION:
-            return msgspec.json.decode(text, type=Facts)
-    except (ValueError, TypeError, KeyError) as error:
+            found = msgspec.json.decode(text, type=Facts)
+            check_partitions(name, found.partitions)
+            return found
+    except TopicError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise TopicError(f"the key {key_of(name)!r} does not hold the facts of a topic: {error}") from None
     raise TopicError(f"topic {name!r} has facts of version {version!r}, this program knows {VERSION}: it is too old")

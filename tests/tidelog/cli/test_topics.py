@@ -97,6 +97,16 @@ def test_a_topic_that_can_not_be_read_does_not_hide_the_others(run: Run, client:
     output = run("topics", "list").output
     assert "mine: the key 'topic:mine' does not hold the facts of a topic" in output
     assert "orders" in output.splitlines()[-1]
+    output = run("dlq", "list").output
+    assert "mine: the key 'topic:mine' does not hold the facts of a topic" in output
+    assert "no dead letters" in output
+
+
+def test_a_topic_of_an_unknown_codec_is_not_altered(run: Run, client: Client) -> None:
+    client.redis.set("topic:mine", '{"version":1,"partitions":1,"partition_by":null,"codec":"x","fields":{"a":"int"}}')
+    client.tappend("mine:0", {"a": 1})
+    output = run("topics", "alter", "mine", "--field", "a=float", ok=False).output
+    assert "mine:0: the newest entry can't be read: unknown codec 'x'" in output
 
 
 def test_a_module_that_fails_shows_its_own_error(run: Run) -> None:

@@ -87,6 +87,11 @@ class TestFacts:
             ("not JSON", "does not hold the facts of a topic"),
             ('{"version": 1}', "does not hold the facts of a topic"),
             ('{"version": 2}', "facts of version 2, this program knows 1: it is too old"),
+            ("[" * 100_000, "does not hold the facts of a topic"),
+            (
+                '{"version": 1, "partitions": 2000000000, "partition_by": "id", "codec": "plain"}',
+                "partitions must be a whole number from 1 to 100,000: 2000000000",
+            ),
         ],
     )
     def test_what_is_not_facts_is_not_overwritten(
