@@ -40,7 +40,6 @@ def check_group_name(name: bytes) -> None:
         raise errors.long_name("group", len(name), LONGEST_NAME)
 
 
-
 def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
     """A signed 64-bit number. Raises CommandError with ``text``."""
     if raw.isdigit() and len(raw) <= _SHORT and (raw[0] != 48 or len(raw) == 1):

@@ -12,6 +12,7 @@ from resp import reply
 T = TypeVar("T")
 ROW_BYTES: Final = 32  # memory of a pending message that a listing has yet to send
 AT_ONCE: Final = 1000  # arguments in a slice: some milliseconds; a command with no more than these has no slices
+FEW_GROUPS: Final = 10  # with more groups that are asked about each ID, a slice has fewer IDs
 LONG_NAME: Final = 4096  # bytes; names that each slice would log again
 SLICE_BYTES: Final = 64 * 1024  # of names in a slice, where the work depends on their length
 PIECE_BYTES: Final = 64 * 1024  # of a streamed array
@@ -58,6 +59,11 @@ class Pieces:
         start, self._at = self._at, slice_end(self._names, self._at)
         self._parts.append(self._encode(ctx, self._names[start : self._at]))
         return None if self._at < len(self._names) else in_pieces(self._parts)
+
+
+def ids_at_once(groups: int) -> int:
+    """How many IDs a slice has if each of so many groups is asked about each ID."""
+    return AT_ONCE if groups <= FEW_GROUPS else max(1, FEW_GROUPS * AT_ONCE // groups)
 
 
 def slice_end(names: Sequence[bytes], start: int) -> int:

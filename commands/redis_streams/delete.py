@@ -20,7 +20,7 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids
-from commands.parts import AT_ONCE, Ids, by_id, in_pieces
+from commands.parts import AT_ONCE, Ids, by_id, ids_at_once, in_pieces
 from commands.redis_streams.options import REFERENCES
 from resp import errors
 from resp import reply as encode
@@ -80,7 +80,7 @@ def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> 
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream; say what becomes of the groups that still need them."""
     stream = ctx.ks.stream(argv[1], ctx.now)  # raises WRONGTYPE, which comes before any other error
-    return _by_id(ctx, Deletion(argv, False), stream is not None)
+    return _by_id(ctx, Deletion(argv, False), stream, stream is not None)
 
 
 @command(
@@ -91,14 +91,14 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group and delete their entries; say what becomes of other groups that need them."""
     stream = ctx.ks.stream(argv[1], ctx.now)
-    return _by_id(ctx, Deletion(argv, True), stream is not None and argv[2] in stream.groups)
+    return _by_id(ctx, Deletion(argv, True), stream, stream is not None and argv[2] in stream.groups)
 
 
-def _by_id(ctx: Context, deletion: Deletion, there: bool) -> Reply:
+def _by_id(ctx: Context, deletion: Deletion, stream: Stream | None, there: bool) -> Reply:
     """``there``: whether there is a stream, and a group, whose entries can be deleted."""
     if not there:
         return encode.array_header(len(deletion.texts)) + encode.integer(MISSING) * len(deletion.texts)
-    if len(deletion.texts) > AT_ONCE:
+    if len(deletion.texts) > deletion.at_once(stream):
         return Slices(deletion.step, True)
     return encode.array_header(len(deletion.texts)) + deletion.delete(ctx, raw_ids(deletion.texts))
 
@@ -138,14 +138,21 @@ class Deletion:
         self.texts = argv[at + 2 : at + 2 + count]
         return 2 + count
 
+    def at_once(self, stream: Stream | None) -> int:
+        """How many IDs a slice has."""
+        if stream is None or self._references not in (b"DELREF", b"ACKED"):
+            return AT_ONCE
+        return ids_at_once(len(stream.groups))
+
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Handle the next IDs; each is what one call for it would be."""
         if not self._parsed:
             self._parsed = not self._ids.parse()
             return None
         raws = self._ids.raws
-        self._parts.append(self.delete(ctx, raws[self._at : self._at + AT_ONCE]))
-        self._at += AT_ONCE
+        most = self.at_once(ctx.ks.stream(self._key, ctx.now))
+        self._parts.append(self.delete(ctx, raws[self._at : self._at + most]))
+        self._at += most
         if self._at < len(raws):
             return None
         return in_pieces([encode.array_header(len(raws)), *self._parts])

@@ -290,8 +290,6 @@ class _FullConsumer:
         ])  # fmt: skip
 
 
-
-
 @command(
     "XINFO|GROUPS", key("RO ACCESS"),
     flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",

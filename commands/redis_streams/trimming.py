@@ -7,11 +7,12 @@ command again goes on with that.
 from __future__ import annotations
 
 from commands.context import Context
-from commands.parts import AT_ONCE
+from commands.parts import AT_ONCE, ids_at_once
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, Options
 from resp import reply as encode
 from storage import events
 from storage.groups import effects
+from storage.groups.group import Group
 from storage.ids import MAX_ID
 from storage.keyspace import Keyspace
 from storage.stream import Stream
@@ -24,7 +25,7 @@ class Trimming:
 
     def __init__(self) -> None:
         self.evicted = 0  # entries, so far
-        self.cost = 0  # entries looked at one by one
+        self.cost = 0  # entries looked at one by one; in a stream of many groups, each counts several times
 
     def at_once(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         """Evict what takes some milliseconds at most; False if there are no more."""
@@ -67,39 +68,47 @@ class DelRef(Trimming):
     MINID that was given. With MAXLEN they go only if something is evicted.
     """
 
-    __slots__ = ("_border", "_least")
+    __slots__ = ("_border", "_groups", "_least")
 
     def __init__(self, border: int, least: int) -> None:
         """``least``: MINID; 0: none was given."""
         super().__init__()
         self._border = border
         self._least = least
+        self._groups: list[Group] = []  # those that have yet to lose IDs of what was evicted last
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         lo, border = stream.first_ord, self._border
-        if lo < border:
-            hi = min(border, stream.after(lo, AT_ONCE))
-            if hi < border:
-                hi = max(hi, min(border, _first_pending(stream)))
-            self.cost += min(hi - lo, AT_ONCE)
-            self.evicted += ks.evict_before(name, stream, hi)
-        elif not self._least and not self.evicted:
-            return False
-        return self._drop_references(ks, name, stream) or stream.first_ord < border
+        if not self._groups:
+            if lo < border:
+                hi = min(border, stream.after(lo, AT_ONCE))
+                if hi < border:
+                    hi = max(hi, min(border, _first_pending(stream)))
+                self.cost += min(hi - lo, AT_ONCE)
+                self.evicted += ks.evict_before(name, stream, hi)
+            elif not self._least and not self.evicted:
+                return False
+            self._groups = list(stream.groups.values())
+        self._drop_references(ks, name, stream)
+        return bool(self._groups) or stream.first_ord < border
 
-    def _drop_references(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        """Remove some of the IDs below what stays from the pending lists; False if there are no more."""
+    def _drop_references(self, ks: Keyspace, name: bytes, stream: Stream) -> None:
+        """Remove IDs below what stays from the pending lists, at most AT_ONCE of all groups together."""
         limit = stream.first_id() if stream.length else stream.last_id + 1
         if self._least and (not stream.length or self._least < limit):
             limit = self._least
-        more = False
-        for group in stream.groups.values():
-            found = group.pending.below(limit, AT_ONCE)
-            if found:
-                self.cost += len(found)
-                more = more or len(found) == AT_ONCE
-                effects.ack(ks, name, stream, group, found)
-        return more
+        left, groups = AT_ONCE, self._groups
+        while groups:
+            group = groups[-1]
+            if stream.groups.get(group.name) is group:  # else it has ended since
+                found = group.pending.below(limit, left)
+                if found:
+                    self.cost += len(found)
+                    left -= len(found)
+                    effects.ack(ks, name, stream, group, found)
+                    if not left:
+                        return
+            groups.pop()
 
 
 def _first_pending(stream: Stream) -> int:
@@ -179,8 +188,9 @@ class Acked(Trimming):
             border = stream.node_border(border)
         border = min(border, end)
         if border > at and not _all_needed(stream, at, border, self._low):
-            border = min(border, stream.after(at, AT_ONCE))
-            self.cost += border - at
+            most = ids_at_once(len(stream.groups))
+            border = min(border, stream.after(at, most))
+            self.cost += (border - at) * (AT_ONCE // most)
         return border
 
 

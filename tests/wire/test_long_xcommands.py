@@ -302,6 +302,35 @@ def test_trimming_that_asks_groups(
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize(("words", "left", "pending"), [
+    (("XDELEX", "s", "DELREF"), 0, 0),
+    (("XDELEX", "s", "ACKED"), 200, 200),
+    (("XACKDEL", "s", "g0", "DELREF"), 200, 0),  # what was acknowledged before is not pending in g0: it stays
+    (("XACKDEL", "s", "g0", "ACKED"), 400, 200),
+    (("XTRIM", "s", "MAXLEN", 0, "DELREF"), 0, 0),
+    (("XTRIM", "s", "MAXLEN", 0, "ACKED"), 200, 200),
+])  # fmt: skip
+def test_few_ids_have_slices_if_many_groups_are_asked(
+    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, words: tuple[str | int, ...], left: int, pending: int
+) -> None:
+    ids = fill(c, 400)
+    groups = [f"g{number}" for number in range(50)]
+    for name in groups:
+        c("XGROUP", "CREATE", "s", name, 0)
+        c("XREADGROUP", "GROUP", name, "ann", "STREAMS", "s", ">")
+        c("XACK", "s", name, *ids[1::2])
+    c("XGROUP", "DESTROY", "s", "g")
+    steps = Steps(hand, monkeypatch, lambda _: None)
+    if words[0] == "XTRIM":
+        c(*words)
+    else:
+        c(*words, "IDS", 400, *ids)
+    assert steps.turns >= 2
+    assert c("XLEN", "s") == left
+    assert {c("XPENDING", "s", name)[0] for name in groups[1:]} == {pending}
+
+
+@pytest.mark.interpreted
 def test_what_becomes_needed_meanwhile_stays(
     c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
