@@ -1,7 +1,8 @@
 """The patterns of a user, and the search for those that match a name.
 
 A pattern is a literal, a literal with a star at its end, or another one. Literals and beginnings are found by dicts, so
-a name costs the number of different lengths of beginnings, and the number of other patterns.
+a name costs the number of different lengths of beginnings, and the number of other patterns. Different patterns can be
+the same literal or beginning (``a*`` and ``a**``): all but the first are among the others.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Matcher:
         every, self._others = self._others, []
         for pattern in every:
             glob = pattern.glob
-            if glob.literal is not None:
+            if glob.literal is not None and glob.literal not in self._literals:
                 self._literals[glob.literal] = pattern
-            elif glob.beginning is not None:
+            elif glob.beginning is not None and glob.beginning not in self._beginnings:
                 self._beginnings[glob.beginning] = pattern
             else:
                 self._others.append(pattern)

@@ -29,6 +29,14 @@ def test_what_is_found_without_a_comparison() -> None:
     assert [each.glob.pattern for each in matcher.matching(b"k49:x")] == [b"*", b"k49:*"]
 
 
+def test_several_forms_of_one_pattern_all_count() -> None:
+    """As a rule for reading and another one for writing."""
+    user = make(b"al", [b"on", b"%R~a*", b"%W~a**", b"%R~b", b"%W~\\b", *[b"~k%d" % n for n in range(FEW)]])
+    for name in (b"a1", b"b"):
+        assert user.may_touch(name, True, False)
+        assert user.may_touch(name, False, True)
+
+
 def test_the_numbers_of_a_user_are_limited() -> None:
     for letter, what in ((b"~", "key patterns"), (b"&", "channel patterns"), (b">", "passwords")):
         user = make(b"al", [letter + b"%d" % n for n in range(MOST_OF_A_KIND)])
