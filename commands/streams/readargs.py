@@ -93,7 +93,6 @@ class ReadOptions:
             return 1
         raise errors.syntax()
 
-
     def deadline(self, now: int) -> int:
         """When a wait that begins now ends, in ms since epoch, or NEVER."""
         return now + self.block if self.block else NEVER

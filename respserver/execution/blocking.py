@@ -423,11 +423,17 @@ class Blocking:
                 self.release(waiter, answer)
 
     def wake(self, now: int, mono: int) -> None:
-        """Called as time passes: serve due messages, and end waits at their deadline."""
+        """Called as time passes: serve due messages, for as long as others should wait, and end waits at their
+        deadline."""
         until = perf_counter_ns() + SERVED_NS
         while not self._data.frozen and (places := self._due_places(now)):
             self._serve(places, until)
-        self.serve_ready()
+            if perf_counter_ns() > until:
+                break  # what is left is filed or signalled again
+        if self._data.ks.ready and perf_counter_ns() > until:
+            self._ticks.queue()
+        else:
+            self.serve_ready()
         if self._awaiting:  # the journal's thread syncs without telling
             self.acknowledged()
         while self._deadlines and self._deadlines[0][0] <= mono:

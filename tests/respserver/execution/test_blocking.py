@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.context import Await, Context, Reply
+from respserver.execution import blocking
 from tests.respserver.local import LocalServer, Peer
 
 NULL = b"*-1\r\n"
@@ -199,6 +200,23 @@ def test_a_reader_is_woken_when_a_message_falls_due(local: LocalServer, writer: 
     assert reader.taken() == b""
     local.advance(100)
     assert b"x\r\n" in reader.taken()
+    assert nothing_left(local)
+
+
+def test_readers_of_many_due_messages_are_served_some_at_a_time(
+    local: LocalServer, writer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that fall due together do not hold up what others have sent."""
+    writer.ask("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *"abcdef")
+    retry = ("RETRY", 1000, 60_000)
+    writer.ask("TREAD", "s", "0.0", 6, *GROUP, *retry)
+    readers = group_readers(local, 6, *retry)
+    monkeypatch.setattr(blocking, "SERVED_NS", -1)
+    local.clock.move(1000)
+    local.server.blocking.wake(local.clock.now(), local.clock.mono())
+    assert sum(not reader.session.blocked for reader in readers) == 1
+    local.settle()
+    assert [value_of(reader.taken()) for reader in readers] == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert nothing_left(local)
 
 
