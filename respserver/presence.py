@@ -44,7 +44,7 @@ class Presence:
         self._ticks = ticks
         self._logger = logger
         self.longest = UNBOUNDED if by_hand else STALL_MS  # ms from one look to the next without a stall
-        self.late = False  # the last look came after a stall
+        self.late = False  # a look came after a stall; whoever acts on it resets it
         self._mono = clock.mono()  # ms (monotonic) of the last look
         self._closed = False  # writes were refused or held back then
         self._leads = False  # the fields below are those of a leader's served time
@@ -56,7 +56,8 @@ class Presence:
         ks, mono, now = self._data.ks, self._clock.mono(), self._clock.now()
         passed, self._mono = mono - self._mono, mono
         longest = max(self.longest, 2000 // self._config.hz)
-        self.late = passed > longest
+        late = passed > longest
+        self.late = self.late or late
         if self._data.follower or self._gates.loading:
             self._leads = self._closed = False
             ks.served_from, ks.served_to = -UNBOUNDED, UNBOUNDED
@@ -67,7 +68,7 @@ class Presence:
             counted = 0
         elif self._closed or was_closed:
             counted = 0
-        elif self.late:  # a server that always is would otherwise end nothing
+        elif late:  # a server that always is would otherwise end nothing
             counted = longest if mono - passed - self._stalled < AGAIN_MS else 0
             self._stalled = mono
         else:
@@ -78,7 +79,7 @@ class Presence:
         self._at += counted
         self._follow(ks, now)
         ks.served_from, ks.served_to = self._at - DRIFT_MS, self._at + longest
-        if self.late and passed >= TOLD_MS:
+        if late and passed >= TOLD_MS:
             self._logger.warning(
                 f"The server was stopped or busy for {passed} ms: groups, stages and pending messages are given that"
                 " time"

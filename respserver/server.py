@@ -54,6 +54,7 @@ from storage import expiry
 from storage.keyspace import Keyspace
 
 AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
+CATCH_UP_MS: Final = 2000  # after which the periodic work goes on, whatever is still to be read
 
 
 class Server:
@@ -84,6 +85,7 @@ class Server:
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
         self._cron = self._waker = self._expirer = self._after_stall = None
         self._wake_at = 0  # mono ms
+        self._caught_up_by = 0  # mono ms; see CATCH_UP_MS
 
         self.counters = Counters()
         self.timings = Timings(config)
@@ -256,16 +258,20 @@ class Server:
     def _may_end(self, again: bool = False) -> bool:
         """Whether anything may end by time or fall due now. Before that, what has arrived is done.
 
-        After a stall the answer is no, unless this is asked ``again``. Another round of the event loop then reads all
-        sockets first, also those that are not read here, and goes on with the periodic work.
+        After a stall the answer is no, unless this is asked ``again``. Other rounds of the event loop then read all
+        sockets first, also those that are not read here, and run what they have sent; then the periodic work goes on.
         """
         self.presence.look()
-        if self.presence.late and not again and self._after_stall is None:
+        late, self.presence.late = self.presence.late, False
+        if late and not again and self._after_stall is None:
+            self._caught_up_by = self.clock.mono() + CATCH_UP_MS
             self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
         if self._after_stall is not None:
             return False
-        if self._sockets is not None:
-            self._sockets.turn()
+        more = self._sockets is not None and self._sockets.turn()
+        if again and (more or self.ticks.backlogs) and self.clock.mono() < self._caught_up_by:
+            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+            return False
         return True
 
     def _go_on(self) -> None:

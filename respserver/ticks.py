@@ -197,6 +197,11 @@ class Ticks:
         if self._data.disk.writable() != self._refused:
             self.check_disk()
 
+    @property
+    def backlogs(self) -> bool:
+        """Whether there are commands that have arrived and wait only for their turn."""
+        return bool(self._resume)
+
     def _run_backlogs(self) -> None:
         """Run backlogs for some time; the others have their turn in the next tick, after what has arrived."""
         resume = self._resume

@@ -98,7 +98,7 @@ static int take_at(PyObject *clients, int fd, long long until)
 }
 
 /* receive(epoll, clients): clients[fd] is who has the socket fd, or None. Hands over what has arrived on the sockets in
-   the set, in its order, but ends after some time. */
+   the set, in its order, but ends after some time. Returns whether there may be more. */
 static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     struct epoll_event events[EVENTS];
@@ -127,7 +127,7 @@ static PyObject *sockets_receive(PyObject *self, PyObject *const *args, Py_ssize
         if (take_at(args[1], events[at].data.fd, until) < 0)
             return NULL;
     }
-    Py_RETURN_NONE;
+    return PyBool_FromLong(found == EVENTS || (found > 0 && now_ns() > until));
 }
 
 /* send(fd, data) -> int: how many bytes the socket has taken; -1 if none, whatever the reason. */

@@ -52,7 +52,7 @@ class Sockets:
         """Raises OSError."""
         # Takes a descriptor and bytes; returns how many of them the socket has taken, -1 for none, whatever the reason.
         self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # found once
-        self._receive: Final[Callable[[int, list[Reader | None]], None]] = _sockets.receive
+        self._receive: Final[Callable[[int, list[Reader | None]], bool]] = _sockets.receive
         self._loop = loop
         self._ticks = ticks
         self._epoll: Final = select.epoll()
@@ -78,12 +78,15 @@ class Sockets:
             readers[fd] = None
             self._epoll.unregister(fd)
 
-    def turn(self) -> None:
-        """Read what has arrived on all of them: no client overtakes another because it was alone for long."""
+    def turn(self) -> bool:
+        """Read what has arrived on all of them: no client overtakes another because it was alone for long.
+
+        Returns whether the time for it was too short.
+        """
         ticks = self._ticks
         ticks.begin_turn()
         try:
-            self._receive(self._fd, self._readers)
+            return self._receive(self._fd, self._readers)
         finally:
             ticks.end_turn()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from respserver.clients.sockets import AVAILABLE, Sockets
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.faults import Fault, until
 from tests.wire.rawclient import Raw
@@ -142,6 +143,32 @@ def test_what_has_arrived_is_done_before_anything_ends(hand: RunningServer, conn
     hand.advance(1000)
     assert reader.nothing_yet()
     assert not c("EXISTS", "dead")
+
+
+@pytest.mark.interpreted
+@pytest.mark.skipif(not AVAILABLE, reason="nothing is compiled here: transports read all sockets")
+@pytest.mark.parametrize(("needed", "taken"), [(5, 5), (1000, 20)])
+def test_nothing_ends_before_all_sockets_were_read(
+    hand: RunningServer, c: Raw, monkeypatch: pytest.MonkeyPatch, needed: int, taken: int
+) -> None:
+    """It takes as many turns as it needs, but at most two seconds: somebody may send without an end."""
+    ended: list[bool] = []
+
+    def turn(_: Sockets) -> bool:
+        ended.append(b"dead" in hand.server.data.ks.keys)
+        hand.server.clock.move(100)  # type: ignore[attr-defined]
+        return len(ended) < needed
+
+    hand.advance(400)
+    hand.stall(4000)
+    hand.call(lambda: hand.server.presence.look())  # as a command may do that comes first
+    monkeypatch.setattr(Sockets, "turn", turn)
+    hand.call(hand.server.on_time)
+    until(lambda: len(ended) >= taken)
+    assert not any(ended[:taken])
+    monkeypatch.undo()
+    hand.advance(100)
+    assert c("TLEN", "dead") == 3
 
 
 def test_a_client_that_is_always_late_still_sees_ends(hand: RunningServer, c: Raw) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -109,6 +110,17 @@ def test_a_turn_reads_what_has_arrived_on_all_sockets(turns: Turns, sockets: Soc
     ears[2].there.send(b"c")
     assert sorted(cast(list[bytes], heard(turns, sockets))) == [b"a", b"c"]
     assert heard(turns, sockets) == []
+
+
+def test_a_turn_ends_after_some_time_and_the_next_one_goes_on(turns: Turns, sockets: Sockets, ear: Make) -> None:
+    ears = [ear() for _ in range(3)]
+    for one in ears:
+        one.there.send(b"x")
+        one.then = lambda: time.sleep(0.03)
+    for left in (2, 1, 0):
+        assert sockets.turn()
+        assert turns.noted.count(b"x") == 3 - left
+    assert not sockets.turn()
 
 
 def test_what_does_not_fit_into_a_chunk_is_read_in_the_same_turn(turns: Turns, sockets: Sockets, ear: Make) -> None:

@@ -203,6 +203,7 @@ def test_a_reader_is_woken_when_a_message_falls_due(local: LocalServer, writer: 
     assert nothing_left(local)
 
 
+@pytest.mark.interpreted  # changes a constant
 def test_readers_of_many_due_messages_are_served_some_at_a_time(
     local: LocalServer, writer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
