@@ -107,12 +107,14 @@ class Link(asyncio.Protocol):
         return frame
 
     def take_directly(self, take: Callable[[Frame], None]) -> None:
-        """Give all frames to ``take``: first those that are queued, then each one as it comes."""
+        """Give all frames to ``take``: first those that are queued, then each one as it comes, until hold()."""
         self._direct = take
-        while self._frames:
-            take(self._frames.popleft())
-        self._queued = 0
-        self.read(True)
+        while self._frames and not self.holding:
+            frame = self._frames.popleft()
+            self._queued -= HEAD + len(frame.payload)
+            take(frame)
+        if not self.holding:
+            self.read(True)
 
     @property
     def holding(self) -> bool:
@@ -122,7 +124,7 @@ class Link(asyncio.Protocol):
     def hold(self, frame: Frame) -> None:
         """Queue this frame, which take_directly() has given, and those that follow it, and stop reading."""
         self._direct = None
-        self._frames.append(frame)
+        self._frames.appendleft(frame)
         self._queued += HEAD + len(frame.payload)
         self.read(False)
 

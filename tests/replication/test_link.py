@@ -173,6 +173,28 @@ def test_frames_without_content_fill_the_queue_as_well() -> None:
     assert asyncio.run(take()) < sent
 
 
+def test_frames_that_are_held_while_the_queue_is_taken_keep_their_order() -> None:
+    """The wall clock may be set back just then: a CLIENT PAUSE that was over holds them once more."""
+    link, taken = Link(lambda _: None), list[int]()
+    link.connection_made(Source())  # type: ignore[arg-type]
+    for offset in range(3):
+        link.data_received(frames.encode(frames.BATCH, offset, b"x"))
+    paused = True
+
+    def take(frame: frames.Frame) -> None:
+        if paused and taken:
+            link.hold(frame)
+        else:
+            taken.append(frame[1])
+
+    link.take_directly(take)
+    assert (taken, link.holding) == ([0], True)
+    link.data_received(frames.encode(frames.BATCH, 3, b"x"))
+    paused = False
+    link.take_directly(take)
+    assert (taken, link.holding) == ([0, 1, 2, 3], False)
+
+
 def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: Path) -> None:
     """A feed that has to pause just when it becomes live goes on when there is room again."""
     with start_in_thread(tmp_path) as running, connect(running.port) as client:
