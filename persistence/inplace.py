@@ -1,5 +1,5 @@
-"""Whether files that are open are still those at their paths. What is written to a file that was removed, renamed, or
-is on a file system that was unmounted can't be read by the next start."""
+"""Checks whether open files are still the files at their paths. If a file was removed or renamed, or its file system
+was unmounted, the next start can't read the data that was written to it."""
 
 from __future__ import annotations
 

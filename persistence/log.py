@@ -14,8 +14,8 @@ Rule 5: three threads write: the event loop (append), the journal's thread, and 
 ``_lock`` guards the ring and the lists of what the journal lacks. ``_writing`` makes the journal's writers take turns;
 it is taken before ``_lock``, never while holding it. No thread waits for the event loop. Threads that read: see
 ``backlog``.
-Rule 6: once files are seen not to be at their paths any more (``in_place``), nothing is written, made or removed until
-they are back: a next start would not find it, and at their paths there may be somebody else's."""
+Rule 6: once files are found to be missing from their paths (``in_place``), nothing is written, created or removed until
+they are back: the next start would not find it, and files at these paths may belong to another server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What the server holds in memory, and the gate that ``maxmemory`` closes.
 
-Counted are the data (keys, strings, what of streams is in memory, groups, stages, fences), the cache of nodes, what
-waits for clients and from them, what clients watch and are subscribed to, what CLIENT TRACKING remembers, and users.
-Not counted, as in Redis: what waits for replicas and for the journal; nor the program itself. The figure is an
-estimate, the same for the same data; the clients' part is at most a second old.
+The figure includes the data (keys, strings, the parts of streams that are in memory, groups, stages, fences), the cache
+of nodes, input and output buffers of clients, their watched keys and subscriptions, the table of CLIENT TRACKING, and
+users. As in Redis, it does not include the buffers for replicas and for the journal, nor the program itself. It is an
+estimate that depends on the data only; the part for clients is at most a second old.
 
 Rule 1: it is a sum of counters, kept where things are added and dropped. So it is computed when it is asked for: at the
 end of each tick while there is a limit, and for each command that was about to be refused.

@@ -1,15 +1,15 @@
-"""Whether the server was there for its clients. This keeps served time (``storage.keyspace``, Rule 6), in which groups
-and stages end and pending messages fall due [73].
+"""Served time (``storage.keyspace``, Rule 6): the time for which the server could serve its clients. Groups and stages
+end, and pending messages fall due, in served time [73].
 
-Served time goes on with the monotonic clock while clients can reach this server and it takes writes. It stands still
-while the server is stopped, or busy with one long step, and while every write is refused or held back. It does not
-follow the wall clock when that is set. The difference to the wall clock is logged when it has changed, so that replicas
-and a restart agree.
+Served time follows the monotonic clock while clients can reach this server and it accepts writes. It stops while the
+server is stopped, or busy with one long step, and while all writes are refused or delayed. It does not follow changes
+of the wall clock. When its difference to the wall clock changes, the difference is logged, so that replicas and a
+restart agree.
 
-Rule 1: look() comes before anything ends by time, in each round of the periodic work. Commands that need served time
-have it called if the bounds that the last look set do not hold any more, as after a stall.
-Rule 2: after a stall, nothing ends by time before the sockets were read.
-Rule 3: where nothing can end, served time just is the wall clock's: an idle server logs nothing.
+Rule 1: look() is called before anything ends by time, in each round of the periodic work. Commands that need served
+time call it if the bounds that the last look() set no longer hold, as after a stall.
+Rule 2: after a stall, nothing ends by time before the sockets have been read.
+Rule 3: if nothing can end, served time equals the wall clock: an idle server logs nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """INFO and MEMORY, gathered from the parts of the server.
 
-The cost is a walk over the clients, and one over the streams, which is reused for a while if it took long
-(streamtotals).
+The cost is one pass over the clients and one over the streams; the result of the latter is reused for a while if it
+took long (streamtotals).
 """
 
 from __future__ import annotations

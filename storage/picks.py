@@ -1,11 +1,11 @@
-"""Entries of streams, picked one by one as they are at one moment, and read later: the source of long replies that have
+"""Entries of streams that are picked individually at one moment and read later: the source of long replies that contain
 entries in any order. A ``Snapshot`` does the same for ranges.
 
-Until they are read, an entry takes 8 bytes and a node some hundred, whatever the entries are long. Nodes that the store
-lacks are shared with the stream; of the tail there is a copy.
+Until they are read, an entry takes 8 bytes and a node some hundred, regardless of the entries' size. Nodes that are not
+in the store are shared with the stream; the tail is copied.
 
-Rule 1: an entry that was picked is read, whatever becomes of it: views of the store are pinned.
-Rule 2: nodes that are opened for that are not put into the cache (see ``snapshot``).
+Rule 1: a picked entry can be read even if the stream drops it: views of the store are pinned.
+Rule 2: nodes that are opened to read picks are not put into the cache (see ``snapshot``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """tidelog: clients of a tidelog-server. They talk RESP to it and share no code with it.
 
-``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return. ``Access`` says
-where the servers are where a URL is not enough.
+``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return. ``Access``
+specifies the servers if a URL is not sufficient.
 
     client   the clients, and what the other parts build on
     topics   streams in parts, with records of one type

@@ -1,4 +1,5 @@
-"""Redis's commands that tidelog does not have. Rules may name them: a file made for a Redis must not prevent a start.
+"""Redis's commands that tidelog does not have. Rules may name them: an ACL file written for Redis must not prevent a
+start.
 
 The names are those of Redis up to 8.6, Valkey and Sentinel. A name with a dot is a module's command.
 """

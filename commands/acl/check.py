@@ -1,9 +1,9 @@
 """Whether a user may make a call: the command, then its keys, then its channels, in Redis's order.
 
 The access that a call needs to a key follows from the key's flags, as in Redis: ACCESS reads what the key holds;
-INSERT, UPDATE and DELETE change it. With none of these (EXISTS, WATCH) any pattern that matches will do. Where a
-command does one of these only with some options (SET GET reads, TREAD GROUP changes), the call decides. Where Redis's
-flags hide that a command tells what a key holds (XCLAIM), the trait ``reads_keys`` says so.
+INSERT, UPDATE and DELETE change it. With none of these (EXISTS, WATCH), any matching pattern is sufficient. If a
+command does one of these only with some options (SET GET reads, TREAD GROUP changes), the call decides. If Redis's
+flags do not show that a command returns the key's contents (XCLAIM), the command has the trait ``reads_keys``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The patterns of a user, and the search for those that match a name.
 
-A pattern is a literal, a literal with a star at its end, or another one. Literals and beginnings are found by dicts, so
-a name costs the number of different lengths of beginnings, and the number of other patterns. Different patterns can be
-the same literal or beginning (``a*`` and ``a**``): all but the first are among the others.
+A pattern is a literal, a prefix (a literal followed by a star), or a general pattern. Literals and prefixes are looked
+up in dicts, so the cost of a check is the number of different prefix lengths plus the number of general patterns.
+Different patterns can be the same literal or prefix (``a*`` and ``a**``): all but the first are stored as general ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The words of ACL SETUSER, ``user`` lines and ACL files; and a user described by such words.
 
 Words, meaning and error texts are those of Redis. Two things of Redis are refused: selectors, and the first argument of
-a command that has no subcommands (``+select|0``). A rule about a command that Redis has and tidelog does not is kept,
-but has no effect: see ``without_effect()``.
+a command that has no subcommands (``+select|0``). A rule about a command that Redis has and tidelog does not have is
+kept, but has no effect: see ``without_effect()``.
 
 The commands of a user follow from the words in their order. ``User.rules`` keeps those that still matter, as Redis 7.2
 does: a word about a command replaces the earlier one about it and those about its subcommands.

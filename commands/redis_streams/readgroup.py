@@ -1,8 +1,8 @@
 """XREADGROUP: reading for a consumer of a group.
 
 For each key a read first decides (which pending messages are idle for long enough, which entries are new), then makes
-one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all keys at once. Of many
-messages see ``longread``.
+one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all keys at once. For
+many messages, see ``longread``.
 """
 
 from __future__ import annotations

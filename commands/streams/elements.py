@@ -1,8 +1,8 @@
-"""Elements of a reply that are entries in any order: messages that are delivered again.
+"""Reply elements for entries in any order: messages that are redelivered.
 
-Rule 1: few of them are kept as bytes. Beyond STREAMED_ABOVE bytes they are picked (``storage.picks``), and cut out of
-their nodes while the reply is sent. So a reply takes some bytes for each, whatever the entries are long.
-Rule 2: whoever does not send them calls close().
+Rule 1: a small reply is kept as bytes. Beyond STREAMED_ABOVE bytes the entries are picked (``storage.picks``), and cut
+out of their nodes while the reply is sent. So a reply costs a few bytes per entry, regardless of the entries' size.
+Rule 2: if the elements are not sent, the owner must call close().
 """
 
 from __future__ import annotations

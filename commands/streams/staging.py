@@ -1,7 +1,7 @@
 """TSTAGE, TPUBLISH, TDROP, TFENCE: entries kept aside, then appended all at once, exactly once. Semantics [32].
 
-The names of stages and fences are declared as keys, although the keyspace has none of them: so users have the right to
-their own names only [45], and clients with CLIENT TRACKING that have read a fence are told of its change.
+The names of stages and fences are declared as keys, although the keyspace does not contain them: users need permission
+for the names [45], and clients with CLIENT TRACKING that have read a fence are notified of its changes.
 """
 
 from __future__ import annotations

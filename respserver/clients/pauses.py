@@ -1,6 +1,6 @@
-"""Holding commands back: CLIENT PAUSE, and for a FAILOVER or the server's end. As in Redis the data stays as it is for
-that time: nothing ends by time, and no message falls due. During a CLIENT PAUSE a replica applies nothing of what its
-leader sends (``roles.link``)."""
+"""Delays commands during CLIENT PAUSE, during a FAILOVER and while the server shuts down. As in Redis, the data does
+not change meanwhile: nothing expires, and no message falls due. During a CLIENT PAUSE a replica applies nothing of what
+its leader sends (``roles.link``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Signs of life in calls that the server refuses for reasons of its own: too few replicas, a disk or a memory that is
-full. Their clients are there [15], [32]."""
+"""Signs of life in calls that the server refuses for a reason of its own: too few replicas, a full disk, no free
+memory. The clients that send such calls are alive [15], [32]."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Text for the terminal. Names, errors and manifests may be a hostile peer's, and a terminal obeys control characters.
+"""Text for the terminal. Names, errors and manifests can come from a hostile peer, and terminals execute control
+characters.
 
-Rule: everything that the program prints about peers passes through ``safe``. Output of users' code, and of flows, does
-      not: it is theirs.
+Rule: all output about peers passes through ``safe``. Output of users' code, and of flows, does not.
 """
 
 from __future__ import annotations

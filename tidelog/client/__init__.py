@@ -6,19 +6,19 @@ In reading order:
     calls       each command defined once: what is sent, how the reply is read
     packedrows  TMAPPEND and TSTAGE of rows that are packed already
     strings     SET, GET and the like for what programs agree by: leases, claims, documents
-    address     what the URL of a server says
+    address     parses URLs of servers
     access      where the servers are, and how to connect to them
     wire        one connection: pipelined commands, long ranges in pages of bounded size
     servers     finding the leader, and trying again when it does not answer
-    pools       redis-py's connections, to one server or to the one that leads
+    pools       redis-py's connections, to one server or to the leader of several
     client      ``Client``, over redis-py
     aio         ``AsyncClient``, for asyncio
     steps       operations as generators of calls, so that they exist once for threads and for asyncio
     alone       an operation on a connection of its own
     hiding      URLs without their secrets, for logs, errors and status
-    refusals    error replies: which pass, and which are about who asks
-    saying      texts of exceptions, whatever their own code does
-    signals     signals of a program, taken for a time, and never its children's
+    refusals    error replies: which are temporary, and which concern the user
+    saying      texts of exceptions, even if their own code fails
+    signals     signal handlers that are installed for a time and not inherited by child processes
     channel     one connection for asyncio: requests of many tasks, replies in order
     waker       which of many readers have news: one thread, a few connections
     publish     publishing rows exactly once: staged on the server, then published in one step

@@ -1,10 +1,10 @@
-"""URLs of servers, read in one place for all programs.
+"""Parses URLs of servers for all programs.
 
     redis://[user[:password]@]host[:port][/db][?options]
     rediss://...                                          the same over TLS
     unix://[[user]:password@]/path/of/socket[?options]
 
-Names of options and their values are those of redis-py. One that is not in OPTIONS is refused, so none is ignored.
+The names and values of options are those of redis-py. An option that is not in OPTIONS is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """One connection to one server for asyncio. Requests of many tasks are pipelined; replies are given out in order.
 
 Rule 1: the calls of one request leave together, so a MULTI in it is not mixed with other tasks' calls.
-Rule 2: a refusal that passes (``refusals``) ends the connection: the same request may succeed later, perhaps elsewhere.
-Rule 3: once the connection is lost it is not made again here. Every request under way gets LostError then, and nobody
-        knows whether the server carried it out. So what a connection stands for, such as a WATCH, ends visibly.
+Rule 2: a temporary refusal (``refusals``) closes the connection: the same request may succeed later, perhaps on another
+        server.
+Rule 3: a lost connection is not reopened here. Every request in flight raises LostError, since it is unknown whether
+        the server executed it. So the state of a connection, such as a WATCH, ends visibly.
 """
 
 from __future__ import annotations

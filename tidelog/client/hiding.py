@@ -1,8 +1,8 @@
-"""Secrets hidden in what people read: logs, errors, status.
+"""Hides secrets in texts for people: logs, errors, status.
 
-``hidden`` takes any text with URLs in it. It hides the user and the password of each URL, and parameters of its query
-and its fragment that are secret: by their names (``token``, ``sig``, ``code``, ``X-Amz-Signature``), or by a value that
-looks like a key. Each takes time in proportion to its length.
+``hidden`` takes any text with URLs in it. It hides the user and the password of each URL, and the secret parameters
+of its query and its fragment. A parameter is secret by its name (``token``, ``sig``, ``code``, ``X-Amz-Signature``), or
+if its value looks like a key. The time is linear in the length of the text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Connections of redis-py's for an ``Access``: what ``Client`` and ``AsyncClient`` stand on.
+"""redis-py's connections for an ``Access``, used by ``Client`` and ``AsyncClient``.
 
-Rule 1: with several URLs, or Sentinels, each new connection is made to the server that leads then. One whose server
-        has become a replica is closed at the first refusal (READONLY), so that the next one finds the new leader.
-Rule 2: what a URL says wins over keyword arguments, as in redis-py; fields of an Access win over its URLs.
+Rule 1: with several URLs, or Sentinels, each new connection is opened to the current leader. If its server becomes a
+        replica, the connection is closed at the first refusal (READONLY), so that the next one finds the new leader.
+Rule 2: options in a URL take precedence over keyword arguments, as in redis-py; fields of an Access take precedence
+        over its URLs.
 """
 
 from __future__ import annotations

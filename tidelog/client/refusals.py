@@ -1,11 +1,11 @@
-"""Error replies: which of them pass, so that the request is sent again, and which are about who asks.
+"""Classifies error replies: temporary ones, after which the request is sent again, and those that concern the user.
 
     passes   the server can't serve requests now: it starts, its disk is full, it has lost its leader, it is at its
              limit of clients
-    denies   this program may not do that: a wrong password, a user without the right
+    denies   this program lacks the permission: a wrong password, a user without the right
 
-Every program decides by these two. A request that passes is repeated, with pauses that grow and one line in the log for
-each outage; one that is denied ends the program, since only people can mend that.
+Every program uses this classification. After a temporary refusal, the request is repeated with growing pauses, and each
+outage is logged once. A denial ends the program, since only people can correct its cause.
 """
 
 from __future__ import annotations

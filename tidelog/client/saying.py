@@ -1,6 +1,6 @@
 """Texts of exceptions, for logs, dead letters and statuses.
 
-Rule 1: nothing here raises, whatever the exception's own code does: an error whose ``str()`` fails is an error like any
+Rule 1: nothing here raises, even if the exception's own code fails: an error whose ``str()`` fails is handled like any
         other.
 """
 

@@ -1,13 +1,14 @@
-"""Signals of a program with an event loop: taken for a time, given back, and never inherited by its children.
+"""Installs signal handlers in a program with an event loop for a time. They are restored, and never inherited by
+children.
 
     with signals.taken(ENDING, told):     told(number) is called in the event loop
         ...
 
-Rule 1: what was there before is there again at the end, unless somebody has set another handler meanwhile.
-Rule 2: several parts of a program may take the same signal. All of them are called.
-Rule 3: a forked child begins with the handlers that a new program has, and without the wakeup descriptor. It would
-        write its own signals into the parent's event loop otherwise, and survive them. Signals that arrive between the
-        fork and that moment wait for it.
+Rule 1: at the end, the previous handlers are restored, unless other code has set another handler meanwhile.
+Rule 2: several parts of a program can handle the same signal. All of them are called.
+Rule 3: a forked child starts with the handlers of a new program, and without the wakeup descriptor. Otherwise it would
+        write its own signals into the parent's event loop, and survive them. Signals that arrive between the fork and
+        the reset are delayed until the reset.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     shapes   what a record type looks like: its fields and their types
     plain    every field of the record is a field of the entry
     choose   ``codec_for``: the codec of a record type, by its name
-    exact    whether a record comes back as it was sent
-    carrying  record types on their way to other processes
+    exact    whether decoding returns the record that was sent
+    carrying  makes record types picklable
     packed   the whole record is one field, ``data``, in JSON or MessagePack, compressed if wanted
 
 Rule 1: a codec knows no topic and no server. The name of a codec says all that another language needs to read it.

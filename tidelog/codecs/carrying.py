@@ -1,8 +1,8 @@
-"""Record types on their way to other processes.
+"""Makes record types picklable, for other processes.
 
-msgspec keeps what it knows of a dataclass or a TypedDict in an attribute of the class, which can't be pickled. Spark
-and joblib pickle the classes of a script or a notebook by value, with all attributes. So it is taken away: msgspec
-makes it again when it needs it, and decoders keep what they have.
+msgspec caches its data about a dataclass or a TypedDict in an attribute of the class, which can't be pickled. Spark and
+joblib pickle the classes of a script or a notebook by value, with all attributes. So the attribute is removed: msgspec
+creates it again when it needs it, and existing decoders keep their data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Whether a record comes back as it was sent: where it doesn't, and how it differs.
+"""Compares a record with its decoded form: which field differs, and how.
 
-Rule 1: what compares equal is the same. Of types whose values never compare equal, or not by what is in them, the
-        fields are compared.
-Rule 2: what a type leaves out of comparisons (private attributes of pydantic models, ``compare=False``) may differ.
+Rule 1: values that compare equal are the same. If values of a type never compare equal, or do not compare by their
+        contents, their fields are compared.
+Rule 2: parts that a type excludes from comparisons (private attributes of pydantic models, ``compare=False``) may
+        differ.
 """
 
 from __future__ import annotations

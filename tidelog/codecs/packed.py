@@ -3,8 +3,8 @@
 It takes what the plain form can't: nested records, lists, unions. A record type that is all of these is read by
 msgspec, or by pydantic if it is a pydantic model.
 
-Rule 1: what is written is read at once, and compared with the record: JSON has no NaN, a value may be of another type
-        than its field, a serializer may hide or shorten. It costs about as much as writing.
+Rule 1: each encoded record is decoded immediately and compared with the original: JSON has no NaN, a value may have
+        another type than its field, a serializer may hide or lose data. This costs about as much as encoding.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     float  as repr()        UUID, Decimal, Enum    their text, or value
     None   the field is left out
 
-Every value of these types comes back as it was. What a type may refuse to read besides (a constraint, a Literal, a
-validator), is read at once after it was written, and compared.
+Decoding returns every value of these types unchanged. If a type can reject values (by a constraint, a Literal, a
+validator), each encoded record is decoded immediately and compared.
 
 Rule 1: records with the same types of values share a plan, so types are checked once for each combination, not for
         each record.

@@ -1,10 +1,10 @@
-"""The code of a job: its module, and the modules that this imports from its own directory.
+"""The code of a job: its module, and the modules that it imports from the same directory.
 
-Rule 1: the directory is the entry of Python's path that the job's module was found in. Of installed packages
-        (site-packages) it is the job's own top-level package: what else is installed there is another project's.
-Rule 2: imports are read from the source, those inside of functions too. So the result depends on files alone, and not
-        on what a process has imported so far: an engine, its workers and ``tidelog jobs add`` agree.
-Rule 3: modules that are found at run time only (``importlib``, plugins) are not part of it.
+Rule 1: the directory is the entry of Python's path in which the job's module was found. For an installed package
+        (site-packages) it is the job's own top-level package: other packages there belong to other projects.
+Rule 2: imports are read from the source, including those inside functions. So the result depends on files alone, and
+        not on the imports of a process so far: an engine, its workers and ``tidelog jobs add`` agree.
+Rule 3: modules that are only found at run time (``importlib``, plugins) are not part of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     lease    ``Lease``: a key with an owner and a time, and how it is acquired, renewed and released
     keeper   ``Keeper``: a thread with its own connection that keeps a lease
-    epochs   the counter that both take their epochs from
+    epochs   the counter that both get their epochs from
     claims   ``Claim``: a key that belongs to a lease's holder for as long as that lease lasts
 
 A process has one lease, so renewing costs one command however much it owns. What it owns are claims, which name the

@@ -1,8 +1,8 @@
-"""The counter that leases and claims take their epochs from.
+"""The counter that leases and claims get their epochs from.
 
 Rule 1: an epoch is never used twice, and later ones are higher.
-Rule 2: a counter that holds no number would stop everybody. It is reported, and begun anew at the server's time in ms,
-        which is higher than any number that was counted.
+Rule 2: a counter that is not a number would block all programs. It is reported, and restarts at the server's time in
+        ms, which is higher than any epoch before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers that JSON does not have: NaN and infinity, which would be written as null."""
+"""Finds numbers that JSON does not have: NaN and infinity, which would be written as null."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     partition   which partition a key belongs to: CRC-32 of its bytes
     facts       what stands on the server about a topic, and what of it a program must agree with
-    changes     which types a field may change to, so that what is stored can be read
+    changes     the types that a field can change to, so that stored values can be read
     agreement   a declaration and what stands there become one
     topic       ``Topic``: the declaration, and sending from asyncio; ``topic.sync`` for threads
     lane        calls of many tasks on one connection, in their order

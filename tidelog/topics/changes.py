@@ -1,11 +1,13 @@
-"""Which types a field of a topic may change to: those by which what is stored can still be read.
+"""The types that a field of a topic can change to: those as which the stored values can be read.
 
-    plain    values are text: a whole number is read as float or decimal, all but bytes as str, all as bytes
-    packed   numbers are read as wider ones, what is text as str, everything by a union that has its type
+    plain    values are text: an integer can be read as float or decimal, all types except bytes as str, all as bytes
+    packed   numbers can be read as wider numbers, texts as str, everything as a union that contains its type
 
-Rule 1: a field that the newest entry lacks was taken out of the record type. It may become anything: nobody writes it.
-Rule 2: the partition key keeps the bytes of its values, or keys would move to other partitions.
-Rule 3: a union is given by its members, ``int|str``. The facts name it ``json``, as everything that is no scalar.
+Rule 1: a field that the newest entry lacks was removed from the record type, and no program writes it. It can change to
+        any type.
+Rule 2: the partition key keeps the bytes of its values; otherwise keys would move to other partitions.
+Rule 3: a union is given by its members, ``int|str``. The facts contain it as ``json``, like every type that is not a
+        scalar.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ Rule 2: a letter is open while the group ``dlq`` has not finished it: either it 
 Rule 3: replaying is one transaction: the entry is appended to its topic, the letter is finished. What watches over it
         is the counter ``dlq:<stream>``, that every replay and purge increments: so of two at a time, one begins again,
         and letters that arrive meanwhile disturb nobody.
-Rule 4: a letter says where its event was, and everybody who may append letters can write one. So a replay appends only
-        to what the topic for dead letters belongs to: ``T.dead`` to the topic T, and others to the topics and streams
-        in ``letters_of`` of its facts, which the processors write before their first letter.
+Rule 4: a dead letter names the origin of its event, and every user who can append dead letters can forge it. So a
+        replay appends only to the topic that the dead-letter topic belongs to: topic T for ``T.dead``, and otherwise
+        the topics and streams in ``letters_of`` of its facts, which the processors write before their first letter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What comes out of user code: which of it is a failure of the event, and what it is called."""
+"""Classifies exceptions of user code: which of them are failures of the event, and their names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``Pace``: how much a worker takes ahead where nobody owns a partition (ordering "none"): about a second of work.
+"""``Pace``: how much a worker prefetches if partitions have no owner (ordering "none"): about a second of work.
 
-Rule 1: the first read is as much as can be begun at once. After that, the speed at which what was in hand at a read was
-        finished says how much the next one takes.
-Rule 2: what waits for longer than that, since calls have become slow, is given back: other workers may be idle.
+Rule 1: the first read requests as many entries as can be begun immediately. After that, the speed at which the entries
+        in hand at a read were finished determines the size of the next read.
+Rule 2: entries that wait for longer than that, because calls have become slow, are returned: other workers may be idle.
 """
 
 from __future__ import annotations

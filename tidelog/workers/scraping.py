@@ -1,7 +1,7 @@
 """The HTTP server of ``/metrics``: a thread for each connection, within limits.
 
-Rule 1: at most CONNECTIONS are open; one more is closed. A peer that says nothing for SILENT seconds is disconnected.
-        So is one whose request and answer together take longer than WHOLE, when another connects.
+Rule 1: at most CONNECTIONS are open; a further one is closed. A peer that sends nothing for SILENT seconds is
+        disconnected. When another peer connects, so is a peer whose request and answer together take longer than WHOLE.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How often an event was begun before: by processes that have died in it, and by calls that gave it back.
+"""Counts how often an event was begun before, by processes that died and by calls that returned it.
 
     app:shop:tried:bill:3:<id> = {"starts": 2, "returned": 1}       for KEPT_MS after the last change
 
 An event that ends its process (a crash in C, no memory left, ``os._exit``) can't be counted by that process. So an
-event that comes again after its worker has died is begun with care: this key is written first. If the process dies
-again, the key stays, and the failure policy gets the event once it has had its attempts.
+event that is redelivered after the death of its worker is begun with care: this key is written first. If the process
+dies again, the key remains, and after the policy's number of attempts the failure policy handles the event.
 
-Rule 1: an event that is delivered for the first time costs nothing: no key is read or written. What is pending when a
-        partition is taken over is looked up at once; with ordering "none", what was delivered before.
-Rule 2: ``starts`` counts beginnings without an end. Success and an ending delete the key; what is given back in order
-        takes its start back.
-Rule 3: events that were begun with care before are begun one at a time, so that the one that kills is told from those
-        beside it. The others have no part in its next death.
+Rule 1: an event that is delivered for the first time costs nothing: no key is read or written. When a partition is
+        taken over, its pending events are looked up together; with ordering "none", events that were delivered before.
+Rule 2: ``starts`` counts starts without an end. Success and an ending delete the key; returning the event properly
+        subtracts its start.
+Rule 3: events that were begun with care before are begun one at a time, so that the event that kills the process can be
+        identified. The next death does not count for the others.
 """
 
 from __future__ import annotations

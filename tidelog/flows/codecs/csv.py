@@ -1,7 +1,7 @@
 """``csv``: one record is one message.
 
-With names of columns a record is a dict, without them a list. All values that are read are text. The codec replaces
-``separate`` without options by its own cutter (``csvrecords``): a quoted field may contain line breaks.
+With column names a record is a dict, without them a list. All values are read as text. The codec replaces ``separate``
+without options by its own splitter (``csvrecords``), because a quoted field may contain line breaks.
 """
 
 from __future__ import annotations

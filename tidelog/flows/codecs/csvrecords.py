@@ -1,8 +1,8 @@
-"""Cuts a stream of CSV into records (RFC 4180): a line end within quotes is part of a field.
+"""Splits a stream of CSV into records (RFC 4180): a line end within quotes is part of a field.
 
 Rule 1: a quote opens a quoted field only where a field begins. Elsewhere it is text, as in ``5" disk``.
-Rule 2: a record longer than the limit, or without its closing quote at the end of the stream, is cut into its lines.
-        So one stray quote costs the codec one line and not the rest of the file, in time linear in the bytes.
+Rule 2: a record that exceeds the limit, or that has no closing quote at the end of the stream, is split into its lines.
+        So a stray quote spoils one line and not the rest of the file. The time is linear in the number of bytes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 A value has ``protocol`` ("RFC5424" or "RFC3164"), ``facility`` and ``severity`` (names), ``timestamp`` (ns since
 1970), ``hostname``, ``appname``, ``procid``, ``msgid``, ``structured_data`` ({id: {name: value, or a list of values}})
-and ``msg``. What a message leaves out is None. A time without a zone is taken for UTC. A time
-without a year gets the year that brings it nearest to now.
+and ``msg``. Missing parts of a message are None. A time without a zone is read as UTC. A time without
+a year is read as the nearest such date.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What pages of other origins may read: CORS, as the Fetch standard has it.
+"""CORS: the access of pages of other origins, as defined by the Fetch standard.
 
-A browser asks first (a preflight: OPTIONS, without credentials) before a page of another origin sends JSON, a header of
-its own or Authorization. It shows an answer to the page only where the answer names the page's origin.
+Before a page of another origin sends JSON, a custom header or Authorization, the browser sends a preflight request
+(OPTIONS, without credentials). The page can read an answer only if the answer names the page's origin.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     2xx                                 ok
     404 of delete                       ok: it is gone
     409 of create                       discard: it is there, most likely by an earlier try
-    409 of update                       retry, unless the event itself names a version: another writer was faster
+    409 of update                       retry, unless the event itself names a version: a version conflict
     401, 403: no right, a block         retry: all events would be refused until somebody changes that on the server
     429, 5xx                            retry
     all others                          reject

@@ -4,11 +4,11 @@ Rule 1: a path belongs to one connector of one flow. Where a flow has several in
         takes nothing now is passed over.
 Rule 2: the first connector opens the address, the last one closes it. What belongs to the address (TLS, limits of
         connections) has to be the same with all of them.
-Rule 3: a peer holds a connection without sending a request for ``header_timeout`` at most: from the connection, or from
-        the first byte of a later request, to the end of the request's headers. Between two requests a connection stays
-        open for ``idle_timeout``. A peer that takes nothing of an answer for UNREAD seconds is disconnected.
-Rule 4: a connection counts from the moment when it is accepted, before TLS. One more than ``max_connections`` gets 503
-        (with TLS nothing: a handshake costs more than the answer is worth) and is closed.
+Rule 3: the headers of a request must be complete within ``header_timeout``: for the first request from the moment when
+        the connection is accepted, for a later one from its first byte. Between two requests a connection stays open
+        for ``idle_timeout``. A peer that reads nothing of an answer for UNREAD seconds is disconnected.
+Rule 4: a connection counts from the moment when it is accepted, before TLS. A connection beyond ``max_connections``
+        gets 503 (with TLS nothing: a handshake costs more than the answer is worth) and is closed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Lists of what is under way of one list (``redis_list``), and what becomes of those whose source is gone for good.
+"""Processing lists of a ``redis_list``: elements in flight, and the recovery of lists whose source no longer exists.
 
     <key>:processing                     a set: the names of the lists
     <key>:processing:<instance>.<name>   one of them
-    <the same>:alive                     its source runs: it expires ALIVE seconds after the source's last sign of life;
+    <the same>:alive                     its source runs: the key expires ALIVE seconds after the last sign of life;
                                          ENDED if the source has closed and left something
 
-A source that starts puts back what is left in its own list. Where a flow or a connector was renamed, or an instance is
-no more, nobody starts under the old name: another source of the same key then moves the elements back, one by one, each
-in one step.
+A source that starts puts back the elements in its own list. If a flow or a connector was renamed, or an instance no
+longer exists, no source starts under the old name: another source of the same key then moves the elements back, one by
+one, each in one step.
 
-Rule 1: a source that has closed is gone at once. One without a sign of life is gone when another source has looked for
-        it for ALIVE seconds without a break. While the server is away, or refuses writes, nobody can give a sign of
-        life, and the keys expire.
-Rule 2: a source that was silent for longer and goes on sees its elements delivered twice.
+Rule 1: a source that has closed is gone immediately. A source without a sign of life is gone when another source has
+        observed its silence for ALIVE seconds without interruption. While the server is unreachable or refuses writes,
+        no source can give a sign of life, and the keys expire.
+Rule 2: if a source was silent for longer and then continues, its elements are delivered twice.
 """
 
 from __future__ import annotations

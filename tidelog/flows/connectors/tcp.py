@@ -7,11 +7,11 @@ Rule 1: a connection is read while a pull waits, one chunk at a time. What is no
         more than about FOUND events are made of what was read, however many connections there are.
 Rule 2: a stream that can't be read on is closed, after what came before was taken.
 Rule 3: what had come into this process when a drain began is taken still; what the kernel has is not.
-Rule 4: where a flow answers to the connection that asked, a peer that has sent its end (shutdown) gets its answers: the
-        connection is closed when all that it sent is settled, or ``linger`` is over.
-Rule 5: where there are ``max_connections``, the one that has been silent for longest makes way for a new one, if it was
-        silent for ``make_way``. Silent: no message came from it, and none was written to it. Bytes without a message
-        do not count, nor does time in which the flow took nothing.
+Rule 4: if a flow answers on the connection of the request, a peer that has shut down its side gets its answers: the
+        connection is closed when all its messages are settled, or after ``linger``.
+Rule 5: at ``max_connections``, a new connection replaces the one that was silent for longest, if it was silent for at
+        least ``make_way``. Silent: no message was received from it or written to it. Bytes without a message do not
+        end the silence, and time in which the flow accepted nothing does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What flows that come over HTTP may not name: whoever may steer flows shall not run code or touch files with them.
+"""Restrictions for flows that come over HTTP: a client that can control flows must not be able to run code or access
+files.
 
-An option that names a file is found by its name (``tls.ca``), or in a URL: a socket's path, ``file://``, or a parameter
-such as ``?ssl_certfile=``. The process is started with ``--allow-local`` where they may.
+An option that names a file is recognized by its name (``tls.ca``), or in a URL: a socket's path, ``file://``, or a
+parameter such as ``?ssl_certfile=``. ``--allow-local`` lifts the restrictions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compressed messages: gzip, zlib, zstd, lz4 (frames), and ``decompress``, which sees which it is.
 
 Rule 1: output is made bit by bit and counted: what grows beyond the limit costs little more than the limit.
-Rule 2: several members or frames one after the other are one message, as in files. Skippable frames (RFC 8878, 3.1.2),
-        which pzstd and seekable files have, and zero bytes that pad gzip files, have no content.
+Rule 2: consecutive members or frames are one message, as in files. Skippable frames (RFC 8878, 3.1.2), which pzstd and
+        seekable files contain, and zero bytes that pad gzip files, are ignored.
 Rule 3: with ``stream: true`` the bytes are one compressed stream that comes in any portions. It stands before a cutter.
 """
 

@@ -1,10 +1,10 @@
 """``fallback``: what fails on ``out`` goes to the port ``fallback``.
 
 Rule 1: the source is not told that an event failed: it is told what became of it on ``fallback``.
-Rule 2: while a reason of ``out`` stands, events go to ``fallback`` at once (``outage: fallback``), also those that were
-        sent to ``out`` and not begun there; or the source waits (``outage: wait``).
-Rule 3: a flow starts when one of the ways can be used, and its sources stop when none can. While ``fallback`` can't be
-        used, what fails on ``out`` is given back to its source to be tried again.
+Rule 2: while ``out`` has a reason, events go to ``fallback`` immediately (``outage: fallback``), including those that
+        were sent to ``out`` and not begun there; or the source waits (``outage: wait``).
+Rule 3: a flow starts when one of the ports can be used, and its sources stop when none can. While ``fallback`` can't be
+        used, events that fail on ``out`` are returned to their source, which retries them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Rule 1: a batch that leaves is one ``Sent``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
 Rule 2: an event made of several keeps an outcome for each: its hop is a group of one token for each member.
-Rule 3: an event that was taken back from an output (``Withdrawn``) says nothing about that output.
-Rule 4: what is remembered of a batch does not grow with its age: a time, a count, where it went. It leads to no event
-        that it is the token of: the collector of circles doesn't look at events and tokens, so they must not be in one.
+Rule 3: an event that was recalled from an output (``Withdrawn``) does not affect the rating of that output.
+Rule 4: the data kept about a batch does not grow with its age: a time, a count, its output. It does not refer to the
+        event that it is the token of: events and tokens are not tracked by the cyclic garbage collector, so they must
+        not be part of a reference cycle.
 """
 
 from __future__ import annotations

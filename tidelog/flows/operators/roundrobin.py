@@ -4,8 +4,8 @@ Rule 1: an output is out of rotation while a reason of it stands (a TRIGGER came
         failed several times in a row. After that time, or a reason that ended by time, it gets one event, then more.
 Rule 2: its breaker messages end here. Sources above hear TRIGGER when no output is left, and RESTORE with the first
         one. They start when the first one can be used.
-Rule 3: what an output that is out of rotation has not begun is taken back and dealt out to the others. It counts as no
-        try. Where operators lie between, a copy of each event is kept for that, as it came here.
+Rule 3: events that an output out of rotation has not begun are recalled and distributed to the others. This does not
+        count as an attempt. If operators lie between, a copy of each event in its original form is kept for that.
 Rule 4: an output that has ``most`` events under way gets none until some are settled, so one that hangs holds up so
         many and no more.
 """

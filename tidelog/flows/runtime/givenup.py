@@ -1,6 +1,6 @@
-"""Events that nobody will try again: said in the log, with a count, at most a line for each entity and ``EVERY``.
+"""Logs events that will not be retried: at most one line for each entity and period ``EVERY``, with a count.
 
-The first one is said at once. Those that follow within ``EVERY`` are one line: how many there were, for which reasons.
+The first one is logged immediately. Those that follow within ``EVERY`` are one line with their number and reasons.
 """
 
 from __future__ import annotations

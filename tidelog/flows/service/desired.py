@@ -6,8 +6,8 @@ nothing.
 
 Rule 1: what was asked for is in force first, and then kept; who asked hears of success when both is done.
 Rule 2: a flow's name stands for all its instances: what was wanted of single ones is forgotten when it is set.
-Rule 3: a key that holds something else is reported and ignored: it must not keep flows from starting. It is left as it
-        is, and changes are not kept.
+Rule 3: a key that holds something else is reported and ignored: it must not prevent flows from starting. It is not
+        modified, and changes are not stored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Says which Python function holds up the event loop, and for how long. Meanwhile no flow moves and no API answers, so
-a thread looks.
+"""Logs which Python function blocks the event loop, and for how long. Meanwhile no flow and no API can run, so a thread
+watches.
 
-Rule 1: the loop notes the time each ``BEAT``. If that note is older than ``LIMIT``, the thread looks at the functions
-        that the loop's thread executes, until the loop goes on: an episode. Two looks must find the same function.
-Rule 2: the log has a line when an episode is noticed and one when it has ended; of one function at most each ``EVERY``.
-Rule 3: where the thread was held up as well, the whole process was: a call in C that keeps the interpreter's lock, or a
-        machine that stood still. That is said at the end, without a name.
+Rule 1: the loop records the time each ``BEAT``. If that time is older than ``LIMIT``, the thread inspects the functions
+        that the loop's thread executes, until the loop continues: an episode. Two samples must find the same function.
+Rule 2: an episode is logged when it is detected and when it has ended; each function at most once per ``EVERY``.
+Rule 3: if the watching thread was blocked as well, the whole process was: a call in C holds the interpreter's lock, or
+        the machine stood still. That is logged at the end, without the name of a function.
 """
 
 from __future__ import annotations

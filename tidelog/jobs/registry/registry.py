@@ -10,9 +10,10 @@ Rule 1: a change is appended under WATCH by somebody who has read everything bef
 Rule 2: an entry says what the job is from then on, not what is different. ``all`` says it of every job: whoever reads
         one forgets what it knew. So a reader may begin anywhere before one, and may have missed any number of entries.
 Rule 3: the writer that finds LONG entries appends ``all`` and evicts what is before it, in the step of its own change.
-Rule 4: an entry is checked before anything uses it. Names become paths, targets are imported, terminals show both:
-        whoever may write to this stream must not reach more of an engine's machine than the code on its path.
-Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is never used again, also not after the
+Rule 4: an entry is validated before it is used. Names become paths, targets are imported, terminals show both: a user
+        with write permission for this stream must not gain more access to an engine's machine than the code on its
+        path.
+Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is never reused, not even after the
         job was removed. When it ends, its fence is closed in the same step: nothing of it can be published any more.
 """
 

@@ -7,7 +7,7 @@ Rule 1: only folders named by a number are removed, up to the newest generation 
         is: nothing of it can be published, so nothing of it will be recovered.
 Rule 2: a partition is removed under the locks of its stores and of the maker of its snapshots. Where one is held, a
         task or a maker of that generation is still at work: it stays, for another time.
-Rule 3: nothing outside of the state directory is removed, whatever a job is called and wherever links lead.
+Rule 3: nothing outside of the state directory is removed, regardless of a job's name and of links.
 Rule 4: the locks go with it. Two tasks of a generation that is over might then both have its store, which the first
         check of a task ends; what one of them makes anew is removed another time.
 """
