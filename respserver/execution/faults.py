@@ -18,7 +18,7 @@ def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logge
         return reply.error(f"ERR damaged data: {error}")
     if isinstance(error, OSError):
         logger.warning(f"{errors.show(name)} could not use a file: {error}")
-        return reply.error(f"ERR the system refuses what the command needs: {error}")
+        return reply.error(f"ERR the operating system refused an operation of this command: {error}")
     logger.trace(f"Bug while running {errors.show(name)}; the client got an error", error)
     return b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
 

@@ -179,7 +179,7 @@ class Remote:
 
 def _limited(data: bytes, most: int) -> bytes:
     if len(data) > most:
-        raise OSError(None, f"it has more than the {most:,} bytes that it may have")
+        raise OSError(None, f"it is larger than the {most:,} bytes that are allowed")
     return data
 
 

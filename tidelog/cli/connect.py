@@ -30,10 +30,10 @@ def url_option(command: F) -> F:
 
 
 def choose(url: str | None, declared: Access | None, given: bool, what: str) -> Access | None:
-    """The server that a command talks to: that of --url, or the one that ``what`` was declared with. None: neither.
+    """Return the server of a command: that of --url, or the one in the declaration of ``what``. None: there is neither.
 
-    ``given``: it was declared by an Access. That has what a URL can't say, so --url may not name another server. The
-    environment variable may not, either, where a URL was declared: nobody would see it.
+    ``given``: it was declared with an Access, which has settings that a URL lacks, so --url must not name another
+    server. If a URL was declared, the environment variable must not name another one, since that would go unnoticed.
 
     Raises click.UsageError for a URL that can't be used, and for one that contradicts the declaration.
     """
@@ -50,7 +50,7 @@ def choose(url: str | None, declared: Access | None, given: bool, what: str) -> 
     if not given and not (silent and declared != Access()):
         return wanted
     option = f"TIDELOG_URL ({wanted.places})" if silent else f"--url ({wanted.places})"
-    how = "leave it out" if not silent else "unset it" if given else "unset it, or say --url"
+    how = "leave it out" if not silent else "unset it" if given else "unset it, or give --url"
     raise click.UsageError(f"{what} is on {declared.places}, which {option} contradicts: {how}")
 
 
@@ -70,7 +70,7 @@ def reported(url: str) -> Iterator[None]:
     except (TypeError, LookupError, AttributeError) as error:
         if not _of_redis(error):
             raise
-        text = f"the server at {_shown(url)} sends replies of an unexpected form: is it a tidelog-server?"
+        text = f"the server at {_shown(url)} sent a reply of an unexpected form: is it a tidelog-server?"
         raise click.ClickException(text) from None
 
 

@@ -107,8 +107,9 @@ def show(name: str, letter_id: str, url: str) -> None:
 @_all
 @_processor
 @click.option(
-    "--allow", multiple=True, metavar="TOPIC|STREAM", help="Replay letters of it as well: NAME may not belong to it."
-)
+    "--allow", multiple=True, metavar="TOPIC|STREAM",
+    help="Also replay to this target, even if NAME does not belong to it.",
+)  # fmt: skip
 @url_option
 def replay(
     name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | None, allow: tuple[str, ...], url: str
@@ -116,12 +117,13 @@ def replay(
     """Send the events of letters of NAME again, to the topics that they came from.
 
     \b
-    They are appended as new entries, after what is there: the order of a key is
-    not what it was. Every processor of the topic gets them, not only the one that
-    gave them up. A letter is replayed once, also if two do it at a time.
+    They are appended as new entries, after the existing ones, so the order of a
+    key changes. Every processor of the topic gets them, not only the one that
+    gave them up. A letter is replayed once, even if two users do so at a time.
 
-    A letter says where its event was. It is replayed only if NAME belongs to that topic or stream: orders.dead belongs
-    to orders, others to those whose processors wrote to them. Whoever may append to NAME could forge another target.
+    A letter names the topic or stream of its event. It is replayed only if NAME belongs to that topic or stream:
+    orders.dead belongs to orders, other names to the topics whose processors have written to them. Anyone who can
+    append to NAME could forge another target.
     """
     with connected(url) as client:
         topic = _topic(client, name)

@@ -52,16 +52,15 @@ def engine(
     url: str, master: str, state_dir: str, store: str, name: str | None, lease: float, grace: float,
     replicas: int, conf: tuple[str, ...], path: tuple[str, ...], log_level: str, log_json: bool,
 ) -> None:  # fmt: skip
-    """Run jobs, until SIGTERM, SIGHUP or Ctrl-C: then epochs that run are finished, and the others take over. A second
-    one doesn't wait for them.
+    """Run jobs until SIGTERM, SIGHUP or Ctrl-C. The engine then finishes the running epochs, and other engines take
+    over its jobs. After a second signal, it does not wait for the epochs.
 
     \b
       tidelog jobs engine --state-dir /var/lib/jobs --store s3://bucket/jobs
       tidelog jobs engine --master spark://head:7077 --state-dir /scratch/jobs --conf spark.executor.memory=4g
 
-    It is one Spark driver. Any number of engines share the jobs of a server; the partitions of a job run on the
-    executors of its engine. --url may name several servers, separated by commas, or Sentinels: the one that leads is
-    used.
+    An engine is one Spark driver. Any number of engines share the jobs of a server; the partitions of a job run on the
+    executors of its engine. --url can name several servers, separated by commas, or Sentinels: the leader is used.
     """
     given = name or f"{socket.gethostname().partition('.')[0]}-{os.getpid()}"
     if not _NAME.fullmatch(given):

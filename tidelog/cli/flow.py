@@ -84,9 +84,10 @@ def _api(command: F) -> F:
 @_files
 @_server
 def check(files: tuple[str, ...], server: str | None) -> None:
-    """Report all errors of flow files, each with file, line and path. Nothing is started, no server is asked.
+    """Report all errors in flow files, with file, line and path. Nothing is started, and no server is contacted.
 
-    A warning names a file or directory that does not exist on this machine. The exit status is 1 if there are errors.
+    Files and directories that do not exist on this machine are reported as warnings. The exit status is 1 if there
+    are errors.
     """
     document = _read(files, server)
     found: list[str] = []

@@ -42,7 +42,7 @@ def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
 def server_option(command: Any) -> Any:
     """--url, where the topic may name its server."""
     return click.option(
-        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server, where the topic names none; else localhost."
+        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server. Default: that of the topic, or localhost."
     )(command)
 
 

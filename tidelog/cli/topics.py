@@ -95,20 +95,20 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
 @click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="How long entries are kept; 0: no limit.")
 @click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Whether unfinished entries may go.")
 @click.option("--hard-limit", type=click.IntRange(0), help="Entries from which on a send is refused; 0: no limit.")
-@click.option("--field", "changes", multiple=True, metavar="FIELD=TYPE", help="Another type for a field; see above.")
+@click.option("--field", "changes", multiple=True, metavar="FIELD=TYPE", help="Change the type of a field; see above.")
 @url_option
 def alter(
     name: str, partition_size: int | None, max_age: float | None, overflow: str | None, hard_limit: int | None,
     changes: tuple[str, ...], url: str,
 ) -> None:  # fmt: skip
-    """Change the retention of the topic NAME, or types of its fields.
+    """Change the retention of the topic NAME, or the types of its fields.
 
     \b
       tidelog topics alter orders --partition-size 100000
       tidelog topics alter orders --field price=float
       tidelog topics alter orders --field 'ref=int|str'
 
-    Programs that declare another retention are refused when they start. Those that run keep the one they started with.
+    Programs that declare another retention are refused when they start. Running programs keep the old one.
     Programs that declare another type are refused within seconds: stop them first.
 
     A field may get a type by which what is stored can be read: int becomes float or decimal; with the codec plain, all

@@ -52,8 +52,8 @@ def worker(
     context: click.Context, path: str, processors: str | None, workers: int, metrics: int | None, metrics_host: str,
     log_level: str, log_json: bool, child_of: int | None,
 ) -> None:  # fmt: skip
-    """Run the processors of APP: module:name of an App in Python. It runs until SIGTERM, SIGHUP or Ctrl-C: then nothing
-    new is begun, and what is in work is finished, up to the app's grace. A second one cancels it.
+    """Run the processors of APP, the module:name of a Python App object, until SIGTERM, SIGHUP or Ctrl-C. The worker
+    then starts no new events and finishes the current ones within the app's grace. A second signal cancels them.
 
     \b
       tidelog worker shop:app

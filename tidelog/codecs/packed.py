@@ -27,7 +27,7 @@ LARGEST: Final = 512 << 20  # bytes of a record after decompression: what one bu
 _FIELDS: Final = (FIELD,)
 #: Without computed fields, which models that forbid more fields would not read. Instead of warnings, it is read again.
 _WHOLE: Final[dict[str, Any]] = {"by_alias": False, "round_trip": True, "warnings": False}
-_REMEDY: Final = "Declare a type that has this value, or send one that the type has"
+_REMEDY: Final = "Declare a type that has this value, or send a value of the declared type"
 
 
 class _Zstd(threading.local):
@@ -61,7 +61,7 @@ class Packed(Generic[R]):
             self._look_closer(record, data, error)
         else:
             if not same and (found := difference(record, back)):
-                raise CodecError(f"{self.shape.title}: a record would not come back as it is: {found}. {_REMEDY}")
+                raise CodecError(f"{self.shape.title}: decoding would not return the same record: {found}. {_REMEDY}")
         return _FIELDS, (self._compressed(data),)
 
     def written(self, record: R) -> bytes:
@@ -86,7 +86,7 @@ class Packed(Generic[R]):
             hint = f" ({NO_NUMBER})" if ("null" in text and "float" in text) or "valid number" in text else ""
             raise CodecError(f"{self.shape.title}: a record could not be read again: {text}{hint}") from None
         if found := difference(record, back):
-            raise CodecError(f"{self.shape.title}: a record would not come back as it is: {found}. {_REMEDY}")
+            raise CodecError(f"{self.shape.title}: decoding would not return the same record: {found}. {_REMEDY}")
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
         """Name and values of the entries. CodecError as ``encode``."""

@@ -209,7 +209,7 @@ class Plain(Generic[R]):
             raise CodecError(f"{self.shape.title}: a text can't be written: {error}") from None
 
     def _inexact(self, what: str) -> CodecError:
-        return CodecError(f"{self.shape.title}: a record would not come back as it is: {what}")
+        return CodecError(f"{self.shape.title}: decoding would not return the same record: {what}")
 
     def _field(self, name: str) -> Field:
         if not isinstance(name, str):
@@ -236,7 +236,7 @@ def _whole(value: int) -> int:
     except OverflowError:
         same = False
     if not same:
-        raise InexactError(f"int {value if abs(value) < 10**60 else '...'} is no float: it would be rounded")
+        raise InexactError(f"int {value if abs(value) < 10**60 else '...'} is not a float: it would be rounded")
     return int(value)
 
 

@@ -417,7 +417,7 @@ def _access(title: str, url: str | None, access: Access | None) -> Access | None
     if url is not None and access is not None:
         raise TopicError(f"{title}: url and access both say where the server is: give one")
     if access is not None and not isinstance(access, Access):
-        raise TopicError(f"{title}: access is a tidelog.Access: {access!r}")
+        raise TopicError(f"{title}: access must be a tidelog.Access, not {access!r}")
     if url is None:
         return access
     try:

@@ -331,7 +331,7 @@ class Executor:
                 await self._compare_parked()
             except (LostError, redis.ResponseError) as error:
                 if not isinstance(error, LostError):  # which the link has logged
-                    trouble.warn(f"processor {self.declared.name}: what is held back is unknown: {text_of(error)}")
+                    trouble.warn(f"processor {self.declared.name}: its pauses can't be read: {text_of(error)}")
                 self._told.set()
                 await asyncio.sleep(RESUMED)
 

@@ -377,7 +377,7 @@ class FreeConsumer(KeyedConsumer):
             try:
                 await self._line.ask(calls.tnack(partition.buffer.stream, group, *ids))
             except (LostError, redis.ResponseError) as error:  # they are due when their retry time is over
-                log.info("processor %s: %d events are given back later: %s", self.declared.name, len(ids), error)
+                log.info("processor %s: %d events will be returned later: %s", self.declared.name, len(ids), error)
 
         task = asyncio.get_running_loop().create_task(send())
         self._returning.add(task)

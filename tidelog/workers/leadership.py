@@ -106,7 +106,7 @@ class Leadership:
             return self._lease.ttl
         except (redis.RedisError, OSError) as error:
             if not isinstance(error, LostError):  # which the link has logged
-                self._trouble.warn(f"app {self._app}: who leads is unknown: {text_of(error)}; trying again")
+                self._trouble.warn(f"app {self._app}: the leader can't be determined: {text_of(error)}; trying again")
         except Exception:
             log.exception("app %s: a turn failed; trying again", self._app)
         else:

@@ -123,7 +123,7 @@ class Starts:
     def died(self, partition: Partition, row: Row) -> tuple[DiedError, int]:
         """The error of an event that has had its starts, and which attempt the last one was."""
         starts = partition.tried[row[0]].starts + 1  # the first one was not counted
-        error = DiedError(f"the process that had this event has died {starts} times, and was not finished with it")
+        error = DiedError(f"the process that had this event has died {starts} times before the event was finished")
         return error, max(starts, self._most + 1)
 
     def over(self, partition: Partition, ids: Iterable[bytes]) -> None:

@@ -99,7 +99,7 @@ class Worker:
         self._former, self.executors = self.stats, {}
         numbers = ENDING if signals or (signals is None and free(ENDING)) else ()
         if signals is None and not numbers:
-            log.info("worker %s: signals are left to the program: stop() stops it", self.name)
+            log.info("worker %s: the program keeps its signal handlers; call stop() to stop the worker", self.name)
         token = logs.enter(worker=self.name)
         self._running = True
         try:
@@ -237,7 +237,7 @@ class Worker:
 
     def _signalled(self, task: asyncio.Task[Any] | None, number: signal.Signals) -> None:
         if self._stopping.is_set() and task is not None:
-            log.warning("worker %s: %s again: what is in work is cancelled", self.name, number.name)
+            log.warning("worker %s: %s again: the current events are cancelled", self.name, number.name)
             task.cancel()
         self._stopping.set()
 

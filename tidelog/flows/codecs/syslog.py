@@ -256,7 +256,7 @@ def _atom(value: Mapping[Any, Any], name: str) -> str | None:
 def _rfc3339(given: str) -> int:
     stamp = _timestamp(given)
     if stamp is None:
-        raise ValueError(f"{given[:64]!r} is no time of RFC 5424, as 2003-10-11T22:14:15.003Z")
+        raise ValueError(f"{given[:64]!r} is not an RFC 5424 time, such as 2003-10-11T22:14:15.003Z")
     return stamp
 
 

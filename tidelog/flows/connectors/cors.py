@@ -30,7 +30,7 @@ def _origin(given: str) -> str:
     except ValueError:
         host = port = None
     if not host or not parts.scheme or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in given:
-        raise ValueError(f"origins: {given!r} is none: give one as https://shop.example.org, without a path, or *")
+        raise ValueError(f"origins: {given!r} is not an origin such as https://shop.example.org, without a path, or *")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
 

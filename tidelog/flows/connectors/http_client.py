@@ -2,8 +2,8 @@
 
     2xx                     ok          (the option ``statuses`` says otherwise)
     408, 425, 429, 5xx      retry       Retry-After is honoured for all requests
-    401, 403, 407           retry       an outage: the credentials are wrong. If the server accepts other events meanwhile,
-                                        only this event is refused: it is rejected the third time
+    401, 403, 407           retry       an outage: the credentials are wrong. If the server accepts other events
+                                        meanwhile, only this event is refused: it is rejected the third time
     all others              reject
     no answer, no peer      retry
 

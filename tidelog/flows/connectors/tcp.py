@@ -98,7 +98,7 @@ class _Connection:
             async with asyncio.timeout(self.options.idle_timeout):
                 return await self.reader.read(CHUNK)
         except TimeoutError:
-            raise ValueError(f"nothing came for {self.options.idle_timeout:g} s") from None
+            raise ValueError(f"nothing was received for {self.options.idle_timeout:g} s") from None
 
     @property
     def buffered(self) -> int:
@@ -116,7 +116,7 @@ class _Connection:
                     await self.writer.drain()
             except TimeoutError:
                 self.abort()
-                raise DisconnectedError(f"the peer took nothing for {self.options.write_timeout:g} s") from None
+                raise DisconnectedError(f"the peer read nothing for {self.options.write_timeout:g} s") from None
 
     def abort(self) -> None:
         self.writer.transport.abort()

@@ -33,7 +33,7 @@ def clear(folder: Path, over: Mapping[str, int]) -> bool:
     for job, newest in over.items():
         home = folder / job
         if job in ("", ".", "..") or "/" in job or "\0" in job or home.is_symlink():
-            log.warning("%r is no directory of a job in %s: nothing of it is removed", job, folder)
+            log.warning("%r is not the directory of a job in %s: nothing is removed", job, folder)
             continue
         for generation in _numbered(home):
             if 0 < int(generation.name) <= newest:
