@@ -111,10 +111,10 @@ def alter(
     Programs that declare another retention are refused when they start. Running programs keep the old one.
     Programs that declare another type are refused within seconds: stop them first.
 
-    A field may get a type by which what is stored can be read: int becomes float or decimal; with the codec plain, all
-    but bytes become str, and all become bytes; with the others, all become a union that has the old type. A field that
-    was taken out of the record type, so that the newest entry lacks it, may become anything. What is stored does not
-    change: older entries may have it with its old type.
+    A field can change to a type as which the stored values can be read: int to float or decimal; with the codec plain,
+    all types except bytes to str, and all types to bytes; with the other codecs, all types to a union that contains the
+    old type. A field that was removed from the record type, so that the newest entry lacks it, can change to any type.
+    Stored entries do not change: older ones can contain the field with its old type.
     """
     types = dict(map(_pair, changes))
     given = {

@@ -21,19 +21,20 @@ _SENTINELS: Final = re.compile(r"(rediss?)\+sentinel://")
 
 @dataclass(frozen=True)
 class Access:
-    """Where the servers are, and how to connect to them. Clients, topics, apps, the Spark source and engines take one.
+    """The addresses of servers, and the settings for connections to them.
+
+    Clients, topics, apps, the Spark source and engines accept one.
 
     >>> Access(("redis://10.0.0.1", "redis://10.0.0.2"), password="secret", retries=10)
     >>> Access(("rediss://10.0.0.1",), ca_file="ca.pem", cert_file="me.pem", key_file="me.key")
     >>> Access.of("redis+sentinel://10.0.0.1,10.0.0.2/tide?ssl_ca_certs=ca.pem")
 
-    With several URLs, requests go to the server among them that is the leader. With ``sentinels``, they go to the
-    leader that one of these names for ``service``, and ``urls`` is not used. An option of one URL other than user and
-    password holds for all of them, and a field below that is given holds against an option. An ``Access`` can't be
-    changed, and it can be pickled.
+    With several URLs, requests go to the leader among their servers. With ``sentinels``, they go to the leader that
+    these Sentinels name for ``service``, and ``urls`` is not used. Options of one URL, except user and password, apply
+    to all of them. Fields below take precedence over options of URLs. An ``Access`` is immutable and can be pickled.
 
-    Raises ValueError if there is no URL, if one can't be read or has an unknown option, for options that contradict
-    each other, and for Sentinels without a service.
+    Raises ValueError if there is no URL, if a URL is malformed or has an unknown option, if options contradict each
+    other, or if there are Sentinels without a service.
     """
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
@@ -83,14 +84,14 @@ class Access:
 
     @classmethod
     def of(cls, text: str, **settings: Any) -> Access:
-        """The servers that a text names, as ``--url`` and ``url=`` take it everywhere; ``settings``: more fields.
+        """Parse a text as ``--url`` and ``url=`` accept it everywhere; ``settings``: more fields.
 
             redis://host:port                   one server; rediss:// and unix:// as well
-            redis://host:port,redis://host:port     the one of these that leads
+            redis://host:port,redis://host:port     the leader among these servers
             redis+sentinel://host:port,host:port/service      the leader that these Sentinels name
 
-        The last one, and rediss+sentinel:// for TLS, take user, password and options as the others do: they are those
-        of the servers. The Sentinels' are ``sentinel_username`` and ``sentinel_password``.
+        The last form, and rediss+sentinel:// for TLS, accept user, password and options like the others: they apply to
+        the servers. ``sentinel_username`` and ``sentinel_password`` apply to the Sentinels.
         """
         if _SENTINELS.match(text) is None:
             return cls(tuple(each.strip() for each in _NEXT.split(text.strip())), **settings)
@@ -98,7 +99,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of all URLs: one of them says what holds for all. ValueError if two say different things."""
+        """The options of all URLs: each applies to all of them. Raises ValueError if two URLs have different values."""
         found: dict[str, Any] = {}
         for url in () if self.sentinels else self.urls:
             address = address_of(url)
@@ -109,7 +110,7 @@ class Access:
         return found
 
     def address(self, url: str) -> Address:
-        """How to connect to ``url``, which need not be one of ``urls``: what it says, completed by this Access."""
+        """The settings for ``url``, which need not be one of ``urls``: its own, completed by this Access."""
         said = address_of(url)
         common = self.options | {name: value for name in COMMON if (value := getattr(said, name)) is not None}
         given: dict[str, Any] = {
@@ -125,7 +126,7 @@ class Access:
         )  # fmt: skip
 
     def has(self, other: Access) -> bool:
-        """Whether this Access reaches all servers that ``other`` names, and with what it says of user and options."""
+        """Whether this Access includes all servers, and the user and options, of ``other``."""
         if self == other:
             return True
         if self.sentinels or other.sentinels:
@@ -172,7 +173,7 @@ class Access:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of this machine that connections read, such as certificates and sockets."""
+        """The files on this machine that connections use, such as certificates and sockets."""
         named = {file for url in (*self.urls, *self.sentinels) for file in address_of(url).files}
         own = {file for file in (self.ca_file, self.cert_file, self.key_file) if file}
         return tuple(sorted(named | own))

@@ -32,7 +32,7 @@ def is_url(text: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL as messages show it: without user and password, which may stand in its query too."""
+    """A URL for messages: without user and password, which its query can contain as well."""
     before, _, query = url.partition("?")
     if "@" in query and "@" not in before:  # a ? in a password, or an @ in the query: nobody knows
         return f"{before.partition('://')[0]}://***"
@@ -41,7 +41,7 @@ def shown(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What one URL says. None: it does not say that."""
+    """The parts of one URL. None: it does not contain that part."""
 
     host: str  # "" for a unix socket
     port: int
@@ -134,7 +134,7 @@ COMMON: Final = {field: name for name, (field, _) in OPTIONS.items() if name not
 
 @lru_cache(256)
 def address_of(url: str) -> Address:
-    """What a URL says. AddressError if it is none, for options that are unknown or malformed."""
+    """Parse a URL. Raises AddressError if it is not a URL, or if an option is unknown or malformed."""
     if not is_url(url):
         raise AddressError(
             f"{shown(url)!r} is no URL of a server: it must be redis://host:port, rediss://host:port or unix:///path"
@@ -166,7 +166,7 @@ def address_of(url: str) -> Address:
 
 
 def options_of(url: str, query: str) -> dict[str, Any]:
-    """The options of a query, by fields of Address. ``url`` is for messages. AddressError as ``address_of``."""
+    """Parse the options of a query, by fields of Address. ``url`` is for messages. Raises AddressError as above."""
     found: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in OPTIONS:

@@ -52,7 +52,7 @@ class Call(Generic[T]):
 
 
 class UnexpectedReplyError(ValueError):
-    """A reply of another form than the command has: the peer is no tidelog-server, or not one of this version."""
+    """A reply of an unexpected form: the peer is not a tidelog-server, or not one of this version."""
 
 
 WRONG: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)  # of code that reads such a reply

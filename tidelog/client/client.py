@@ -80,7 +80,7 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
 
 
 def read_one(call: Call[T], reply: Any) -> T:
-    """What a call reads from its reply. Raises UnexpectedReplyError."""
+    """Return the result that a call reads from its reply. Raises UnexpectedReplyError."""
     try:
         return call.read(reply)
     except WRONG as error:
@@ -159,8 +159,8 @@ class Client:
     >>> with Client("redis://localhost:6379") as client:
     ...     client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    ``url`` is redis://, rediss:// (TLS) or unix://, with user, password and options, several URLs, or Sentinels: a text
-    as ``Access.of`` takes it, or an Access. Keyword arguments are redis-py's; what a URL says wins over them.
+    ``url`` is an Access or a text as ``Access.of`` accepts it: redis://, rediss:// (TLS) or unix://, with user,
+    password and options, several URLs, or Sentinels. Keyword arguments are redis-py's; options in a URL win.
     ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer; it may have carried out

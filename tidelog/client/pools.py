@@ -28,14 +28,14 @@ MOVED: Final = "the server is a replica now: another one leads"
 
 
 def access_of(where: str | Access) -> Access:
-    """What a client is given: an Access, or a text for ``Access.of``."""
+    """The argument of a client, an Access or a text for ``Access.of``, as an Access."""
     return Access.of(where) if isinstance(where, str) else where
 
 
 def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> dict[str, Any]:
     """The keyword arguments for a pool of connections; ``module`` is redis or redis.asyncio.
 
-    ValueError for a URL that can't be used, for servers among which there are sockets.
+    Raises ValueError if a URL can't be used, or if several servers include a socket.
     """
     access = access_of(where)
     address = access.address(access.urls[0])

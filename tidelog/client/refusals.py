@@ -27,30 +27,30 @@ _NO_LOGIN: Final = ("ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")
 
 
 class DeniedError(Exception):
-    """The server denies this program what it can't do without. The text is the server's."""
+    """The server denies a permission that this program requires. The text is the server's."""
 
 
 def passes(error: BaseException | str) -> bool:
-    """Whether the same request may succeed later. ``error``: what the server said, or an exception made of it."""
+    """Whether the same request may succeed later. ``error``: the server's message, or an exception with it."""
     text = words(error)
     return text.partition(" ")[0] in PASSING or text.startswith(_FULL)
 
 
 def denies(error: BaseException | str) -> bool:
-    """Whether the server refuses this user: no repetition helps. ``error``: as for ``passes``."""
+    """Whether the server refuses this user, so that repeating is useless. ``error``: as for ``passes``."""
     text = words(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
 
 
 def again(error: BaseException) -> bool:
-    """Whether to try again: no server answers, or one does and refuses what passes."""
+    """Whether to try again: no server answers, or the server's refusal is temporary."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # redis-py counts logins among these
         return not denies(error)
     return passes(error)
 
 
 def words(error: BaseException | str) -> str:
-    """What the server said. Of an exception that is none of the server's, its text."""
+    """The server's message. For an exception that is not the server's: its text."""
     text = str(error)
     code: str | None = getattr(error, "status_code", None)  # redis-py takes the code away where it knows it
     return f"{code} {text}" if code and not text.startswith(f"{code} ") else text

@@ -20,7 +20,7 @@ KINDS: Final = 20  # of failures that are logged before it is well
 
 
 def text_of(error: BaseException) -> str:
-    """Its ``str()``; of an error reply, what the server said."""
+    """The ``str()`` of an exception; for an error reply, the server's message."""
     try:
         text = words(error)
         return text if type(text) is str else str.__str__(text)
@@ -29,13 +29,13 @@ def text_of(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """One line of bounded length: its class and its message."""
+    """One line of bounded length: the class of an exception and its message."""
     text = text_of(error)[:LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def traced(error: BaseException) -> str:
-    """Its traceback, with what caused it."""
+    """The traceback of an exception, including its causes."""
     try:
         return "".join(traceback.format_exception(error))
     except BaseException as failed:  # noqa: BLE001 - as above
@@ -60,12 +60,12 @@ class Unreadable:
 
 
 def shown(text: str) -> str:
-    """A name from the server, quoted: with escapes for what a terminal would act on."""
+    """A name from the server, quoted; control characters are escaped."""
     return repr(text)[:LONGEST]
 
 
 class Once:
-    """Logs what goes on failing once, and again only after it was well for ``quiet`` seconds."""
+    """Logs a repeated failure once, and again only after ``quiet`` seconds without a failure."""
 
     def __init__(self, log: logging.Logger, quiet: float = 0.0) -> None:
         self._log = log
@@ -75,7 +75,7 @@ class Once:
         self._told = False  # something was, since it was well last
 
     def warn(self, text: str, kind: str = "") -> None:
-        """It has failed. ``kind``: what is logged once; the text by default."""
+        """Note a failure. ``kind``: each kind is logged once; by default, it is the text."""
         now, kind = time.monotonic(), kind or text
         if not self._told and now > self._failed_at + self._quiet:
             self._kinds.clear()
@@ -87,6 +87,6 @@ class Once:
             self._told = True
 
     def well(self) -> bool:
-        """It has succeeded; whether a failure was logged since it was well before."""
+        """Note a success; returns whether a failure was logged since the last success."""
         told, self._told = self._told, False
         return told

@@ -51,8 +51,8 @@ class Servers:
     def attempts(self, do: Callable[[], T]) -> T:
         """Call ``do`` until it succeeds, ``access.retries`` times more at most; returns what it returns.
 
-        Another attempt follows an OSError, or a ReplyError that ``passes``; the connection is closed before. Other
-        errors are raised at once, UnreachableError after the last attempt.
+        Another attempt follows an OSError, or a temporary ReplyError (``passes``); the connection is closed first.
+        Other errors are raised immediately. Raises UnreachableError after the last attempt.
         """
         for left in range(self.access.retries, -1, -1):
             try:

@@ -55,7 +55,7 @@ _taken: dict[signal.Signals, _Taken] = {}  # of the process
 def taken(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
     """Call ``told`` in the running event loop, which is that of the main thread, when one of the signals arrives.
 
-    Without signals it does nothing. RuntimeError in another thread. A SIGHUP that is ignored stays ignored.
+    Without signals it does nothing. Raises RuntimeError in another thread. An ignored SIGHUP stays ignored.
     """
     if numbers and not in_main_thread():
         raise RuntimeError("signals can be handled in the main thread only")
@@ -80,7 +80,7 @@ def taken(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
 
 
 def free(numbers: Sequence[signal.Signals]) -> bool:
-    """Whether ``taken`` would take them from nobody: in the main thread, where no handler of another part is set."""
+    """Whether ``taken`` would replace no handler of another part, in the main thread."""
     return in_main_thread() and all(number in _taken or _is_default(number) for number in numbers)
 
 

@@ -234,7 +234,7 @@ def _connect(access: Access, address: Address) -> socket.socket:
 
 
 def tls_context(access: Access, address: Address) -> ssl.SSLContext:
-    """TLS as ``address`` says, which ``access`` has completed. FileNotFoundError for a file that is not there."""
+    """The TLS settings of ``address``, which ``access`` has completed. Raises FileNotFoundError for a missing file."""
     for name in ("ca_file", "ca_path", "cert_file", "key_file"):
         path = getattr(address, name)
         if path and not os.path.exists(path):

@@ -15,7 +15,7 @@ _CACHE: Final = "__msgspec_cache__"
 
 
 def make_portable(record_type: Any) -> None:
-    """Take away what keeps a type, and the types of its fields, from being pickled by value."""
+    """Remove the attributes that prevent a type, and the types of its fields, from being pickled by value."""
     try:
         info = inspect.type_info(record_type)
     except (TypeError, ValueError, NameError):  # of pydantic: such types have no cache

@@ -21,7 +21,7 @@ _DEEPEST: Final = 200  # levels that are compared one by one; beyond it, values 
 
 
 def difference(sent: Any, back: Any) -> str:
-    """Where the first difference is, and what it is; "" if there is none."""
+    """The path and the kind of the first difference; "" if there is none."""
     return "" if _equal(sent, back) else _compared(sent, back, "", 0)
 
 

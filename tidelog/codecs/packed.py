@@ -51,7 +51,7 @@ class Packed(Generic[R]):
         self._zstd = _Zstd() if compressed else None
 
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-        """Name and value of the entry. CodecError for a record that is not of this type, or would not come back."""
+        """Name and value of the entry. Raises CodecError if decoding would not return the same record."""
         self.shape.check(record)
         data = self._written(record)
         try:
@@ -65,7 +65,7 @@ class Packed(Generic[R]):
         return _FIELDS, (self._compressed(data),)
 
     def written(self, record: R) -> bytes:
-        """The value of the field, without a look at what comes back. CodecError for what can't be written."""
+        """The value of the field, without the comparison. Raises CodecError if the record can't be encoded."""
         return self._compressed(self._written(record))
 
     def _written(self, record: R) -> bytes:

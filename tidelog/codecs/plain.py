@@ -221,7 +221,7 @@ class Plain(Generic[R]):
 
 
 class InexactError(ValueError):
-    """A value that would not come back as it is. The text says how."""
+    """A value that decoding would not return unchanged. The text says how."""
 
 
 def _bytes(value: Value) -> bytes:

@@ -66,7 +66,7 @@ class Job:
 
     @cached_property
     def version(self) -> str:
-        """A hash of the function's source, its module's, and of the modules that this imports from its own directory.
+        """A hash of the source of the function, its module, and the modules that it imports from the same directory.
 
         See ``tidelog.jobs.code``.
         """

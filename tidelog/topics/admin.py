@@ -57,12 +57,13 @@ def lengths(name: str, facts: Facts) -> list[Call[int]]:
 def alter(
     client: Client, name: str, retention: Retention | None = None, fields: Mapping[str, str] | None = None
 ) -> Facts:  # fmt: skip
-    """Replace the retention of a topic, and the types of some fields. Programs that declare others are refused then.
+    """Replace the retention of a topic, and the types of some fields. Programs that declare others are then refused.
 
-    fields: types by field, as the facts name them; or a union, ``int|str``. What is stored must be readable by the new
-    type, unless the newest entry lacks the field: then it was taken out of the record type, and may become anything.
+    fields: types by field, as the facts name them; or a union, ``int|str``. The stored values must be readable as the
+    new type, unless the newest entry lacks the field: it was then removed from the record type and can change to any
+    type.
 
-    Raises TopicError with the reason if a field can't change so; then nothing is changed.
+    Raises TopicError with the reason if a field can't be changed in this way; then nothing is changed.
     """
     lacking: set[str] = set()
     if fields:

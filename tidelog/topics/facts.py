@@ -50,9 +50,9 @@ class TopicError(ValueError):
 
 
 class TopicMismatchError(TopicError):
-    """A program declares a topic otherwise than it stands on the server. ``differences``: (what, there, here).
+    """A declaration differs from the topic on the server. ``differences``: (what, there, here).
 
-    ``remedies``: what changes the topic, apart from declaring what the server has.
+    ``remedies``: commands that change the topic, as alternatives to declaring the server's version.
     """
 
     def __init__(

@@ -59,15 +59,14 @@ class Topic(Generic[R]):
     overflow: ``protect`` (default) evicts only what all groups of a partition have finished (``trim``). ``drop`` evicts
         with each send, read or not.
     hard_limit: for ``protect``: sending to a partition with so many entries raises TopicFullError.
-    url: the server, as for Client; ``access`` instead for TLS files and all else that a URL doesn't say. ``use`` gives
-        clients instead.
+    url: the server, as for Client. Use ``access`` instead for TLS files and other settings, or ``use`` to set clients.
 
-    The first use writes these facts to the server, or compares them: TopicMismatchError where they differ. They are
-    compared again every few seconds, so that a running program notices when a topic grows. TopicError and CodecError
-    for a declaration that makes no sense.
+    The first use writes this declaration to the server, or compares it: TopicMismatchError is raised if they differ.
+    They are compared again every few seconds, so that a running program notices when a topic grows. Raises TopicError
+    or CodecError if the declaration is invalid.
 
-    A topic can be pickled: it is declared there as it is here, with connections of its own. Clients that it was given
-    (``use``) don't go with it.
+    A topic can be pickled. The copy has the same declaration and opens its own connections. Clients that were set with
+    ``use`` are not pickled.
     """
 
     def __init__(
@@ -167,9 +166,9 @@ class Topic(Generic[R]):
 
     # -- the server ------------------------------------------------------------------------------------------
     def use(self, client: AsyncClient | None = None, sync: Client | None = None) -> None:
-        """Send over these clients. They stay the caller's, who closes them.
+        """Send over these clients. The caller keeps them and closes them.
 
-        ``client`` is used in the event loop that runs now; where none does, in any.
+        ``client`` is used in the running event loop, or in any if none is running.
         """
         if client is not None:
             self._given, self._given_in = client, _running()
@@ -177,7 +176,7 @@ class Topic(Generic[R]):
             self._sync_client, self._sync_is_ours = sync, False
 
     def forget(self, client: AsyncClient) -> None:
-        """Send no more over a client that ``use`` was given."""
+        """Stop using a client that was set with ``use``."""
         if self._given is client:
             self._given = None
         for loop, (_, used) in list(self._lanes.items()):

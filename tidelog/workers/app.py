@@ -34,16 +34,16 @@ class App:
     >>> @app.each(orders)
     ... async def bill(order: Order) -> None: ...
 
-    name: 1 to 100 letters, digits, - and _. It stands in the keys of the app and in its groups' names: another name is
-        another app, which begins anew.
-    url: the server, several of them, or Sentinels, as for ``Client``; ``access``, a ``tidelog.Access``, instead for
-        TLS files and all else that a URL doesn't say. The app's topics are there, also where no worker runs.
-    lease: seconds after which the others take a silent worker for dead.
-    grace: seconds that a worker which goes down gives to what is in hand.
+    name: 1 to 100 letters, digits, - and _. It is part of the app's keys and of its groups' names: another name is
+        another app, which starts from the beginning.
+    url: the server, several of them, or Sentinels, as for ``Client``. Use ``access``, a ``tidelog.Access``, instead for
+        TLS files and other settings. The app's topics use it too, even without a worker.
+    lease: seconds after which the other workers consider a silent worker dead.
+    grace: seconds that a stopping worker has to finish the current events.
     middleware: around all processors, outermost first.
     on_error: the failure policy of processors that have none: ``[Retry(3), DeadLetter()]`` by default.
 
-    AppError, here and in all methods, for what makes no sense.
+    Raises AppError, here and in all methods, if a declaration is invalid.
     """
 
     def __init__(

@@ -10,11 +10,11 @@ from tidelog.client.saying import said
 
 
 class CancelledInsideError(Exception):
-    """A processor's function ended with CancelledError, and nobody had cancelled it."""
+    """A processor's function ended with CancelledError although it had not been cancelled."""
 
 
 class ExitInsideError(Exception):
-    """A processor's function ended with what is no Exception, such as SystemExit."""
+    """A processor's function ended with a BaseException that is not an Exception, such as SystemExit."""
 
 
 def failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:

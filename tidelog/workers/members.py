@@ -31,7 +31,7 @@ _unreadable: Final = Unreadable(logs.get(__name__))
 
 
 class MembersError(ValueError):
-    """The key of a members document holds one of a newer version."""
+    """The members document on the server has a newer version."""
 
 
 class _Version(msgspec.Struct):

@@ -76,19 +76,19 @@ class Worker:
         return {name: executor.stats for name, executor in self.executors.items()}
 
     def stop(self) -> None:
-        """Begin to stop, as SIGTERM does. Any thread may call it. Before ``run`` it makes that return at once."""
+        """Begin to stop, as SIGTERM does. Any thread can call it. Before ``run``, it makes ``run`` return at once."""
         if self._running and self._loop is not None and self._loop is not _loop_here():
             self._loop.call_soon_threadsafe(self._stopping.set)
         else:
             self._stopping.set()
 
     async def run(self, signals: bool | None = None) -> None:
-        """Work until told to stop. After that it can be called again, also in another event loop.
+        """Run until ``stop`` or a signal. It can then be called again, also in another event loop.
 
         signals: stop by SIGTERM, SIGINT and SIGHUP, too. None: in the main thread, if the program handles none of them.
 
-        AppError while it runs already, and for signals in another thread. TopicError and AppError where the
-        declarations don't fit what is on the server; redis.ResponseError where it denies what a worker needs.
+        Raises AppError if it is already running, or for signals in another thread; TopicError and AppError if the
+        declarations don't match the data on the server; redis.ResponseError if the server denies a required permission.
         """
         if self._running:
             raise AppError(f"worker {self.name} runs already: a second one needs a Worker of its own")

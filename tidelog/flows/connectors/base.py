@@ -36,7 +36,7 @@ class Connector:
 
     @classmethod
     def option_server(cls, options: Any) -> bool:  # noqa: ARG003 - most connectors do not
-        """Whether it keeps things on the flow's server, with these options."""
+        """Whether the connector stores data on the flow's server, with these options."""
         return False
 
     @classmethod
@@ -74,7 +74,7 @@ class Source(Connector):
 
     @property
     def stored(self) -> int:
-        """Events that it keeps itself and that were not pulled, for people: they are not under way yet."""
+        """Number of events that the source itself stores, for display: they have not been pulled yet."""
         return self.backlog
 
     @property
