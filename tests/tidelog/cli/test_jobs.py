@@ -263,6 +263,21 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
     assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    state ")
 
 
+def test_status_of_a_job_whose_keys_hold_something_else(run: Run, client: Client) -> None:
+    run("add", "clickjobs:count")
+    marker = Marker(3, "run", 1, "v", {"clicks": Span(StreamId(0), StreamId(1), 7)}, 1, 7, "")
+    client.tappend(keys.log("count", 0), marker.fields())
+    deep = "[" * 100_000
+    client.tappend(keys.log("count", 1), {b"\xff": b"\xff"})
+    client.tappend(keys.log("count", 2), {**marker.fields(), "inputs": '{"clicks": ' + deep})
+    for text in (deep, '{"x": ' + deep, '{"to": "x"}', '{"to": null}', "[]"):
+        for key in (keys.recovery("count", 0), keys.status("count"), keys.snapshots("count"), keys.ENGINES):
+            client.redis.set(key, text)
+        for command in (["status"], ["status", "count"], ["status", "--json"]):
+            assert run(*command).output
+    assert [each["epoch"] for each in looked(run, "count")["count"]["partitions"]] == [3, None, None, None]
+
+
 def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: Server) -> None:
     run("add", "clickjobs:count")
     with engine(tidelog_server.url, "e1", 5) as process:

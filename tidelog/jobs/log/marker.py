@@ -70,8 +70,8 @@ class Marker:
 
 def read_marker(key: str, entry: Entry) -> Marker:
     """A marker from its entry in the log ``key``. JobError if it is none."""
-    fields = {name.decode(): value.decode() for name, value in entry.pairs}
     try:
+        fields = {name.decode(): value.decode() for name, value in entry.pairs}
         spans = msgspec.json.decode(fields["inputs"], type=dict[str, tuple[str, str, int]])
         return Marker(
             int(fields["epoch"]), fields["run"], int(fields["generation"]), fields["version"],
@@ -81,7 +81,7 @@ def read_marker(key: str, entry: Entry) -> Marker:
             msgspec.json.decode(fields["calls"], type=list[tuple[str, str]]) if fields["calls"] else (),
             "time" if fields["merge"] == "time" else "inputs", int(fields["max_rows"]),
         )  # fmt: skip
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise JobError(f"the entry {entry.id} of {key!r} is no marker of a replay log: {error!r}") from None
 
 

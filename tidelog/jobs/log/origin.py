@@ -123,7 +123,7 @@ def _ms(job: Job, start: str) -> int:
 def _read(job: Job, key: str, text: bytes) -> Origin:
     try:
         return msgspec.json.decode(text, type=Origin)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JobError(f"job {job.name!r}: {key!r} does not say where it began: {error}") from None
 
 

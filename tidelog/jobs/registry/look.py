@@ -259,7 +259,7 @@ def _recovery(text: Any, epoch: int | None) -> Any:
         return None
     try:
         facts = msgspec.json.decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    over = isinstance(facts, dict) and epoch is not None and facts.get("to", epoch) < epoch
-    return None if over else facts
+    to = facts.get("to") if isinstance(facts, dict) else None
+    return None if isinstance(to, int) and epoch is not None and to < epoch else facts

@@ -174,7 +174,7 @@ def snapshots_of(text: bytes | None, generation: int) -> Snapshots:
             return Snapshots(error=error)
         newest = [each["kept"][0] for each in found]
         return Snapshots(min(each["time"] for each in newest), min(each["epoch"] for each in newest), error)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Snapshots()
 
 
@@ -184,5 +184,5 @@ def decoded(text: bytes | None) -> Status | None:
         return None
     try:
         return msgspec.json.decode(text, type=Status)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
