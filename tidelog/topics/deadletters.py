@@ -21,8 +21,8 @@ Rule 3: replaying is one transaction: the entry is appended to its topic, the le
         is the counter ``dlq:<stream>``, that every replay and purge increments: so of two at a time, one begins again,
         and letters that arrive meanwhile disturb nobody.
 Rule 4: a dead letter names the origin of its event, and every user who can append dead letters can forge it. So a
-        replay appends only to the topic that the dead-letter topic belongs to: topic T for ``T.dead``, and otherwise
-        the topics and streams in ``letters_of`` of its facts, which the processors write before their first letter.
+        replay appends only to the topic that the topic for dead letters belongs to: T for ``T.dead``, and otherwise the
+        topics and streams in ``letters_of`` of its facts, which the processors write before their first letter.
 """
 
 from __future__ import annotations
