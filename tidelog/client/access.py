@@ -184,7 +184,7 @@ class Access:
 
 
 def _sentinels(text: str) -> dict[str, Any]:
-    """The fields for a URL of Sentinels. AddressError if it is none, for options that are no fields."""
+    """Parse a URL of Sentinels into fields. Raises AddressError if it is malformed or has unknown options."""
     matched = _SENTINELS.match(text)
     assert matched is not None  # noqa: S101 - the caller has looked
     scheme = matched[1]

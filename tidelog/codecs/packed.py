@@ -78,7 +78,7 @@ class Packed(Generic[R]):
         return data if self._zstd is None else self._zstd.compressor.compress(data)
 
     def _look_closer(self, record: R, data: bytes, error: Exception) -> None:
-        """CodecError unless the record comes back, and it is only its comparison that fails."""
+        """Raises CodecError unless decoding returns the record and only the comparison itself fails."""
         try:
             back = self._parse(data)
         except Exception:  # noqa: BLE001 - as above

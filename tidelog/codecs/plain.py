@@ -193,7 +193,7 @@ class Plain(Generic[R]):
 
     # -- what would not come back --------------------------------------------------------------------------------
     def _read_again(self, record: R, fields: tuple[str, ...], row: tuple[Value, ...]) -> None:
-        """CodecError unless what was written of a record can be read, and is the same."""
+        """Raises CodecError unless decoding returns the same record."""
         names = tuple(name.encode() for name in fields)
         try:
             back = self.shape.made(self._values(names, tuple(map(_bytes, row))))

@@ -164,7 +164,7 @@ def _shape(record_type: Any, fields: tuple[Field, ...], mapping: bool, pydantic:
 
 
 def _check_readable(record_type: Any) -> None:
-    """CodecError for a type that msgspec describes and can't read, such as one with an Enum of tuples."""
+    """Raises CodecError if msgspec describes a type and can't decode it, such as one with an Enum of tuples."""
     try:
         msgspec.json.Decoder(record_type)
     except TypeError as error:

@@ -71,10 +71,10 @@ class Taken:
 def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     """Claim keys, each with its partition. Those of living leases of others are left alone.
 
-    What is no claim is reported, and is free: its owner, if there is one, finds another's claim there. A key that the
-    server refuses, since it is of another type, is reported and left out.
+    An invalid claim is reported, and its key is free: its owner, if there is one, finds another's claim there. A key
+    that the server refuses because of its type is reported and left out.
 
-    LeaseLostError if ``lease`` is not held.
+    Raises LeaseLostError if ``lease`` is not held.
     """
     tenure = lease.tenure
     if not tenure.held:

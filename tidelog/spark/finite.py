@@ -12,7 +12,7 @@ from tidelog.spark.commands import RowError
 
 
 def check_finite(batch: pa.RecordBatch, names: Sequence[str], codec: str) -> None:
-    """RowError for NaN and infinity in these columns, also inside lists, maps and structs, if the codec is JSON."""
+    """Raises RowError if the codec is JSON and these columns, or values nested in them, have NaN or infinity."""
     if not codec.startswith("json"):
         return
     for name in names:

@@ -43,7 +43,7 @@ ACCESS_NAMES: Final = {
 
 
 def access_of(given: Given) -> Access:
-    """What the options say of the servers. OptionError as in Rule 1."""
+    """The Access that the options describe. Raises OptionError as in Rule 1."""
     text = given.text("url")
     # With tls, options for TLS may stand in a URL of redis://.
     settings: dict[str, Any] = {"tls": True} if given.flag("tls") else {}

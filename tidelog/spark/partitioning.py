@@ -78,7 +78,7 @@ class TopicEntries:
         yield from cut(self._fields(batch), [(self.streams[at], number) for at, number in counts if number])
 
     def _check_texts(self, name: str, kind: type[Any], column: pa.Array) -> None:
-        """RowError for a text that programs could not read as what the topic says it is."""
+        """Raises RowError if programs could not read a text as the type in the topic."""
         if not pa.types.is_string(column.type):
             return
         for text in pc.unique(column).to_pylist():

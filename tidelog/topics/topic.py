@@ -412,7 +412,7 @@ class SyncTopic(Generic[R]):
 
 
 def _access(title: str, url: str | None, access: Access | None) -> Access | None:
-    """Where a topic's server is. TopicError for a URL that can't be used."""
+    """The Access of a topic. Raises TopicError if a URL can't be used."""
     if url is not None and access is not None:
         raise TopicError(f"{title}: url and access both say where the server is: give one")
     if access is not None and not isinstance(access, Access):

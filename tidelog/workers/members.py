@@ -87,8 +87,8 @@ class Members(msgspec.Struct, frozen=True):
 
 
 def decoded(key: str, text: bytes | None) -> Members:
-    """The document from its JSON; an empty one for None. What is no document is reported, and counts as none: the next
-    change replaces it. MembersError for a newer version.
+    """The document from its JSON; an empty one for None. An invalid document is reported, and counts as none: the
+    next change replaces it. Raises MembersError if it has a newer version.
     """
     if text is None:
         return Members()
@@ -106,7 +106,7 @@ def decoded(key: str, text: bytes | None) -> Members:
 
 
 def _sound(found: Members) -> Members:
-    """ValueError for names that no worker can have, since they could not be sent."""
+    """Raises ValueError if a name can't be a worker's, because it could not be sent."""
     for name in [*found.members, *found.waiting, *filter(None, found.owners)]:
         name.encode()
         if not name or "|" in name:

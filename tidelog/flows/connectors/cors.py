@@ -17,7 +17,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origins_of(given: Sequence[str]) -> list[str]:
-    """Origins as browsers write them. ValueError: one is none."""
+    """Origins as browsers write them. Raises ValueError if one is not an origin."""
     return [_origin(each) for each in given]
 
 

@@ -99,7 +99,7 @@ class Desired:
         self._trouble = Once(log)
 
     async def read(self) -> Kept:
-        """KeptError: no answer. DeniedError: the server denies it to this program."""
+        """Raises KeptError if there is no answer, DeniedError if the server denies the permission."""
         async with self._one:
             try:
                 return self._decoded(await self._asked(strings.get(self.key)))

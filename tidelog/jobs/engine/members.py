@@ -84,9 +84,9 @@ def change(how: Callable[[Engines], Engines]) -> Steps[Engines]:
 
 
 def decoded(text: bytes | None) -> Engines:
-    """The document from its JSON. What is none is reported, and counts as empty: the next change replaces it.
+    """The document from its JSON. An invalid one is reported, and counts as empty: the next change replaces it.
 
-    JobError if it is of a newer version.
+    Raises JobError if it has a newer version.
     """
     if text is None:
         return Engines()

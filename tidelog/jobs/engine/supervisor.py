@@ -104,7 +104,7 @@ class Supervisor:
         self._wake.set()
 
     async def run(self) -> None:
-        """Take part until ``stop``. DeniedError where the server denies what an engine needs, such as its login."""
+        """Take part until ``stop``. Raises DeniedError if the server denies a required permission or the login."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread
