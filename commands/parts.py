@@ -66,10 +66,10 @@ def ids_at_once(groups: int) -> int:
     return AT_ONCE if groups <= FEW_GROUPS else max(1, FEW_GROUPS * AT_ONCE // groups)
 
 
-def slice_end(names: Sequence[bytes], start: int) -> int:
+def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES) -> int:
     """Where the slice of the names that begins at ``start`` ends. It has at least one."""
     end = min(start + AT_ONCE, len(names))
-    while end - start > 1 and sum(map(len, names[start:end])) > SLICE_BYTES:
+    while end - start > 1 and sum(map(len, names[start:end])) > most_bytes:
         end = start + (end - start) // 2
     return end
 

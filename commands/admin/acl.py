@@ -11,6 +11,7 @@ from commands.acl.user import User
 from commands.context import Context, Reply
 from commands.declare import DECLARED, MOST_NAMES, arg, command, find, oneof, opt, token
 from commands.help import help_reply
+from commands.keys.glob import check_together
 from commands.parse import integer
 from resp import errors, reply
 from resp.errors import CommandError
@@ -18,6 +19,7 @@ from resp.errors import CommandError
 _own = partial(command, flags="noscript loading stale", group="server", since="0.1.0")
 _all = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 
+PATTERNS = (b"~", b"%", b"&")  # how rules with patterns begin
 MOST_BITS = 4096  # of a generated password
 
 
@@ -96,6 +98,7 @@ def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def acl_setuser(ctx: Context, argv: list[bytes]) -> Reply:
     """Apply rules to a user, who is made if there is none; if one of them is wrong, none is applied."""
+    check_together([word for word in argv[3:] if word[:1] in PATTERNS])
     ctx.server.users.change(ctx.session, argv[2], argv[3:])
     return reply.OK
 

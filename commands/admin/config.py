@@ -8,6 +8,7 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, repeat
 from commands.help import help_reply
+from commands.keys.glob import check_together
 from resp import errors, reply
 
 MOST_PARAMETERS: Final = 250  # of one call, more than there are
@@ -21,6 +22,7 @@ _config = partial(command, flags="admin noscript loading stale", group="server",
 )  # fmt: skip
 def config_get(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the directives whose names match one of the patterns, and their values."""
+    check_together(argv[2:])
     pairs = ctx.server.config.get(argv[2:])
     return reply.map_reply(ctx.session.proto, [(_bulk(name), _bulk(value)) for name, value in pairs])
 

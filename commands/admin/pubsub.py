@@ -12,8 +12,8 @@ from functools import partial
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
-from commands.keys.glob import check_length, compiled
-from commands.parts import AT_ONCE, Encode, in_turn, long_array, slice_end
+from commands.keys.glob import MAX_TOGETHER, check_length, compiled
+from commands.parts import AT_ONCE, SLICE_BYTES, Encode, in_turn, long_array, slice_end
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
@@ -34,7 +34,7 @@ def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
 
 def _join(ctx: Context, names: list[bytes], kind: bytes) -> Reply:
     """Subscribe, and confirm it."""
-    return _in_turn(ctx, names, partial(_join_some, kind))
+    return _in_turn(ctx, names, partial(_join_some, kind), MAX_TOGETHER if kind == b"psubscribe" else SLICE_BYTES)
 
 
 def _join_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
@@ -50,10 +50,10 @@ def _join_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _in_turn(ctx: Context, names: list[bytes], some: Encode) -> Reply:
-    """Do something for each name and confirm it. If they are many, the confirmations of each slice are sent at once, as
-    they must come before the messages that follow them."""
-    if ctx.in_exec or slice_end(names, 0) == len(names):
+def _in_turn(ctx: Context, names: list[bytes], some: Encode, most_bytes: int = SLICE_BYTES) -> Reply:
+    """Do something for each name and confirm it. If they are many, or have more bytes, the confirmations of each slice
+    are sent at once, as they must come before the messages that follow them."""
+    if ctx.in_exec or slice_end(names, 0, most_bytes) == len(names):
         return _confirmed(ctx.session, some(ctx, names))
     at = 0
 
@@ -62,7 +62,7 @@ def _in_turn(ctx: Context, names: list[bytes], some: Encode) -> Reply:
         transport = ctx.session.transport
         if transport is None:  # it has left, and has no subscriptions any more
             return reply.OK
-        start, at = at, slice_end(names, at)
+        start, at = at, slice_end(names, at, most_bytes)
         transport.push(some(ctx, names[start:at]))
         return None if at < len(names) else b""
 

@@ -14,6 +14,7 @@ any byte; ``[c-a]`` is ``[a-c]``; ``]`` can end a range; a backslash at the end 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from resp.errors import CommandError
@@ -22,6 +23,7 @@ MAX_PATTERN = 4096  # bytes; a longer one is refused
 SHORT = 128  # bytes: a pattern that takes little memory
 MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; one of single bytes may have more
 MAX_SEARCHED = 64  # tokens of one of its parts between two stars: the search takes up to that many steps a byte
+MAX_TOGETHER = 5000  # bytes of the patterns of one call with sets: they take some microseconds a byte
 MAX_CLASSES = 16  # in it: each takes some 20 microseconds to compile
 GLOB_BYTES = 1000  # memory of a pattern's objects
 PART_BYTES = 150  # and of one of its parts
@@ -270,6 +272,15 @@ def _class(pattern: bytes, at: int) -> tuple[Token, int]:
 def compiled(pattern: bytes) -> Glob:
     """The compiled pattern, from a cache of those used last. Raises CommandError."""
     return _compiled(pattern) if len(pattern) <= SHORT else _long(pattern)
+
+
+def check_together(patterns: Iterable[bytes]) -> None:
+    """Raise CommandError if one call would take too long to compile all of these. A star alone costs little."""
+    size = sum([len(pattern) for pattern in patterns if _SETS.search(pattern)])
+    if size > MAX_TOGETHER:
+        raise CommandError(
+            f"ERR the patterns with ?, [ or \\ in one call can have at most {MAX_TOGETHER} bytes together, not {size}"
+        )
 
 
 @lru_cache(maxsize=256)

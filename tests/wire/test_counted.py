@@ -172,7 +172,7 @@ SHARED: dict[str, tuple[list[Command], list[Command]]] = {
         [("SET", LONG, ""), ("EXPIRE", LONG, 1000), ("SET", LONG + b"2", "", "EX", 1000)], [("DEL", LONG, LONG + b"2")]
     ),
     "users": (
-        [("ACL", "SETUSER", f"u{n}", *[b"~" + PATTERN] * 2, b"&" + b"c" * 4000) for n in range(3)],
+        [("ACL", "SETUSER", f"u{n}", b"~" + PATTERN, b"&" + b"c" * 4000) for n in range(3)],
         [("ACL", "DELUSER", "u0", "u1", "u2")],
     ),
 }  # fmt: skip
