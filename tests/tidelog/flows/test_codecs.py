@@ -263,6 +263,7 @@ def _syslog(year: int, month: int, day: int, **options: Any) -> SyslogCodec:
         ((2003, 10, 12), b"<34>Oct 11 22:14:15 mymachine su[12]: failed: lonvick", "2003-10-11T22:14:15"),
         ((2004, 1, 1), b"<34>Dec 31 23:59:59 mymachine su[12]: failed: lonvick", "2003-12-31T23:59:59"),
         ((2003, 12, 31), b"<34>Jan  1 00:00:00 mymachine su[12]: failed: lonvick", "2004-01-01T00:00:00"),
+        ((2026, 1, 1), b"<34>Feb 29 00:00:00 mymachine su[12]: failed: lonvick", "2024-02-29T00:00:00"),
         ((2025, 3, 1), b"<34>Feb 29 00:00:00 mymachine su[12]: failed: lonvick", "2024-02-29T00:00:00"),
     ],
 )

@@ -110,9 +110,10 @@ class Syslog:
         now = self._now_ns()
         year = (_EPOCH.year if now < 0 else datetime.fromtimestamp(now // 1_000_000_000, UTC).year)
         month = MONTHS.index(found[1]) + 1
+        away = 8 if month == 2 and int(found[2]) == 29 else 1  # leap years are up to eight years apart
         stamps = [
             stamp + _fraction(found[7])
-            for each in ((int(found[3]),) if found[3] else (year - 1, year, year + 1))
+            for each in ((int(found[3]),) if found[3] else range(year - away, year + away + 1))
             if (stamp := _ns(each, month, int(found[2]), *(int(found[place]) for place in (4, 5, 6)))) is not None
         ]
         return min(stamps, key=lambda stamp: abs(stamp - now), default=None)
