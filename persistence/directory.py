@@ -34,6 +34,7 @@ from resp.errors import REMEDY, CorruptError
 
 FORMAT = "tidelog data directory, format 1"
 MARKER = "tidelog.format"
+LOCK = "lock"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
@@ -42,7 +43,7 @@ LEFT = ("tail.new", "replication.new", "tidelog.format.new")
 
 def lock(directory: Path) -> int:
     """Lock the directory for as long as the returned descriptor is open. Raises OSError."""
-    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -79,6 +79,7 @@ class Log(Backlog):
         self.rebooted = rebooted  # the machine may have restarted since a leader saved it: unsynced bytes may be lost
         self._lock_fd = lock
         self._held = Held(path)
+        self._held_lock = Held(path / datadir.LOCK)  # without it, another server can use the directory, too
         self.store = Store(path / "store")
         try:
             self.wal = Wal(path / "tail")  # first: it changes nothing where it is refused, while the journal tidies up
@@ -477,7 +478,7 @@ class Log(Backlog):
         microseconds."""
         found = (
             self._held.displaced() or self.wal.displaced() or self.journal.displaced() or self.store.displaced()
-            or absent(self.path / datadir.MARKER) or absent(self.path / HISTORY)
+            or self._held_lock.displaced() or absent(self.path / datadir.MARKER) or absent(self.path / HISTORY)
         )  # fmt: skip
         self._looked = time.monotonic()
         if found != self._displaced:
@@ -632,4 +633,5 @@ class Log(Backlog):
             self.journal.close(tidy=in_place)
         self.store.close()
         self._held.close()
+        self._held_lock.close()
         os.close(self._lock_fd)

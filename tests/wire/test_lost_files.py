@@ -54,12 +54,14 @@ GONE = {
     "store": lambda where: (where / "store" / "data.mdb").unlink(),
     "the format": lambda where: (where / "tidelog.format").unlink(),
     "the history": lambda where: (where / "replication").unlink(),
+    "the lock": lambda where: (where / "lock").unlink(),
     "the directory": lambda where: shutil.rmtree(where),
     "the directory, renamed": lambda where: where.rename(where.with_name("away")),
     "a part, renamed": lambda where: (where / "store").rename(where / "old"),
     "another tail": lambda where: replaced(where / "tail"),
     "another journal": lambda where: replaced(where / "journal" / "data.mdb"),
     "another store": lambda where: replaced(where / "store" / "data.mdb"),
+    "another lock": lambda where: replaced(where / "lock"),
     "another directory": another_directory,
 }
 
@@ -95,7 +97,7 @@ def test_they_are_missed_without_a_command_and_at_a_checkpoint(c: Raw, server: R
     assert c("GET", "k") is None
 
 
-@pytest.mark.parametrize("what", ["", "tail", "journal", "store", "tidelog.format"])
+@pytest.mark.parametrize("what", ["", "tail", "journal", "store", "tidelog.format", "lock"])
 def test_writes_go_on_when_they_are_back(c: Raw, where: Path, what: str) -> None:
     path, away = where / what, where.with_name("away")
     path.rename(away)
