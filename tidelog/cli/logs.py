@@ -13,13 +13,21 @@ from typing import Any, Final
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
 from tidelog.client.hiding import hidden
+from tidelog.client.saying import traced
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class JsonFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """Its tracebacks are those of ``saying.traced``: an exception whose ``str()`` fails is logged, too."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return traced(ei[1]).rstrip() if ei[1] is not None else ""
+
+
+class JsonFormatter(_Formatter):
     """One object a line: time, level, logger, message, error with its traceback, and all ``extra`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -39,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(facts, default=str, ensure_ascii=False)
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(_Formatter):
     """What a message quotes may be a peer's: it begins no line of its own, and tells a terminal nothing."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -19,7 +19,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.channel import LostError
-from tidelog.client.saying import said, traced
+from tidelog.client.saying import said
 from tidelog.client.steps import arun
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
@@ -87,7 +87,7 @@ class Failures:
             )
             return decision.delay
         ending = type(decision).__name__
-        log.error("%s: given up after attempt %d: %s\n%s", names, attempt, ending, traced(error).rstrip(), extra=where)
+        log.error("%s: given up after attempt %d: %s", names, attempt, ending, exc_info=error, extra=where)
         partition.sink.begin([row[0] for row in rows])  # what the failed attempt has sent is thrown away
         try:
             await self._end(decision, partition, rows, error, attempt)

@@ -26,7 +26,7 @@ import redis
 from tidelog.client import strings
 from tidelog.client.calls import Call
 from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of, traced
+from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Link, good
 from tidelog.leases import Claim, Lease
 from tidelog.workers import keys, logs
@@ -248,7 +248,7 @@ class Timers:
             return ""
         counts.runs += 1
         counts.errors += 1
-        log.error("timer %s failed\n%s", timer.name, traced(error).rstrip())
+        log.error("timer %s failed", timer.name, exc_info=error)
         return type(error).__name__
 
     # -- small things ----------------------------------------------------------------------------------------
