@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -31,6 +32,13 @@ TESTS = Path(__file__).parent
 SLOW_FOLDERS = {"crash", "foreign", "replication", "spark"}
 SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
 SLOW_ENDS = ("_kill", "_model")
+
+
+def pytest_configure() -> None:
+    """Programs inherit what is ignored: ``nohup`` ignores SIGHUP, a script's shell SIGINT of what it starts with &."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m

@@ -90,7 +90,7 @@ def in_main_thread() -> bool:
 
 def _is_default(number: signal.Signals) -> bool:
     handler: Any = signal.getsignal(number)
-    if number == signal.SIGHUP and handler == signal.SIG_IGN:
+    if handler == signal.SIG_IGN:  # by the parent: nohup, or a shell for ``program &`` in a script
         return True
     if isinstance(handler, functools.partial):  # asyncio.run sets its own for Ctrl-C
         return getattr(handler.func, "__func__", None) is asyncio.Runner._on_sigint  # type: ignore[attr-defined]

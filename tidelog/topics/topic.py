@@ -88,7 +88,7 @@ class Topic(Generic[R]):
         check_name(name)
         check_partitions(name, partitions)
         self.name = name
-        self.url = url
+        self._url = url
         self.access = _access(title, url, access)
         self.codec: Codec[R] = codec_for(record_type, codec)
         check_key_type(title, partition_by, self.codec)
@@ -122,6 +122,15 @@ class Topic(Generic[R]):
             "access": self.access if self.url is None else None,
         }  # fmt: skip
         return _again, (type(self), self.name, self.codec.shape.type, options, self._facts)
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the server, if it was given by one. A change holds for connections made afterwards."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str | None) -> None:
+        self._url, self.access = url, _access(f"topic {self.name!r}", url, None)
 
     # -- what needs no server --------------------------------------------------------------------------------
     def stream(self, partition: int) -> str:
@@ -190,7 +199,7 @@ class Topic(Generic[R]):
         Whoever enters it closes what was opened meanwhile (``close``) before it ends.
         """
         ours: dict[str, Any] = {
-            "url": url, "access": Access.of(url), "_facts": None, "_check_at": 0.0, "_sender": None,
+            "_url": url, "access": Access.of(url), "_facts": None, "_check_at": 0.0, "_sender": None,
             "_lanes": WeakKeyDictionary(), "_given": None, "_given_in": None, "_sync_client": None,
             "_sync_is_ours": True,
         }  # fmt: skip

@@ -171,6 +171,21 @@ def test_what_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_what_a_shell_ignores_in_the_background_is_free() -> None:
+    """``python program.py &`` in a script begins with SIGINT ignored. SIGTERM must drain it all the same."""
+
+    async def main() -> None:
+        assert free(ENDING)
+        with taken(ENDING, lambda _: None):
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_not_in_another_thread() -> None:
     found: list[object] = []
 
