@@ -253,7 +253,7 @@ def test_a_reply_beyond_the_output_limit(command: tuple[str, ...]) -> None:
 
 
 def test_a_reply_that_is_made_while_it_is_sent_may_be_long(c: Raw) -> None:
-    c("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
+    c("CONFIG", "SET", "client-output-buffer-limit", "normal 3mb 0 0")
     c("SET", "large", b"x" * 200_000)
     c.pipeline(("MULTI",), *[("GET", "large")] * 9, ("MGET", *["large"] * 20))
     assert c("EXEC") == [*[b"x" * 200_000] * 9, [b"x" * 200_000] * 20]
