@@ -106,21 +106,26 @@ class Transactions:
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
-    """A streamed reply of several parts, some of which are streamed."""
+    """A streamed reply of several parts, some of which are streamed. A part that was sent takes no memory any more."""
+    size = sum([len(part) for part in parts if isinstance(part, bytes)])
+    streamed = [part for part in parts if not isinstance(part, bytes)]
 
     def pieces() -> Iterator[bytes]:
+        nonlocal size
         yield head
-        for part in parts:
+        for at, part in enumerate(parts):
             if isinstance(part, bytes):
+                size -= len(part)
+                parts[at] = b""
                 yield part
             else:
                 yield from part.pieces
+                streamed.remove(part)
 
-    return Chunks(pieces(), lambda: _close_all(parts), 0, lambda: _memory_bytes(parts))
+    def memory_bytes() -> int:
+        return size + sum([part.memory_bytes() for part in streamed])
 
-
-def _memory_bytes(parts: list[bytes | Chunks]) -> int:
-    return sum(len(part) if isinstance(part, bytes) else part.memory_bytes() for part in parts)
+    return Chunks(pieces(), lambda: _close_all(parts), 0, memory_bytes)
 
 
 def _close_all(parts: list[bytes | Chunks]) -> None:
