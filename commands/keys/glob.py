@@ -76,12 +76,12 @@ class Glob:
 
     @property
     def literal(self) -> bytes | None:
-        """The only text that matches, if there is only one and that is easily told."""
+        """The only text that matches, if the pattern is a literal; None for other patterns."""
         return self._first.literal if not self._starred and self._automaton is None else None
 
     @property
     def beginning(self) -> bytes | None:
-        """The beginning of every text that matches, if no more is needed and that is easily told."""
+        """The literal of a pattern that is a literal and a star: each text that begins with it matches. Or None."""
         ends = self._starred and self._automaton is None and not self.middle and not self._last.length
         return self._first.literal if ends else None
 

@@ -1,4 +1,4 @@
-"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries kept aside, then appended all at once, exactly once. Semantics [32].
+"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries are staged, then appended in one step, exactly once. Semantics [32].
 
 The names of stages and fences are declared as keys, although the keyspace does not contain them: users need permission
 for the names [45], and clients with CLIENT TRACKING that have read a fence are notified of its changes.
