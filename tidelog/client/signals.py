@@ -94,6 +94,8 @@ def _is_default(number: signal.Signals) -> bool:
         return True
     if isinstance(handler, functools.partial):  # asyncio.run sets its own for Ctrl-C
         return getattr(handler.func, "__func__", None) is asyncio.Runner._on_sigint  # type: ignore[attr-defined]
+    if getattr(handler, "__module__", None) == "pyspark.core.context":  # each SparkContext sets it; raises as Python's
+        return True
     return handler in (signal.SIG_DFL, signal.default_int_handler)
 
 

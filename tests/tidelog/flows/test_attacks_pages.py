@@ -131,7 +131,7 @@ def test_pages_of_known_origins_may_send_and_read(origins: list[str] | None, ori
 @pytest.mark.parametrize("origin", ["shop.example.org", "https://shop.example.org/a", "https://u@h", "https://h:x", ""])
 def test_what_is_no_origin_is_refused(origin: str) -> None:
     flow = Flow("web")
-    with pytest.raises(FlowFileError, match="give one as https://shop"):
+    with pytest.raises(FlowFileError, match="is not an origin such as https://shop"):
         flow.connector("in", "http_server", port=0, origins=[origin])
 
 

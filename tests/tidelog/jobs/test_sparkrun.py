@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, ep
 from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, surroundings
 from tidelog import Client
 from tidelog.client.access import Access
+from tidelog.client.signals import ENDING, free
 from tidelog.jobs.epochs.sparkrun import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
 from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
@@ -218,3 +220,11 @@ def test_epochs_of_a_driver(engine: SparkSession, client: Client, tidelog_server
         close_drivers()
     assert out(client) == [[0, 1, 2], []]
     assert epochs(client) == epochs(client, 1) == [1, 2, 3]
+
+
+def test_a_session_leaves_the_signals_free(engine: SparkSession) -> None:
+    """A SparkContext sets its own SIGINT handler. A worker in the same program still drains at SIGTERM."""
+    assert engine.sparkContext
+    handler = signal.getsignal(signal.SIGINT)
+    assert handler not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
+    assert free(ENDING)
