@@ -42,9 +42,9 @@ HOT = [
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setting.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
     "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",
-    "respserver/data.py", "respserver/gates.py", "respserver/memory.py", "respserver/server.py",
-    "respserver/ticks.py",
-    "respserver/clients/connection.py", "respserver/clients/flow.py", "respserver/clients/sockets.py",
+    "respserver/runtime/data.py", "respserver/runtime/gates.py", "respserver/runtime/memory.py", "respserver/server.py",
+    "respserver/runtime/ticks.py",
+    "respserver/clients/connection.py", "respserver/clients/flowcontrol.py", "respserver/clients/sockets.py",
     *modules("respserver/execution"),
     "respserver/observe/slowlog.py", "respserver/observe/traffic.py",
 ]  # fmt: skip

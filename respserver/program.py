@@ -412,7 +412,7 @@ def _restore(config: Config) -> int:
 
     from replication.frames import LinkError
     from resp.errors import CorruptError
-    from respserver.restoring import restore
+    from respserver.restore import restore
 
     try:
         facts = restore(sys.stdin.buffer, config)

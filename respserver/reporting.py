@@ -15,12 +15,9 @@ from respserver.clients.clients import Clients
 from respserver.clients.pubsub import PubSub
 from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
 from respserver.execution.blocking import Blocking
-from respserver.gates import Gates
-from respserver.memory import Memory
+from respserver.maintenance.checkpoints import Checkpoints
 from respserver.observe import info
 from respserver.observe.clienttotals import ClientWalk
 from respserver.observe.info import ServerStats
@@ -28,7 +25,10 @@ from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
 from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
-from respserver.upkeep.checkpoints import Checkpoints
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.memory import Memory
 from storage.memory import recount
 
 RECOUNTED: Final = 2000  # groups that are looked at together: some milliseconds

@@ -20,36 +20,36 @@ from resp.errors import CommandError, CorruptError
 from respserver.clients.admission import Admission
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, Host
-from respserver.clients.flow import OutputLimits
-from respserver.clients.listen import Listeners
+from respserver.clients.flowcontrol import OutputLimits
+from respserver.clients.listeners import Listeners
 from respserver.clients.monitor import Monitors
-from respserver.clients.notices import Notices
+from respserver.clients.notifications import Notices
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
 from respserver.clients.sockets import sockets_of
 from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
-from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.config.renames import rename
-from respserver.data import Data
 from respserver.execution.blocking import Blocking
 from respserver.execution.dispatch import Dispatcher
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
-from respserver.exhaustion import Exhaustion
-from respserver.gates import Gates
-from respserver.memory import Memory
+from respserver.maintenance.checkpoints import Checkpoints
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
-from respserver.presence import Presence
 from respserver.reporting import Reporting
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
-from respserver.ticks import Ticks
-from respserver.upkeep.checkpoints import Checkpoints
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.memory import Memory
+from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.servedtime import Presence
+from respserver.runtime.ticks import Ticks
 from storage import expiry
 from storage.keyspace import Keyspace
 
@@ -211,7 +211,7 @@ class Server:
 
     # -- the tick --------------------------------------------------------------------------------------------
     def tick(self) -> None:
-        """End of a tick: see ``respserver.ticks``."""
+        """End of a tick: see ``respserver.runtime.ticks``."""
         try:
             self._tick()
         except MemoryError:

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
-from respserver.presence import STALL_MS
+from respserver.runtime.clock import Clock
+from respserver.runtime.servedtime import STALL_MS
 from respserver.server import Server
 
 T = TypeVar("T")

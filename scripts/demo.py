@@ -22,7 +22,7 @@ from vega_datasets import local_data
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from scripts.telling import promise, say, sparkline, title, which_tidelog
+from scripts.demo_output import promise, say, sparkline, title, which_tidelog
 from tidelog import Client, Entry, StreamId
 from tidelog.cli.load import Loader, Row, read_rows
 from tidelog.testing import Server, running_server

@@ -28,9 +28,9 @@ from typing import Any, Final
 sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.workers_readings import Reading
-from scripts import photo
+from scripts import screenshot
+from scripts.demo_output import promise, say, title, which_tidelog
 from scripts.demo_workers import real_readings
-from scripts.telling import promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.testing import free_port, running_server
 
@@ -350,12 +350,12 @@ def pause(flows: Flows, target: Target, watch: Watch) -> None:
 
 def photographed(url: str, picture: Path) -> None:
     """The page as it is now, with rates."""
-    program = photo.browser()
+    program = screenshot.browser()
     if program is None:
         say(f"no browser here that takes a picture (Debian: apt-get install chromium); the page is {url}")
         return
     try:
-        photo.photograph(program, url, DRAWN, picture)
+        screenshot.photograph(program, url, DRAWN, picture)
     except OSError as error:
         say(f"no picture of the page: {error}")
         return

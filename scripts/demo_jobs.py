@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.jobs_clicks import LIMIT, Click, real_clicks
-from scripts.telling import promise, say, title, which_tidelog
+from scripts.demo_output import promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import keys

@@ -31,7 +31,7 @@ os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # of Spark
 
 from examples import spark_windows
 from scripts.demo import Sampler
-from scripts.telling import hushed, promise, say, sparkline, title, which_tidelog
+from scripts.demo_output import hushed, promise, say, sparkline, title, which_tidelog
 from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Any, Final
 sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.workers_readings import Converted, Reading, app
-from scripts.telling import promise, say, title, which_tidelog
+from scripts.demo_output import promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server, running_server

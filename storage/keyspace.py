@@ -12,7 +12,7 @@ Rule 5: a mutator first calls before(key): a checkpoint may have to take the val
 Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages and pending messages end and fall due in *served
 time*: the wall clock minus ``away``, which sums the time for which the server could not be reached and the changes of
 the wall clock. So one number shifts the deadlines of millions of messages. The server sets it
-(``respserver.presence``); it is logged, and stored with each checkpoint.
+(``respserver.runtime.servedtime``); it is logged, and stored with each checkpoint.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="no aiohttp here (pip install 'tidelog[flows]')")
 
 from examples.workers_readings import Reading
-from scripts import demo_flows, photo
+from scripts import demo_flows, screenshot
 
 DAYS, HOURS = 200, 24
 
@@ -24,7 +24,7 @@ def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str], tmp_pat
     assert printed.count("✓") == 5
     assert f"each of {DAYS * HOURS:,} readings was delivered" in printed
     assert "paused" in printed
-    if photo.browser() is None:
+    if screenshot.browser() is None:
         assert "no browser here" in printed
     else:
         assert picture.read_bytes().startswith(b"\x89PNG"), printed

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 
 from pyspark import accumulators
 
-from scripts.telling import hushed
+from scripts.demo_output import hushed
 
 
 def test_a_query_that_is_stopped_shows_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,14 @@ from commands.admin.clientlist import IDLE_CLIENT_BYTES
 from commands.declare import HEADS
 from commands.session import Session
 from resp.decode import RequestDecoder
-from respserver.clients import goodbye
+from respserver.clients import tlsclose
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
-from respserver.clients.listen import is_loopback, keep_alive, shown
+from respserver.clients.listeners import is_loopback, keep_alive, shown
 from respserver.clients.users import Users
-from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.stats import Counters
+from respserver.runtime.clock import Clock
 
 AT_ONCE = 100  # clients that on_time() examines, at least
 STALL_MS = 60_000  # a client that takes nothing of a streamed reply for this time is closed
@@ -60,7 +60,7 @@ class Admission:
             session.close_after_reply = True
             if session.tls:
                 transport.pause_reading()
-                goodbye.close(transport)
+                tlsclose.close(transport)
             else:
                 transport.close()
             return

@@ -25,8 +25,8 @@ from commands.session import Session, TransportStats
 from resp import reply
 from resp.decode import RequestDecoder
 from resp.errors import CorruptError, QueryBufferError
-from respserver.clients import goodbye
-from respserver.clients.flow import (
+from respserver.clients import tlsclose
+from respserver.clients.flowcontrol import (
     BACKLOG_AT_ONCE,
     BACKLOG_BYTES,
     LOGIN_AT_ONCE,
@@ -35,10 +35,10 @@ from respserver.clients.flow import (
     OutputLimits,
 )
 from respserver.clients.sockets import Reader, Sockets
-from respserver.clock import Clock
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.ticks import Ticks
 
 NO_ENDS: Final[list[int]] = []
 
@@ -586,7 +586,7 @@ class Connection(Reader):
             self._closing = True
             self.session.close_after_reply = True
             self._stop_reading()
-            goodbye.close(self.transport)
+            tlsclose.close(self.transport)
 
     def close(self) -> None:
         """Close when the socket has sent what it has."""

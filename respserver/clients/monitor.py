@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from commands.declare import Command
 from commands.session import Session
-from respserver.clock import Clock
 from respserver.config.directives import DIRECTIVES
-from respserver.gates import Gates
+from respserver.runtime.clock import Clock
+from respserver.runtime.gates import Gates
 
 REDACTED = b"(redacted)"
 _NAMED = {0x5C: "\\\\", 0x22: '\\"', 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}

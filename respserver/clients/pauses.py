@@ -5,9 +5,9 @@ its leader sends (``roles.link``)."""
 from __future__ import annotations
 
 from respserver.clients.clients import Clients
-from respserver.data import Data
-from respserver.gates import Gates
-from respserver.ticks import Ticks
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.ticks import Ticks
 
 
 class Pauses:

@@ -17,7 +17,7 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-from respserver.ticks import Client, Ticks
+from respserver.runtime.ticks import Client, Ticks
 
 try:
     from respserver.clients import _sockets

@@ -20,9 +20,9 @@ from commands.session import SUBSCRIPTION_BYTES, Caching, Session
 from resp import reply
 from respserver.clients.clients import Clients
 from respserver.config.config import Config
-from respserver.data import Data
 from respserver.observe.stats import TrackingStats
-from respserver.ticks import Ticks
+from respserver.runtime.data import Data
+from respserver.runtime.ticks import Ticks
 
 CHANNEL: Final = b"__redis__:invalidate"
 KEY_BYTES: Final = 200  # of memory that a remembered key takes with one client, without its name

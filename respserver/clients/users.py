@@ -23,12 +23,12 @@ from commands.session import Session
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
-from respserver.clients.listen import is_loopback
-from respserver.clock import Clock
+from respserver.clients.listeners import is_loopback
 from respserver.config import aclfile
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
+from respserver.runtime.clock import Clock
 
 _NOBODY = [hashed(b"")]  # compared with the password for a user that does not exist
 

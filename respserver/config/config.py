@@ -14,9 +14,9 @@ from resp.errors import CommandError, show
 from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
-from respserver.config.kinds import Value
 from respserver.config.rewrite import rewrite
 from respserver.config.values import Values
+from respserver.config.valuetypes import Value
 
 _WILD: Final = frozenset(b"*?[")
 

@@ -12,7 +12,7 @@ The error texts for wrong values are Redis's.
 from __future__ import annotations
 
 from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
-from respserver.config.kinds import (
+from respserver.config.valuetypes import (
     LISTS,
     Limits,
     Value,

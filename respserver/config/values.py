@@ -17,7 +17,7 @@ from respserver.config import conffile
 from respserver.config.conffile import ConfigError, Line
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
-from respserver.config.kinds import Limits, SavePoint, Value
+from respserver.config.valuetypes import Limits, SavePoint, Value
 
 OPEN_TO_ALL = "protected-mode is off and no password is set: every client that reaches this server has full access"
 

@@ -30,13 +30,13 @@ from commands.declare import lookup
 from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
-from respserver.clock import Clock
-from respserver.data import Data
 from respserver.execution.faults import fault_reply
-from respserver.exhaustion import Exhaustion
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.ticks import Ticks
 from storage.groups.group import Group
 from storage.stream import Stream
 from storage.timers import PENDING_DUE, Timers

@@ -15,9 +15,9 @@ from commands.session import Session
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
-from respserver.execution import alive
-from respserver.gates import Gates
-from respserver.memory import Memory
+from respserver.execution import activity
+from respserver.runtime.gates import Gates
+from respserver.runtime.memory import Memory
 
 HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
 
@@ -61,7 +61,7 @@ class Checks:
         if gates.out_of_memory and self._memory.check():
             self._refuse(command, session, argv, _grows, errors.OOM)
             if session.multi and "immediate" not in command.traits:  # as in Redis: what waits takes memory, too
-                alive.note(self._ctx, command, argv)
+                activity.note(self._ctx, command, argv)
                 raise CommandError(errors.OOM)
         against = self._against_writes()
         if against:
@@ -90,11 +90,11 @@ class Checks:
     ) -> None:  # fmt: skip
         """Raise ``why`` if the command is ``concerned``. EXEC with such a command ends its transaction, too."""
         if concerned(command, argv):
-            alive.note(self._ctx, command, argv)
+            activity.note(self._ctx, command, argv)
             raise CommandError(why)
         if "runs_queue" in command.traits and any(concerned(lookup(queued), queued) for queued in session.queued):
             for queued in session.queued:
-                alive.note(self._ctx, lookup(queued), queued)
+                activity.note(self._ctx, lookup(queued), queued)
             session.end_transaction(self._ctx.ks)
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 

@@ -22,23 +22,23 @@ from commands.session import Session
 from resp import reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Executor
-from respserver.clients.flow import OUTPUT_AT_ONCE
+from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, hidden, redacted
-from respserver.clients.notices import Notices
-from respserver.clock import Clock
-from respserver.data import Data
+from respserver.clients.notifications import Notices
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import fault_reply, starved_reply
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
-from respserver.exhaustion import Exhaustion
-from respserver.gates import Gates
-from respserver.memory import Memory
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.memory import Memory
+from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.ticks import Ticks
 from storage.ahead import AT_ONCE, fetch
 
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one

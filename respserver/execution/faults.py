@@ -5,9 +5,9 @@ from __future__ import annotations
 from commands.declare import find
 from resp import errors, reply
 from resp.errors import CorruptError
-from respserver.exhaustion import Exhaustion
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
+from respserver.runtime.outofmemory import Exhaustion
 
 
 def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logger) -> bytes:

@@ -21,16 +21,16 @@ from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
 from respserver.clients.monitor import redacted
-from respserver.clients.notices import Notices
-from respserver.clock import Clock
-from respserver.data import Data
+from respserver.clients.notifications import Notices
 from respserver.execution.faults import fault_reply
-from respserver.exhaustion import Exhaustion
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings, shortened
 from respserver.observe.stats import Counters
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.ticks import Ticks
 
 TURN_NS: Final = 5_000_000  # of work, before others have their turn
 ARG_BYTES: Final = 41  # memory of an argument, besides its own bytes

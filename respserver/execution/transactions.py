@@ -11,17 +11,17 @@ from commands.declare import lookup
 from resp import reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, connection_of
-from respserver.clients.flow import OUTPUT_AT_ONCE
+from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
-from respserver.clients.notices import Notices
-from respserver.clock import Clock
+from respserver.clients.notifications import Notices
 from respserver.config.config import Config
 from respserver.execution.faults import fault_reply, starved_reply
 from respserver.execution.slices import all_of
-from respserver.exhaustion import Exhaustion
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
+from respserver.runtime.clock import Clock
+from respserver.runtime.outofmemory import Exhaustion
 
 
 class Transactions:

@@ -127,7 +127,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
     clients, replicas = s.clients.bytes, s.clients.replica_bytes
     ks = s.keyspace
     dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
-    used = dataset + cache + clients + s.overheads  # what respserver.memory counts
+    used = dataset + cache + clients + s.overheads  # what respserver.runtime.memory counts
     return {
         "used": used,
         "resident": process.resident,

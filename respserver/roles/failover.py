@@ -18,11 +18,11 @@ from replication.feed import Feed
 from replication.handshake import RefusedError
 from resp.errors import CommandError
 from respserver.clients.pauses import Pauses
-from respserver.clock import Clock
-from respserver.data import Data
 from respserver.observe.logs import Logger
 from respserver.roles.replicas import Replicas
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.ticks import Ticks
 
 
 class FailoverOwner(Protocol):

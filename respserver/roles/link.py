@@ -28,16 +28,16 @@ from replication.handshake import Introduction
 from replication.link import Link as Socket
 from resp.errors import CorruptError
 from respserver.clients.clients import Clients
-from respserver.clients.listen import shown
+from respserver.clients.listeners import shown
 from respserver.clients.pubsub import PubSub
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.stats import RoleStats
 from respserver.roles.replicas import Replicas
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.ticks import Ticks
 from storage.replay import replay
 from storage.wires import check
 

@@ -29,14 +29,14 @@ from resp import errors
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.stats import ReplicaStats, RoleStats
-from respserver.threads import in_thread
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.threads import in_thread
+from respserver.runtime.ticks import Ticks
 
 T = TypeVar("T")
 

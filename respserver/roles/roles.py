@@ -18,17 +18,17 @@ from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
 from respserver.clients.pauses import Pauses
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
 from respserver.execution.blocking import Blocking
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.stats import RoleStats
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.ticks import Ticks
 
 
 class Roles:

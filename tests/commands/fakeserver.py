@@ -13,11 +13,11 @@ from respserver.clients.clients import Clients
 from respserver.clients.monitor import Monitors
 from respserver.clients.pubsub import PubSub
 from respserver.clients.users import Users
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
+from respserver.runtime.clock import Clock
+from respserver.runtime.gates import Gates
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool

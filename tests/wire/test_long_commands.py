@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from respserver.execution import slices
+from respserver.runtime.ticks import Client
 from respserver.testing import RunningServer
-from respserver.ticks import Client
 from storage.memory import stream_bytes
 from tests.wire.rawclient import Raw, pack
 from tests.wire.turns import MANY, Steps, fill

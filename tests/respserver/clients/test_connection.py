@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from respserver.clients.flow import BACKLOG_AT_ONCE, BACKLOG_BYTES, LOGIN_AT_ONCE, OUTPUT_AT_ONCE
+from respserver.clients.flowcontrol import BACKLOG_AT_ONCE, BACKLOG_BYTES, LOGIN_AT_ONCE, OUTPUT_AT_ONCE
 from tests.respserver.local import LocalServer, Peer, pack
 from tests.respserver.probes import (
     OK,

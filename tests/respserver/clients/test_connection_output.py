@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from respserver.clients.connection import connection_of
-from respserver.clients.flow import OUTPUT_AT_ONCE
-from respserver.config.kinds import Limits
+from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
+from respserver.config.valuetypes import Limits
 from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import (
     OK,

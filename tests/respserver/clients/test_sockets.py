@@ -15,7 +15,7 @@ import pytest
 
 from respserver.clients.connection import Connection
 from respserver.clients.sockets import AVAILABLE, Reader, Sockets
-from respserver.ticks import Ticks
+from respserver.runtime.ticks import Ticks
 from tests.respserver.local import LocalServer, Peer, pack
 
 pytestmark = [

@@ -14,11 +14,11 @@ from commands.acl.rules import describe
 from commands.acl.user import hashed
 from respserver.clients.clients import Clients
 from respserver.clients.users import Users
-from respserver.clock import Clock
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
 from respserver.config.rewrite import REWRITE_MARK
 from respserver.observe.logs import Logger
+from respserver.runtime.clock import Clock
 from respserver.testing import start_in_thread
 from tests.wire.rawclient import Raw
 

@@ -9,7 +9,7 @@ import pytest
 
 from commands.context import Await, Chunks, Context, Reply
 from resp.errors import CorruptError
-from respserver.clients.flow import OUTPUT_AT_ONCE
+from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import (
     BUG,

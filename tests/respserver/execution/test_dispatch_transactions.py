@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commands.context import Block, Chunks, Context, Reply
-from respserver.clients.flow import OUTPUT_AT_ONCE
+from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import (
     BUG,

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 from respserver.observe.stats import process_memory
-from respserver.upkeep.malloc import give_back
+from respserver.maintenance.malloc import give_back
 before = process_memory().anonymous
 blocks = [bytes(3000) for _ in range(20_000)]
 full = process_memory().anonymous

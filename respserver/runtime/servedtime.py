@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
-from respserver.ticks import Ticks
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
+from respserver.runtime.ticks import Ticks
 from storage.keyspace import UNBOUNDED, Keyspace
 
 STALL_MS: Final = 200  # between two looks, from which on the server was away: they come ten times a second

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from respserver.clients.clients import Clients
 from respserver.config.config import Config
-from respserver.data import Data
-from respserver.gates import Gates
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
 from storage.memory import memory_bytes
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from persistence.log import Log, LogOptions, Recovered
-from respserver.clock import Clock
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
+from respserver.runtime.clock import Clock
 from storage import events
 from storage.keyspace import Keyspace
 from storage.nodes.cache import NodeCache

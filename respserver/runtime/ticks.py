@@ -24,9 +24,9 @@ from typing import Final
 
 from commands.session import Session
 from resp.errors import CorruptError
-from respserver.data import Data
-from respserver.gates import Gates
 from respserver.observe.logs import Logger
+from respserver.runtime.data import Data
+from respserver.runtime.gates import Gates
 
 BACKLOGS_NS: Final = 20_000_000  # of a tick
 FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets

@@ -14,8 +14,8 @@ from respserver.clients.clients import Clients
 from respserver.clients.pubsub import PubSub
 from respserver.clients.tracking import Tracking
 from respserver.config.config import Config
-from respserver.data import Data
-from respserver.ticks import Ticks
+from respserver.runtime.data import Data
+from respserver.runtime.ticks import Ticks
 from storage import events
 
 

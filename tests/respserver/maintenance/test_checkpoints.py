@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from persistence.store import Store
+from respserver.maintenance.checkpoints import REST_MS
 from respserver.testing import HandClock, start_in_thread
-from respserver.upkeep.checkpoints import REST_MS
 from tests.wire.faults import until
 from tests.wire.rawclient import Raw
 
@@ -65,7 +65,7 @@ def test_a_sync_that_gets_no_thread_is_tried_again(
 
 def test_memory_is_returned_after_checkpoints_but_not_after_each_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     returned: list[int] = []
-    monkeypatch.setattr("respserver.upkeep.checkpoints.give_back", lambda: returned.append(1))
+    monkeypatch.setattr("respserver.maintenance.checkpoints.give_back", lambda: returned.append(1))
     with start_in_thread(save="", clock=HandClock()) as server, Raw(server.port) as c:
         for _ in range(3):
             assert c("SET", "k", "v") == b"OK"

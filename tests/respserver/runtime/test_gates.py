@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from respserver.gates import Gates
+from respserver.runtime.gates import Gates
 
 Change = Callable[[Gates], None]
 

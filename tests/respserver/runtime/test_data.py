@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from resp.errors import CorruptError
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
 from respserver.observe.logs import Logger
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from replication import frames
 from replication.frames import Frame, FrameDecoder, LinkError
 from replication.handshake import LONGEST_LINE, Answer, read_answer
 from respserver.config.config import Config
-from respserver.data import empty_keyspace
+from respserver.runtime.data import empty_keyspace
 from storage.changes import EVERYTHING
 from storage.keyspace import Keyspace
 from storage.stream import Stream

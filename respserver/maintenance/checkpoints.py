@@ -11,14 +11,14 @@ from contextlib import suppress
 from commands.session import Session
 from resp import errors
 from resp.errors import CommandError, CorruptError
-from respserver.clock import Clock
 from respserver.config.config import Config
-from respserver.data import Data
+from respserver.maintenance.malloc import give_back
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Saves
-from respserver.threads import in_thread
-from respserver.ticks import Ticks
-from respserver.upkeep.malloc import give_back
+from respserver.runtime.clock import Clock
+from respserver.runtime.data import Data
+from respserver.runtime.threads import in_thread
+from respserver.runtime.ticks import Ticks
 from storage.capture import Capture
 from storage.changes import EVERYTHING
 

@@ -1,0 +1,11 @@
+"""The state that all parts of a running server share, and the write path.
+
+    clock        the clocks, which tests replace
+    data         the open data directory, and the keyspace built from it
+    gates        the current reasons to refuse or delay commands
+    memory       the memory in use, and the gate that maxmemory closes
+    outofmemory  what the server does when a memory allocation fails
+    servedtime   the time during which the server could serve its clients
+    threads      runs functions in threads of the event loop's executor
+    ticks        the write path: log, then reply
+"""
