@@ -32,9 +32,9 @@ from scripts.demo_output import promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import keys
-from tidelog.jobs.engine.members import chosen
-from tidelog.jobs.log.marker import Marker, read_marker
-from tidelog.jobs.registry.look import JobLook, Look, look
+from tidelog.jobs.engine.membership import chosen
+from tidelog.jobs.registry.overview import JobLook, Look, look
+from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.testengine import EngineTest, running_engine
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic

@@ -23,7 +23,7 @@ from benchmarks import measured
 from benchmarks.jobs import defined, loads
 from tidelog import Client
 from tidelog.jobs import keys
-from tidelog.jobs.log.marker import read_marker
+from tidelog.jobs.replaylog.marker import read_marker
 from tidelog.testing import Server
 
 MODULE: Final = defined.__name__

@@ -26,10 +26,10 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good, one
 from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
-from tidelog.jobs.engine.line import ANSWER_MS, LOST, Line
+from tidelog.jobs.engine.connection import ANSWER_MS, LOST, Line
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.look import look, owner
+from tidelog.jobs.registry.overview import look, owner
 from tidelog.jobs.registry.registry import Change, Decide, Registry, Spec
 from tidelog.jobs.registry.status import decoded
 from tidelog.jobs.registry.targets import describe, jobs_of

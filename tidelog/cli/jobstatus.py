@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, size, table
-from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.overview import JobLook, Look
 from tidelog.jobs.registry.status import ran
 
 SHOWN: Final = 64  # partitions of a job

@@ -12,10 +12,10 @@ What authors of jobs import:
 What all parts share:
 
     keys        the names of what a job has on the server
-    shape       what a job's topics are on the server
+    topics      what a job's topics are on the server
     loading     ``module:attribute`` becomes a Job
     code        the modules that a job's code consists of, and its version
-    turns       which of an engine's jobs gets the next free core
+    pools       which of an engine's jobs gets the next free core
 
 The parts, each of which imports only what stands below it:
 
@@ -23,7 +23,7 @@ The parts, each of which imports only what stands below it:
     epochs      the driver of a batch job: epoch after epoch     frames   a frame job as one streaming query
     task        what a Spark task does: one epoch of one partition
     snapshots   states in an object store; what may be evicted because of that
-    log         how far a job is: the replay log                 registry    which jobs there are, what is known of them
+    replaylog   how far a job is: the replay log                 registry    which jobs there are, what is known of them
     store       the state of a partition on a machine's disk
 """
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from tidelog.jobs.store.changes import Changes
-from tidelog.jobs.store.failures import StateError, StateValueError
+from tidelog.jobs.store.errors import StateError, StateValueError
 from tidelog.jobs.store.keys import Keys, prefix_of, stored_keys
 from tidelog.jobs.store.memory import MemoryStore
 from tidelog.jobs.store.values import Codec, Values, as_list

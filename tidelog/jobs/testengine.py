@@ -29,11 +29,11 @@ from typing import Final
 
 from tidelog.client.access import Access
 from tidelog.jobs.declare import Job
-from tidelog.jobs.engine.line import Line
+from tidelog.jobs.engine.connection import Line
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
 from tidelog.jobs.registry import registry, targets
-from tidelog.jobs.registry.look import JobLook, Look, look
+from tidelog.jobs.registry.overview import JobLook, Look, look
 from tidelog.testing import Server
 
 PATIENCE: Final = 120.0  # seconds: a JVM that begins cold, on a machine with other things to do

@@ -28,9 +28,9 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.state import State
 from tidelog.jobs.store import Changes, MemoryStore
-from tidelog.jobs.task.calling import Calls, Place, Skipped
+from tidelog.jobs.task.calls import Calls, Place, Skipped
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
-from tidelog.jobs.task.returned import Output, tables
+from tidelog.jobs.task.results import Output, tables
 from tidelog.jobs.task.rows import Rows, bounded, cut, shares
 from tidelog.topics import Topic
 from tidelog.topics.partition import partition_of

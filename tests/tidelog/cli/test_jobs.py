@@ -21,8 +21,8 @@ from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.client.entries import StreamId
 from tidelog.jobs import keys
-from tidelog.jobs.log.marker import Marker, Span
 from tidelog.jobs.registry import registry
+from tidelog.jobs.replaylog.marker import Marker, Span
 from tidelog.testing import Server
 
 Run = Callable[..., Result]

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
 from tidelog.cli.jobstatus import print_jobs
-from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.overview import JobLook, Look
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Snapshots, Status
 

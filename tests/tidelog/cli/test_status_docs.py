@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.jobs.registry.look import JobLook, Look
+from tidelog.jobs.registry.overview import JobLook, Look
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Status
 from tidelog.workers.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus

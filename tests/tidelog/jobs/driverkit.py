@@ -20,7 +20,7 @@ from tidelog.client.steps import good
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import Options
-from tidelog.jobs.log.marker import FIELDS, Marker, Span
+from tidelog.jobs.replaylog.marker import FIELDS, Marker, Span
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic

@@ -23,7 +23,7 @@ from tidelog.client.access import Access
 from tidelog.client.client import Client
 from tidelog.client.steps import Steps
 from tidelog.client.steps import run as run_steps
-from tidelog.jobs.engine.line import Line
+from tidelog.jobs.engine.connection import Line
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.registry import registry

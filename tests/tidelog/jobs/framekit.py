@@ -25,7 +25,7 @@ from tidelog.topics import Topic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.frames.frames import FrameRunner, FrameState
+    from tidelog.jobs.frames.query import FrameRunner, FrameState
 
 PATIENCE = 100.0  # seconds
 
@@ -120,7 +120,7 @@ def where(url: str, directory: str | Path, **changes: Any) -> Where:
 
 @contextmanager
 def running(spark: SparkSession, job: Job, place: Where) -> Iterator[FrameRunner]:
-    from tidelog.jobs.frames.frames import FrameRunner
+    from tidelog.jobs.frames.query import FrameRunner
 
     runner = FrameRunner(spark, job, place)
     runner.start()

@@ -15,8 +15,8 @@ from typing import Any
 from tidelog import Client, StreamId
 from tidelog.client.access import Access
 from tidelog.jobs import keys
-from tidelog.jobs.log.marker import Marker, Span
-from tidelog.jobs.snapshots.making import Request
+from tidelog.jobs.replaylog.marker import Marker, Span
+from tidelog.jobs.snapshots.creation import Request
 from tidelog.jobs.snapshots.manifests import folder_of
 from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.snapshots.restoring import restore

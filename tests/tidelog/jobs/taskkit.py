@@ -17,7 +17,7 @@ from tidelog import Client, Entry
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.jobs import Job, keys
-from tidelog.jobs.log.marker import Marker, read_marker
+from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.state import State
 from tidelog.jobs.store import Store
 from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where

@@ -226,7 +226,7 @@ import sys
 from concurrent.futures import Future
 from tidelog.client.access import Access
 from tidelog.jobs.engine.session import Settings, begin
-from tidelog.jobs.engine.sweeping import disks_of
+from tidelog.jobs.engine.cleanup import disks_of
 
 master, *conf = sys.argv[1:]
 settings = Settings("e1", Access(), master, "${DISK}/jobs", spark=dict(each.split("=", 1) for each in conf))

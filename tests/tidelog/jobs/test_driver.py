@@ -17,8 +17,8 @@ from tidelog import Client
 from tidelog.jobs import Job, JobError, keys
 from tidelog.jobs.epochs.outcome import Options
 from tidelog.jobs.errors import SupersededError
-from tidelog.jobs.log.marker import Marker
-from tidelog.jobs.log.origin import CLOSED
+from tidelog.jobs.replaylog.marker import Marker
+from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
 

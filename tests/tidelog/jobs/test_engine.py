@@ -21,7 +21,7 @@ from tests.tidelog.spark.sparkkit import require_spark
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.jobs import keys
-from tidelog.jobs.engine.members import chosen
+from tidelog.jobs.engine.membership import chosen
 from tidelog.testing import Server
 from tidelog.topics import partition_of
 

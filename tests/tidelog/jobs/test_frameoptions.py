@@ -13,8 +13,8 @@ from tests.tidelog.jobs import framekit as kit
 from tidelog import StreamId
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
 from tidelog.jobs.frames.errors import QueryError, explained, last_traceback
-from tidelog.jobs.frames.frames import ends_of
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
+from tidelog.jobs.frames.query import ends_of
 
 PLACE = kit.where("redis://localhost", "/data/state")
 

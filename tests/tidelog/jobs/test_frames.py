@@ -26,9 +26,9 @@ from tests.tidelog.spark.sparkkit import ROOT
 from tidelog import Client
 from tidelog.client import steps
 from tidelog.jobs import JobError, job, keys
-from tidelog.jobs.engine.making import FrameQuery
+from tidelog.jobs.engine.factory import FrameQuery
 from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
-from tidelog.jobs.frames.frames import STOPPING, FrameRunner
+from tidelog.jobs.frames.query import STOPPING, FrameRunner
 from tidelog.jobs.task.plan import Where
 from tidelog.testing import Server
 from tidelog.topics import Retention, retention

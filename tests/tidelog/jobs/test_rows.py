@@ -17,7 +17,7 @@ from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.declare import Job, Merge, job  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
 from tidelog.jobs.store import MemoryStore  # noqa: E402
-from tidelog.jobs.task.calling import Calls, Place  # noqa: E402
+from tidelog.jobs.task.calls import Calls, Place  # noqa: E402
 from tidelog.jobs.task.rows import Piece, Rows, bounded, cut, recorded, shares  # noqa: E402
 from tidelog.topics import Topic  # noqa: E402
 

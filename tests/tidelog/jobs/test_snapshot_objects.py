@@ -20,7 +20,7 @@ from tests.tidelog.jobs.snapshotkit import Job, hanging, restored
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.snapshots import SnapshotError, check, make, manifests, restore, start
 from tidelog.jobs.snapshots.objects import BLOCK, MissingError, Objects, shown
-from tidelog.jobs.snapshots.starting import LOG
+from tidelog.jobs.snapshots.process import LOG
 from tidelog.testing import Server, free_port
 
 

@@ -23,7 +23,7 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 from tests.tidelog.jobs.snapshotkit import RUN, Job, hanging, restored
 from tidelog import Client
 from tidelog.jobs.snapshots import make, manifests, start
-from tidelog.jobs.snapshots.starting import LOCK, LOG, take_lock
+from tidelog.jobs.snapshots.process import LOCK, LOG, take_lock
 from tidelog.jobs.store import Store
 from tidelog.jobs.store.environments import forget
 from tidelog.testing import Server

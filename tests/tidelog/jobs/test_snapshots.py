@@ -20,9 +20,9 @@ from tidelog import Client, StreamId
 from tidelog.client.servers import Servers
 from tidelog.jobs import keys
 from tidelog.jobs.errors import SupersededError
-from tidelog.jobs.log.origin import CLOSED
-from tidelog.jobs.snapshots import SnapshotError, make, making, manifests, retaining
-from tidelog.jobs.store import Store, StoreUnusableError, writing
+from tidelog.jobs.replaylog.origin import CLOSED
+from tidelog.jobs.snapshots import SnapshotError, creation, make, manifests, retention
+from tidelog.jobs.store import Store, StoreUnusableError, transactions
 from tidelog.jobs.store.environments import Environment, forget
 from tidelog.testing import Server
 
@@ -114,9 +114,9 @@ def test_what_another_run_has_published(job: Job, tmp_path: Path) -> None:
     zombie = manifests.load(job.objects, manifests.listed(job.objects, job.folder)[0][0])
     assert zombie is not None
     servers = Servers(job.request.access, "test")
-    log = retaining.ReplayLog(servers, "count", 1, 0)
-    assert retaining.needs(log, zombie) == {"clicks": str(job.end(2))}  # what undoing it needs
-    assert retaining.trim(servers, log, zombie) == 0
+    log = retention.ReplayLog(servers, "count", 1, 0)
+    assert retention.needs(log, zombie) == {"clicks": str(job.end(2))}  # what undoing it needs
+    assert retention.trim(servers, log, zombie) == 0
     servers.close()
     runs = {1: RUN, 2: RUN, 3: "other"}
     found = restored(job, 3, tmp_path / "back", published=lambda epoch, run: runs[epoch] == run)
@@ -328,22 +328,22 @@ def test_a_generation_that_was_closed_is_left_alone(job: Job, monkeypatch: pytes
         job.client.tstage("closing", 1000, keys.events("count"), ["kind"], [["reset"]])
         job.client.tpublish(keys.fence("count", 1), CLOSED, "closing")
 
-    pruned = making._pruned
+    pruned = creation._pruned
 
     def closed_meanwhile(request: Any, objects: Any, replay: Any) -> Any:
         raise AssertionError("nothing is given up")
 
-    upload = making._upload
+    upload = creation._upload
 
     def slow(*given: Any) -> None:
         upload(*given)
         close()
 
-    monkeypatch.setattr(making, "_upload", slow)
-    monkeypatch.setattr(making, "_pruned", closed_meanwhile)
+    monkeypatch.setattr(creation, "_upload", slow)
+    monkeypatch.setattr(creation, "_pruned", closed_meanwhile)
     with pytest.raises(SupersededError):
         make(job.request)
-    monkeypatch.setattr(making, "_pruned", pruned)
+    monkeypatch.setattr(creation, "_pruned", pruned)
     with pytest.raises(SupersededError):  # it is closed from the start
         make(job.request)
     assert job.group() == StreamId(0)
@@ -358,7 +358,7 @@ def test_a_store_of_another_generation_or_boot(job: Job, monkeypatch: pytest.Mon
     job.client.redis.delete(keys.snapshots("count"))
     job.change(generation=1)
     with monkeypatch.context() as patch:
-        patch.setattr("tidelog.jobs.snapshots.making.boot_id", lambda: "another")
+        patch.setattr("tidelog.jobs.snapshots.creation.boot_id", lambda: "another")
         with pytest.raises(StoreUnusableError, match="before the machine was started"):
             make(job.request)
     make(job.request)
@@ -368,10 +368,10 @@ def test_a_store_of_another_generation_or_boot(job: Job, monkeypatch: pytest.Mon
 def test_a_store_that_is_torn(job: Job, tmp_path: Path) -> None:
     """Copied between the parts of a large epoch: the copy is the version before, which is found when it is opened."""
     job.commit(3)
-    wrote = writing.apply
+    wrote = transactions.apply
     calls = 0
 
-    def cut(txn: writing.Txn, env: Environment, part: writing.Part) -> None:
+    def cut(txn: transactions.Txn, env: Environment, part: transactions.Part) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:

@@ -31,7 +31,7 @@ from tidelog import Client
 from tidelog.client import strings
 from tidelog.client.servers import UnreachableError
 from tidelog.jobs import JobError, keys
-from tidelog.jobs.engine.members import chosen
+from tidelog.jobs.engine.membership import chosen
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.errors import SupersededError, TryAgainError

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.client.refusals import DeniedError
 from tidelog.jobs.engine import session
-from tidelog.jobs.engine.making import Making
+from tidelog.jobs.engine.cleanup import Sweeping, disks_of
+from tidelog.jobs.engine.factory import Making
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.engine.supervisor import Supervisor
-from tidelog.jobs.engine.sweeping import Sweeping, disks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

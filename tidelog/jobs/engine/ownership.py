@@ -20,8 +20,8 @@ from typing import Final
 from tidelog.client import strings
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
-from tidelog.jobs.engine import members
-from tidelog.jobs.engine.members import Engine, Engines
+from tidelog.jobs.engine import membership
+from tidelog.jobs.engine.membership import Engine, Engines
 from tidelog.leases import Claim, Lease, LeaseLostError, Tenure
 from tidelog.leases.claims import check, release, take
 
@@ -64,9 +64,9 @@ class Ownership:
             del self.claims[name]
         self.leaving = {name: claim for name, claim in self.leaving.items() if claim.held}
         engine = Engine(tenure.epoch, round(self._wall() * 1000), socket.gethostname())
-        seen = yield from members.change(lambda there: there.joined(self.engine, engine))
+        seen = yield from membership.change(lambda there: there.joined(self.engine, engine))
         self.engines = seen = yield from self._without_dead(seen)
-        mine = {name for name in jobs if members.chosen(name, seen.engines) == self.engine}
+        mine = {name for name in jobs if membership.chosen(name, seen.engines) == self.engine}
         for name in sorted(self.claims.keys() - mine):
             self.leaving[name] = self.claims.pop(name)
             view.leaving.append(name)
@@ -94,7 +94,7 @@ class Ownership:
             else:
                 dead[name] = others[name]
                 self._ends.pop(name, None)
-        return (yield from members.change(lambda there: there.without(dead))) if dead else seen
+        return (yield from membership.change(lambda there: there.without(dead))) if dead else seen
 
     def _take(self, mine: set[str], view: View) -> Steps[bool]:
         """Take what is free; whether something that should be here is another's still."""
@@ -123,7 +123,7 @@ class Ownership:
     def leave(self) -> Steps[None]:
         """Leave the document; what is claimed is to be released."""
         tenure = self._held()
-        yield from members.change(lambda there: there.without({self.engine: tenure.epoch}))
+        yield from membership.change(lambda there: there.without({self.engine: tenure.epoch}))
         self.leaving |= self.claims
         self.claims = {}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import tidelog
 from tidelog.client.access import Access
-from tidelog.jobs.epochs.sparkrun import session
+from tidelog.jobs.epochs.sparktasks import session
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -32,10 +32,10 @@ from tidelog.client.saying import Once
 from tidelog.client.steps import Steps, good, one
 from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
-from tidelog.jobs.engine.line import ANSWER_MS, LOST, Line
+from tidelog.jobs.engine.connection import ANSWER_MS, LOST, Line
+from tidelog.jobs.engine.execution import FIRST, MOST, Running
 from tidelog.jobs.engine.ownership import LOOK, Ownership, View
 from tidelog.jobs.engine.runner import Make
-from tidelog.jobs.engine.running import FIRST, MOST, Running
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Registry, Spec

@@ -41,16 +41,16 @@ from tidelog.client.wire import ReplyError
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.epochs.outcome import IDLE, Options, Outcome, Timer, done
-from tidelog.jobs.epochs.survey import Survey, evict, full, survey
+from tidelog.jobs.epochs.precheck import Survey, evict, full, survey
 from tidelog.jobs.errors import InputsLostError, JobError, SupersededError, TryAgainError
-from tidelog.jobs.log.marker import Marker
-from tidelog.jobs.log.origin import ZERO, Origin, agreed_origin
-from tidelog.jobs.log.positions import Positions
-from tidelog.jobs.log.progress import last_markers
-from tidelog.jobs.shape import Shape, changed, shape_of
-from tidelog.jobs.snapshots.records import Records, decode
-from tidelog.jobs.snapshots.saving import Saving
+from tidelog.jobs.replaylog.marker import Marker
+from tidelog.jobs.replaylog.origin import ZERO, Origin, agreed_origin
+from tidelog.jobs.replaylog.positions import Positions
+from tidelog.jobs.replaylog.progress import last_markers
+from tidelog.jobs.snapshots.catalog import Records, decode
+from tidelog.jobs.snapshots.schedule import Saving
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult, Where
+from tidelog.jobs.topics import Shape, changed, shape_of
 
 FULL_S: Final = 1.0  # until a full output is looked at again
 MOVE_S: Final = 1.0  # between two moves of a group

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.publish import NO_COPIES, Copies
-from tidelog.jobs.epochs.survey import Survey
-from tidelog.jobs.log.positions import Positions
+from tidelog.jobs.epochs.precheck import Survey
+from tidelog.jobs.replaylog.positions import Positions
 from tidelog.jobs.task.plan import TaskResult
 
 

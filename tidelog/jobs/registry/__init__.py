@@ -3,5 +3,5 @@
     registry    a stream of changes
     targets     the jobs of a module, and what the registry is told about one
     status      what an engine says about its jobs
-    look        what is known of jobs, for people
+    overview    what is known of jobs, for people
 """

@@ -12,7 +12,7 @@ import sys
 
 import msgspec
 
-from tidelog.jobs.snapshots.making import Request, make
+from tidelog.jobs.snapshots.creation import Request, make
 
 NICE = 10  # a tenth of a busy core: with 19 it would hold its read transaction for minutes there
 

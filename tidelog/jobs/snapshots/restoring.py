@@ -25,7 +25,7 @@ from tidelog.jobs.snapshots import manifests
 from tidelog.jobs.snapshots.manifests import Manifest, Snapshot
 from tidelog.jobs.snapshots.objects import PATIENCE, MissingError, Objects, SnapshotError
 from tidelog.jobs.store.copying import opened
-from tidelog.jobs.store.failures import StoreError
+from tidelog.jobs.store.errors import StoreError
 
 _FILE: Final = "data.mdb"
 

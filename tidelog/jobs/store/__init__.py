@@ -6,18 +6,18 @@
     records       the bytes of a stored value; the digest of an epoch
     keys          the bytes of keys and of names of spaces, in bulk
     values        values of a type as records and back, in bulk
-    writing       what a commit does inside LMDB's transactions
+    transactions  what a commit does inside LMDB's transactions
     environments  LMDB environments, kept open by the process from task to task
     copying       a consistent copy while tasks go on
     locks         one process at a time for a store
     statedir      where states are on a machine
-    clearing      what generations that are over have left
-    failures      what can go wrong
+    cleanup       what generations that are over have left
+    errors        what can go wrong
 """
 
 from tidelog.jobs.store.changes import Changes
 from tidelog.jobs.store.copying import copy_store
-from tidelog.jobs.store.failures import (
+from tidelog.jobs.store.errors import (
     StateError,
     StateValueError,
     StoreError,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tidelog.jobs.store.failures import StateError, StoreError
+from tidelog.jobs.store.errors import StateError, StoreError
 from tidelog.jobs.store.records import stamp, unless_over, with_deadline
 
 

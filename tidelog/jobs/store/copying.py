@@ -14,7 +14,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from tidelog.jobs.store.failures import StoreUnusableError, reported
+from tidelog.jobs.store.errors import StoreUnusableError, reported
 from tidelog.jobs.store.store import FORMAT, Meta
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import lmdb
 
-from tidelog.jobs.store.failures import StoreUnusableError, reported
+from tidelog.jobs.store.errors import StoreUnusableError, reported
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the largest that the system allows

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidelog.jobs.store.failures import StateError, StateValueError
+from tidelog.jobs.store.errors import StateError, StateValueError
 from tidelog.topics.partition import Key, canonical
 
 LONGEST: Final = 430  # bytes of a key: LMDB takes 511, and the index by deadline has 8 + 1 + 64 more

@@ -16,7 +16,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from tidelog.jobs.store.failures import StoreLockedError
+from tidelog.jobs.store.errors import StoreLockedError
 
 
 class Lock:

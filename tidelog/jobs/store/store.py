@@ -29,10 +29,10 @@ import msgspec
 
 from tidelog.jobs.store.changes import Changes, ended
 from tidelog.jobs.store.environments import Environment, boot_id, file_size, forget, give_back, take
-from tidelog.jobs.store.failures import StoreError, StoreFullError, StoreUnusableError, reported
+from tidelog.jobs.store.errors import StoreError, StoreFullError, StoreUnusableError, reported
 from tidelog.jobs.store.locks import Lock
 from tidelog.jobs.store.records import digest, stamp, unless_over
-from tidelog.jobs.store.writing import Record, Txn, apply, index, parts, remember, remembered, sweep
+from tidelog.jobs.store.transactions import Record, Txn, apply, index, parts, remember, remembered, sweep
 
 FORMAT: Final = 1
 SWEEP: Final = 1000  # so many entries of ``due`` a commit looks at, and two for each mutation

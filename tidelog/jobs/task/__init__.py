@@ -5,8 +5,8 @@
     reading     entries of an input to rows of Arrow
     fieldtypes  the Arrow types of a topic's fields
     rows        what was read of one input, and the calls that a function gets it in
-    calling     the calls of the function
-    returned    what a function may return, and whether it fits the topic
+    calls       the calls of the function
+    results     what a function may return, and whether it fits the topic
     outputs     rows of outputs, dead letters and the marker as staged entries
     recovery    the state of a partition, brought to the version that was published last
 """

@@ -24,9 +24,9 @@ from tidelog.codecs import CodecError, codec_for
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.log.marker import Marker
-from tidelog.jobs.task.calling import Place, RowError, Skipped
-from tidelog.jobs.task.returned import Output, tables
+from tidelog.jobs.replaylog.marker import Marker
+from tidelog.jobs.task.calls import Place, RowError, Skipped
+from tidelog.jobs.task.results import Output, tables
 from tidelog.spark import commands
 from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import NO_COPIES, Copies
-from tidelog.jobs.log.marker import Marker
+from tidelog.jobs.replaylog.marker import Marker
 
 
 @dataclass(frozen=True)

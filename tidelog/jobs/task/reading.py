@@ -30,7 +30,7 @@ from tidelog.client.wire import ReplyError, Wire
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
-from tidelog.jobs.log.marker import Span
+from tidelog.jobs.replaylog.marker import Span
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
 from tidelog.jobs.task.rows import Rows
 from tidelog.spark import values

@@ -36,11 +36,11 @@ from tidelog.client.steps import good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, NotDeterministicError
-from tidelog.jobs.log.marker import Marker, Span, read_marker
+from tidelog.jobs.replaylog.marker import Marker, Span, read_marker
 from tidelog.jobs.state import State
 from tidelog.jobs.store import Changes, Store, StoreError, StoreLockedError, StoreUnusableError, Version
 from tidelog.jobs.store.statedir import expanded
-from tidelog.jobs.task.calling import Calls, Place
+from tidelog.jobs.task.calls import Calls, Place
 from tidelog.jobs.task.plan import Where
 from tidelog.jobs.task.reading import Input
 from tidelog.jobs.task.rows import Rows, cut, recorded

@@ -36,14 +36,14 @@ from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.loading import load
-from tidelog.jobs.log.marker import Marker, Span
+from tidelog.jobs.replaylog.marker import Marker, Span
 from tidelog.jobs.store import Store, StoreError
-from tidelog.jobs.task.calling import Calls, Place, Skipped
+from tidelog.jobs.task.calls import Calls, Place, Skipped
 from tidelog.jobs.task.outputs import Returned, Writer, letter, marker_part, ready_for_letters
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.jobs.task.reading import Input, look
 from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
-from tidelog.jobs.task.returned import Output
+from tidelog.jobs.task.results import Output
 from tidelog.jobs.task.rows import Rows, bounded, cut, shares
 from tidelog.topics import TopicError
 from tidelog.topics.facts import Facts, key_of, read_facts

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidelog.beside import server_environment
-from tidelog.jobs.snapshots.making import Request
+from tidelog.jobs.snapshots.creation import Request
 
 LOCK = "snapshot.lock"  # in the directory of the request's path
 LOG = "snapshot.log"  # beside it: what the last maker said

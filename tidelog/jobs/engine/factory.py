@@ -22,7 +22,7 @@ from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import Options, Outcome
-from tidelog.jobs.epochs.sparkrun import SparkTasks
+from tidelog.jobs.epochs.sparktasks import SparkTasks
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
 from tidelog.jobs.registry.registry import Spec
@@ -34,7 +34,7 @@ from tidelog.leases import Claim
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.jobs.frames.frames import FrameRunner, FrameState
+    from tidelog.jobs.frames.query import FrameRunner, FrameState
 
 BLOCKED: Final = 1.0  # seconds until a job that can't go on looks again
 SETTLE: Final = 1.0  # seconds after an epoch until the group of a job without state is moved
@@ -74,7 +74,7 @@ class Making:
         return BatchRunner(driver, tasks, self._news)
 
     def _frame(self, spec: Spec, job: Job) -> Runner:
-        from tidelog.jobs.frames.frames import FrameRunner  # needs pyspark
+        from tidelog.jobs.frames.query import FrameRunner  # needs pyspark
 
         settings = self._settings
         where = Where(

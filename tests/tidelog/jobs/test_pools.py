@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.jobs.turns import LEAST, WELL, Turns, pool
+from tidelog.jobs.pools import LEAST, WELL, Turns, pool
 
 
 def test_who_began_first_goes_first() -> None:

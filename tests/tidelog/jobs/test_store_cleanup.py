@@ -16,11 +16,11 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.tidelog.jobs.snapshotkit import Job
 from tidelog.jobs.snapshots import make, owners
-from tidelog.jobs.snapshots.clearing import clear as clear_objects
+from tidelog.jobs.snapshots.cleanup import clear as clear_objects
 from tidelog.jobs.snapshots.objects import Objects
-from tidelog.jobs.snapshots.starting import take_lock
+from tidelog.jobs.snapshots.process import take_lock
 from tidelog.jobs.store import Store
-from tidelog.jobs.store.clearing import clear
+from tidelog.jobs.store.cleanup import clear
 from tidelog.testing import Server
 
 

@@ -22,9 +22,9 @@ from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import Options
 from tidelog.jobs.snapshots import owners
+from tidelog.jobs.snapshots.catalog import Kept, Record, Records
 from tidelog.jobs.snapshots.objects import Objects
-from tidelog.jobs.snapshots.records import Kept, Record, Records
-from tidelog.jobs.snapshots.saving import FIRST, MOST, SILENT, Saving
+from tidelog.jobs.snapshots.schedule import FIRST, MOST, SILENT, Saving
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
 
@@ -144,7 +144,7 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
     tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though nothing comes any more: its inputs are kept until there is one."""
-    monkeypatch.setattr("tidelog.jobs.snapshots.saving.FIRST", 0.2)
+    monkeypatch.setattr("tidelog.jobs.snapshots.schedule.FIRST", 0.2)
     place = tmp_path / "snapshots"
     place.write_text("a file where the folder should be")
     options = Options(str(tmp_path / "state"), f"file://{place}")

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.jobs.errors import FunctionError
-from tidelog.jobs.task.calling import Place, RowError
+from tidelog.jobs.task.calls import Place, RowError
 from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, Field, fields_of
 from tidelog.topics import Facts, Topic
 from tidelog.topics.facts import FUNCTION

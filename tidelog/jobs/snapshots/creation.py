@@ -24,14 +24,14 @@ from tidelog.client.access import Access
 from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.wire import ReplyError
 from tidelog.jobs.errors import JobError, SupersededError
-from tidelog.jobs.snapshots import manifests, owners, records, retaining
+from tidelog.jobs.snapshots import catalog, manifests, owners, retention
+from tidelog.jobs.snapshots.catalog import Kept, Owner, Record
 from tidelog.jobs.snapshots.copying import Copied, copy
 from tidelog.jobs.snapshots.manifests import LEFTOVER, Before, Manifest, Snapshot
 from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, Objects, SnapshotError
-from tidelog.jobs.snapshots.records import Kept, Owner, Record
 from tidelog.jobs.store.copying import opened
 from tidelog.jobs.store.environments import boot_id
-from tidelog.jobs.store.failures import StoreUnusableError
+from tidelog.jobs.store.errors import StoreUnusableError
 from tidelog.jobs.store.store import Meta
 
 RETRIES: Final = 10  # of what is asked of the server: the next snapshot tries again as well
@@ -96,9 +96,9 @@ def _made(request: Request, servers: Servers) -> Manifest:
     return manifest
 
 
-def _replay_log(request: Request, servers: Servers) -> retaining.ReplayLog:
+def _replay_log(request: Request, servers: Servers) -> retention.ReplayLog:
     """As it is now. SupersededError if the generation has ended."""
-    replay = retaining.ReplayLog(servers, request.job, request.generation, request.partition)
+    replay = retention.ReplayLog(servers, request.job, request.generation, request.partition)
     if replay.superseded:
         raise SupersededError(f"job {request.job!r}: its generation {request.generation} has ended")
     return replay
@@ -106,7 +106,7 @@ def _replay_log(request: Request, servers: Servers) -> retaining.ReplayLog:
 
 # -- a new one ---------------------------------------------------------------------------------------------------
 def _stored(
-    request: Request, objects: Objects, replay: retaining.ReplayLog
+    request: Request, objects: Objects, replay: retention.ReplayLog
 ) -> tuple[Manifest, Snapshot]:  # fmt: skip
     """Copy the store and upload the copy; nothing of that if there is a snapshot of this epoch and run."""
     complete, _ = manifests.listed(objects, request.folder)
@@ -130,7 +130,7 @@ def _stored(
         run=version.run, previous=Before(previous.epoch, previous.run) if previous is not None else None, inputs={},
         time=int(time.time() * 1000), size=copied.size, stored=copied.stored, sha256=copied.sha256,
     )  # fmt: skip
-    manifest = msgspec.structs.replace(manifest, inputs=retaining.spans(replay, manifest))
+    manifest = msgspec.structs.replace(manifest, inputs=retention.spans(replay, manifest))
     objects.write(snapshot.manifest, manifest.dumped())
     return manifest, snapshot
 
@@ -154,7 +154,7 @@ def _upload(objects: Objects, snapshot: Snapshot, file: IO[bytes], copied: Copie
 
 
 # -- the old ones ------------------------------------------------------------------------------------------------
-def _pruned(request: Request, objects: Objects, replay: retaining.ReplayLog) -> list[tuple[Snapshot, Manifest]]:
+def _pruned(request: Request, objects: Objects, replay: retention.ReplayLog) -> list[tuple[Snapshot, Manifest]]:
     """Remove what is too much; returns what is kept, newest first.
 
     What is damaged, half there or contradicted by the log may be somebody's who is at work: it goes when it is old.
@@ -167,7 +167,7 @@ def _pruned(request: Request, objects: Objects, replay: retaining.ReplayLog) -> 
             surplus.append(each)
             continue
         manifest = manifests.load(objects, each)
-        if manifest is None or retaining.contradicted(replay, manifest):
+        if manifest is None or retention.contradicted(replay, manifest):
             odd.append(each)
         else:
             kept.append((each, manifest))
@@ -180,19 +180,19 @@ def _pruned(request: Request, objects: Objects, replay: retaining.ReplayLog) -> 
 
 # -- the server --------------------------------------------------------------------------------------------------
 def _record(
-    request: Request, servers: Servers, replay: retaining.ReplayLog, kept: Sequence[tuple[Snapshot, Manifest]]
+    request: Request, servers: Servers, replay: retention.ReplayLog, kept: Sequence[tuple[Snapshot, Manifest]]
 ) -> None:
     """Tell the server what is kept, then give up what is not needed for that."""
     if not kept:
         raise SnapshotError("the snapshot is of no use: by the replay log, another run published its epoch")
     oldest = kept[-1][1]
-    needs: Mapping[str, str] = retaining.needs(replay, oldest)
+    needs: Mapping[str, str] = retention.needs(replay, oldest)
     stated = tuple(
         Kept(each.name, manifest.epoch, manifest.time, manifest.size, manifest.stored) for each, manifest in kept
     )
-    all_ = records.change(servers, _owner(request), lambda record: Record(stated, {**record.needs, **needs}))
-    retaining.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
-    evicted = retaining.trim(servers, replay, oldest)
+    all_ = catalog.change(servers, _owner(request), lambda record: Record(stated, {**record.needs, **needs}))
+    retention.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
+    evicted = retention.trim(servers, replay, oldest)
     log.info("%d kept, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
 
 
@@ -204,7 +204,7 @@ def _tell(request: Request, servers: Servers, error: str) -> None:
         return msgspec.structs.replace(record, error=error, since=record.since if record.error else now)
 
     try:
-        records.change(servers, _owner(request), failed)
+        catalog.change(servers, _owner(request), failed)
     except (SupersededError, UnreachableError, ReplyError, JobError) as other:
         log.error("the server was not told of a failure: %s", other)
 

@@ -21,7 +21,7 @@ from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, surroundings
 from tidelog import Client
 from tidelog.client.access import Access
 from tidelog.client.signals import ENDING, free
-from tidelog.jobs.epochs.sparkrun import SparkTasks, session
+from tidelog.jobs.epochs.sparktasks import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
 from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
 from tidelog.testing import Server
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 KIT = "tests.tidelog.jobs.driverkit:run"
-HERE = "tests.tidelog.jobs.test_sparkrun"
+HERE = "tests.tidelog.jobs.test_sparktasks"
 
 
 @pytest.fixture(scope="module")

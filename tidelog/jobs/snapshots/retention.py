@@ -23,10 +23,10 @@ from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
-from tidelog.jobs.log.marker import Marker, read_marker
-from tidelog.jobs.log.origin import CLOSED
+from tidelog.jobs.replaylog.marker import Marker, read_marker
+from tidelog.jobs.replaylog.origin import CLOSED
+from tidelog.jobs.snapshots.catalog import Records
 from tidelog.jobs.snapshots.manifests import Manifest
-from tidelog.jobs.snapshots.records import Records
 
 PAGE = 1000  # markers that are read at once
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.jobs.declare import Job
-from tidelog.jobs.snapshots.records import Record, Records
+from tidelog.jobs.snapshots.catalog import Record, Records
 
 FIRST: Final = 2.0  # seconds
 MOST: Final = 600.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import JobError, keys
-from tidelog.jobs.engine import members
-from tidelog.jobs.engine.members import Engine, Engines, chosen
+from tidelog.jobs.engine import membership
+from tidelog.jobs.engine.membership import Engine, Engines, chosen
 
 JOBS = [f"job-{at}" for at in range(200)]
 names = st.text("abcdefgh0123", min_size=1, max_size=6)
@@ -44,12 +44,12 @@ def test_jobs_are_spread() -> None:
 
 def test_changes_at_the_same_time_are_all_made(client: Client) -> None:
     def join(at: int) -> None:
-        run(client, members.change(lambda there: there.joined(f"e{at}", Engine(at))))
+        run(client, membership.change(lambda there: there.joined(f"e{at}", Engine(at))))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(join, range(40)))
-    assert sorted(run(client, members.read()).engines) == sorted(f"e{at}" for at in range(40))
-    left = run(client, members.change(lambda there: there.without({"e1": 1, "e2": 99})))
+    assert sorted(run(client, membership.read()).engines) == sorted(f"e{at}" for at in range(40))
+    left = run(client, membership.change(lambda there: there.without({"e1": 1, "e2": 99})))
     assert "e1" not in left.engines
     assert "e2" in left.engines  # under another epoch: that is another one
 
@@ -57,10 +57,10 @@ def test_changes_at_the_same_time_are_all_made(client: Client) -> None:
 def test_what_is_no_document(client: Client) -> None:
     for text in (b"[]", b"\xff", b"[" * 100_000, b'{"engines": {"e": 7}}'):
         client.redis.set(keys.ENGINES, text)
-        assert run(client, members.read()) == Engines()
-        run(client, members.change(lambda there: there.joined("e1", Engine(1))))
-        assert list(run(client, members.read()).engines) == ["e1"]
+        assert run(client, membership.read()) == Engines()
+        run(client, membership.change(lambda there: there.joined("e1", Engine(1))))
+        assert list(run(client, membership.read()).engines) == ["e1"]
     client.redis.set(keys.ENGINES, '{"version": 9}')
     with pytest.raises(JobError, match="is of version 9, this program knows 1: it is too old"):
-        run(client, members.read())
-    assert members.decoded(None) == Engines()
+        run(client, membership.read())
+    assert membership.decoded(None) == Engines()

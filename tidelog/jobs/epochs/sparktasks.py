@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from tidelog.jobs.epochs.places import placed, places_of, this_place
+from tidelog.jobs.epochs.placement import placed, places_of, this_place
 from tidelog.jobs.errors import TryAgainError
+from tidelog.jobs.pools import pool, turns_of
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
-from tidelog.jobs.turns import pool, turns_of
 
 if TYPE_CHECKING:
     from pyspark import RDD

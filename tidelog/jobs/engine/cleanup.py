@@ -25,17 +25,17 @@ from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
-from tidelog.jobs.engine.line import LOST, Line
+from tidelog.jobs.engine.connection import LOST, Line
 from tidelog.jobs.engine.session import Settings
-from tidelog.jobs.epochs.places import placed
+from tidelog.jobs.epochs.placement import placed
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import CLOSED, Registry
 from tidelog.jobs.snapshots import SnapshotError
-from tidelog.jobs.snapshots.clearing import clear as clear_objects
+from tidelog.jobs.snapshots.cleanup import clear as clear_objects
 from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.store import StoreError
-from tidelog.jobs.store.clearing import clear
+from tidelog.jobs.store.cleanup import clear
 from tidelog.jobs.store.statedir import expanded
 from tidelog.topics import TopicError
 from tidelog.topics.facts import key_of, read_facts

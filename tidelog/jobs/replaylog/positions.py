@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from tidelog.client.entries import Info, StreamId
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import InputsLostError, JobError
-from tidelog.jobs.log.marker import Marker
-from tidelog.jobs.log.origin import ZERO, Origin
-from tidelog.jobs.shape import Shape, reset_hint
+from tidelog.jobs.replaylog.marker import Marker
+from tidelog.jobs.replaylog.origin import ZERO, Origin
+from tidelog.jobs.topics import Shape, reset_hint
 
 
 @dataclass(frozen=True)

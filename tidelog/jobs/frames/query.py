@@ -37,18 +37,18 @@ from tidelog.client.entries import StreamId
 from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
-from tidelog.jobs import keys, turns
+from tidelog.jobs import keys, pools
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
 from tidelog.jobs.frames.errors import explained
-from tidelog.jobs.frames.groups import Groups
 from tidelog.jobs.frames.input import opened
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
 from tidelog.jobs.frames.output import ROWS, check_types, outputs_of, route_of, tagged
+from tidelog.jobs.frames.retention import Groups
+from tidelog.jobs.pools import turns_of
 from tidelog.jobs.snapshots import SnapshotError, owners
 from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.task.plan import Where
-from tidelog.jobs.turns import turns_of
 from tidelog.spark.given import ROUTES, STREAM, Given, OptionError
 from tidelog.spark.offsets import ZERO
 from tidelog.spark.options import Routes, for_source, given_of
@@ -216,7 +216,7 @@ class FrameRunner:
         pool = context.getLocalProperty("spark.scheduler.pool")
         if self._turn is None:
             self._turn = turns_of(context).take()
-        context.setLocalProperty("spark.scheduler.pool", turns.pool(self._turn))
+        context.setLocalProperty("spark.scheduler.pool", pools.pool(self._turn))
         try:
             return writer.start()
         except AnalysisException as error:

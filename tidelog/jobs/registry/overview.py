@@ -19,10 +19,10 @@ from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.log.marker import Marker, read_marker
 from tidelog.jobs.registry import registry, status
 from tidelog.jobs.registry.registry import Registry, Spec
 from tidelog.jobs.registry.status import Snapshots, Status
+from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.topics import TopicError
 from tidelog.topics.facts import key_of, read_facts
 

@@ -16,8 +16,8 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 from tests.tidelog.jobs.enginekit import Diarist, change, fold, in_loop, soon, supervised, until
 from tidelog import Client
 from tidelog.client.access import Access
+from tidelog.jobs.engine.cleanup import Sweeping, disks_of
 from tidelog.jobs.engine.session import Settings
-from tidelog.jobs.engine.sweeping import Sweeping, disks_of
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Registry, Spec
 from tidelog.jobs.snapshots import owners

@@ -27,7 +27,7 @@ from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.shape import Ask, Shape, reset_hint
+from tidelog.jobs.topics import Ask, Shape, reset_hint
 
 CLOSED: Final = 2**63 - 1  # the epoch of a fence under which nothing is published any more
 ZERO: Final = StreamId(0, 0)

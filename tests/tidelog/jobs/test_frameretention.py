@@ -9,7 +9,7 @@ import pytest
 from tidelog import Client, StreamId
 from tidelog.client.access import Access
 from tidelog.client.servers import Servers
-from tidelog.jobs.frames.groups import Groups
+from tidelog.jobs.frames.retention import Groups
 from tidelog.testing import Server
 
 STREAMS = ["a:0", "a:1"]

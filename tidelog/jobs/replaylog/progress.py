@@ -19,9 +19,9 @@ from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
-from tidelog.jobs.log.marker import Marker, read_marker
-from tidelog.jobs.log.origin import CLOSED
-from tidelog.jobs.shape import Ask, reset_hint
+from tidelog.jobs.replaylog.marker import Marker, read_marker
+from tidelog.jobs.replaylog.origin import CLOSED
+from tidelog.jobs.topics import Ask, reset_hint
 
 
 def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:

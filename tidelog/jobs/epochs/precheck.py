@@ -10,8 +10,8 @@ from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import good
 from tidelog.client.wire import ReplyError
-from tidelog.jobs.log.origin import info_of
-from tidelog.jobs.shape import Ask, Shape, facts_now, read_now
+from tidelog.jobs.replaylog.origin import info_of
+from tidelog.jobs.topics import Ask, Shape, facts_now, read_now
 from tidelog.topics.facts import Facts
 from tidelog.topics.sending import TopicFullError, evictions
 
