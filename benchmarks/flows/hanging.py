@@ -17,7 +17,7 @@ from tidelog.flows.connectors.base import Sink, Source
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 SECONDS: Final = 3600.0
 LOOK: Final = 60.0  # s between two looks

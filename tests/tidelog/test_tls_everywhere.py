@@ -24,9 +24,9 @@ from tidelog.backup.source import Source
 from tidelog.cli.program import main
 from tidelog.client.servers import Servers
 from tidelog.client.strings import server_time
-from tidelog.flows.connectors.redisbase import client as flow_client
-from tidelog.flows.connectors.server import access as flow_access
-from tidelog.flows.connectors.server import channel
+from tidelog.flows.connectors.redis.base import client as flow_client
+from tidelog.flows.connectors.tidelog.serverconnection import access as flow_access
+from tidelog.flows.connectors.tidelog.serverconnection import channel
 from tidelog.moving.ends import End
 from tidelog.spark.given import Given
 from tidelog.spark.options import access_of, given_of
@@ -152,9 +152,7 @@ def test_what_reaches_it(secure: Secure, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["in front", "in the query", "several"])
-@pytest.mark.parametrize(
-    "command", [("info",), ("topics", "list"), ("jobs", "list"), ("app", "delete", "x")]
-)
+@pytest.mark.parametrize("command", [("info",), ("topics", "list"), ("jobs", "list"), ("app", "delete", "x")])
 def test_programs(secure: Secure, command: tuple[str, ...], way: str) -> None:
     found = CliRunner().invoke(main, [*command, "--url", ways(secure)[way]])
     assert "no answer" not in found.output

@@ -15,7 +15,7 @@ from tidelog.flows.runtime.reconnect import Retry
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.flows.tokens import RETRY, Token
 
 SOON = Reconnect(retry=Retry(interval=Duration(0.1), jitter="none"))

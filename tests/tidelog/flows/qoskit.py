@@ -13,7 +13,7 @@ from tidelog.flows.declare import Flow, Op
 from tidelog.flows.event import Event
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import OK, STATUSES, Token
 
 SEEDS = range(6)  # orders in which what is ready runs

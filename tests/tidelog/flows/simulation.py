@@ -19,8 +19,8 @@ from tests.tidelog.flows.simoperators import Batch, Failing, Hop, Unbatch, Where
 from tests.tidelog.flows.simpeers import Peer, peer_options
 from tidelog.flows import Event, op
 from tidelog.flows.connectors.base import Later, Outcome, Source
+from tidelog.flows.connectors.builtin.script import Script, ScriptOptions
 from tidelog.flows.connectors.options import ConnectorOptions, Reconnect
-from tidelog.flows.connectors.script import Script, ScriptOptions
 from tidelog.flows.declare import operator_spec
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.plain import Passthrough
@@ -33,7 +33,7 @@ from tidelog.flows.runtime.signals import PAUSED, WINDOW_FULL, Signal
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Token
 
 HOUR = 3600.0

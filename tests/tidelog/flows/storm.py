@@ -24,7 +24,7 @@ import redis
 from tests.tidelog.flows.stormflows import Case, Delivery, document
 from tests.tidelog.flows.stormpeer import WAYS, Peer
 from tidelog.client import Client
-from tidelog.flows.connectors.tailing import load, rotated
+from tidelog.flows.connectors.files.tailing import load, rotated
 from tidelog.testing import Server, free_port
 
 ROOT: Final = Path(__file__).parents[3]

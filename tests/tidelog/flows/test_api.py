@@ -195,7 +195,7 @@ def test_ready_names_the_culprit(unused_port: int) -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    pytest.importorskip("tidelog.flows.connectors.tcp")
+    pytest.importorskip("tidelog.flows.connectors.sockets.tcp")
     from tidelog.testing import free_port
 
     return free_port()

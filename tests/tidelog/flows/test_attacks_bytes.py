@@ -15,9 +15,9 @@ import pytest
 from tests.tidelog.flows.netkit import Seen, feed, given, running, seen, until
 from tidelog.flows import Event, Flow
 from tidelog.flows.codecs.base import codec
-from tidelog.flows.connectors import encodings
-from tidelog.flows.connectors.tcp import FOUND, TcpServer
-from tidelog.flows.connectors.udp import UdpServer, UdpServerOptions
+from tidelog.flows.connectors.http import contentencoding
+from tidelog.flows.connectors.sockets.tcp import FOUND, TcpServer
+from tidelog.flows.connectors.sockets.udp import UdpServer, UdpServerOptions
 from tidelog.flows.interceptors import compression
 from tidelog.flows.interceptors.base import preprocessor
 
@@ -47,10 +47,10 @@ def test_thousands_of_empty_members_are_not_copied_over_and_over(way: str, monke
         error = zlib.error
         decompressobj = _Counting
 
-    monkeypatch.setattr(encodings if way == "body" else compression, "zlib", Zlib)
+    monkeypatch.setattr(contentencoding if way == "body" else compression, "zlib", Zlib)
     _Counting.given = 0
     if way == "body":
-        assert encodings.unpacked(packed, "gzip", 1 << 20) == b"end"
+        assert contentencoding.unpacked(packed, "gzip", 1 << 20) == b"end"
     else:
         assert preprocessor("gzip", 1 << 20).feed(packed) == [b"end"]
     assert _Counting.given < len(packed) * 1000
@@ -62,11 +62,11 @@ def test_what_was_packed_in_one_member_is_unpacked_in_any_portions() -> None:
         (gzip.compress(data), "gzip"), (zlib.compress(data), "deflate"), (gzip.compress(data, 0), "gzip"),
         (gzip.compress(data[:70_000]) + gzip.compress(data[70_000:]), "gzip"),
     ):  # fmt: skip
-        assert encodings.unpacked(packed, encoding, len(data)) == data
-        with pytest.raises(encodings.TooLongError):
-            encodings.unpacked(packed, encoding, len(data) - 1)
+        assert contentencoding.unpacked(packed, encoding, len(data)) == data
+        with pytest.raises(contentencoding.TooLongError):
+            contentencoding.unpacked(packed, encoding, len(data) - 1)
         with pytest.raises(ValueError, match="ends too early"):
-            encodings.unpacked(packed[:-1], encoding, len(data))
+            contentencoding.unpacked(packed[:-1], encoding, len(data))
 
 
 @pytest.mark.parametrize("text", ["1" * 400_000, "1" * 400_000 + ".5", "0x" + "1" * 400_000])
@@ -240,7 +240,7 @@ def test_text_that_is_no_unicode_comes_from_no_codec(text: str) -> None:
 
 
 def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
-    from tidelog.flows.connectors.elastic import Elastic, ElasticOptions
+    from tidelog.flows.connectors.elastic.elastic import Elastic, ElasticOptions
     from tidelog.flows.connectors.templates import in_url
     from tidelog.flows.errors import RejectError
     from tidelog.flows.tokens import REJECT

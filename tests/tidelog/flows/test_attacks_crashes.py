@@ -130,7 +130,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it() -> 
     from aiokafka import TopicPartition
 
     from tidelog.flows.connectors.context import Context
-    from tidelog.flows.connectors.kafka import Kafka, KafkaOptions
+    from tidelog.flows.connectors.kafka.kafka import Kafka, KafkaOptions
     from tidelog.flows.runtime.surroundings import Surroundings
 
     class Message:

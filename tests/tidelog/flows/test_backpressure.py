@@ -10,7 +10,7 @@ import pytest
 from tests.tidelog.flows.qoskit import GONE, OwnFeed, lab, on_seeds
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.errors import FlowFileError
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import OK, RETRY
 
 REASON = "backpressure:line.0"

@@ -13,9 +13,9 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.codecs.base import CODECS
 from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.connectors.tcp import TcpClientOptions
-from tidelog.flows.connectors.udp import UdpOptions
-from tidelog.flows.connectors.wire import WireOptions
+from tidelog.flows.connectors.payload import WireOptions
+from tidelog.flows.connectors.sockets.tcp import TcpClientOptions
+from tidelog.flows.connectors.sockets.udp import UdpOptions
 from tidelog.flows.interceptors.base import POSTPROCESSORS, PREPROCESSORS
 from tidelog.flows.named import find
 from tidelog.flows.options import Duration, Size

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.flows.connectors.tailing import rotated
+from tidelog.flows.connectors.files.tailing import rotated
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("bytes_process.py")

@@ -14,8 +14,8 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tidelog.flows import Event
 from tidelog.flows.connectors.base import LATER, Later
-from tidelog.flows.connectors.python import GeneratorSource
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.connectors.builtin.python import GeneratorSource
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import OK, RETRY, Token
 
 

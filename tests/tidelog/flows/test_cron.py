@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.connectors.cron import Cron, CronOptions
+from tidelog.flows.connectors.builtin.cron import Cron, CronOptions
 
 NOON = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 

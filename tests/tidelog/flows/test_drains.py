@@ -19,7 +19,7 @@ from tidelog.flows.operators.plain import Passthrough
 from tidelog.flows.operators.roundrobin import Roundrobin, RoundrobinOptions
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import RETRY
 
 

@@ -17,7 +17,7 @@ from tidelog.flows import Event
 from tidelog.flows.connectors.base import LATER, Later
 from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.plain import Passthrough
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
 
 SEEDS = range(10)
@@ -318,9 +318,7 @@ def test_memory_is_flat_while_a_sink_hangs_for_an_hour(timeout: float | None) ->
         source = Endless(10**9, owns_policy=False)
         connectors = {"in": source, "out": Taking(hangs), "also": Taking()}
         options: dict[str, dict[str, Any]] = {"in": {"max_unsettled": 500}, "out": {"timeout": timeout}}
-        running = flow(
-            loop, connectors, {"p": [Passthrough()]}, "in p", "p out", "p also", queue=1024, options=options
-        )
+        running = flow(loop, connectors, {"p": [Passthrough()]}, "in p", "p out", "p also", queue=1024, options=options)
         tracemalloc.start()
         try:
             await running.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.flows.connectors.fieldcodec import Entries
+from tidelog.flows.connectors.tidelog.fieldcodec import Entries
 
 PAIRS = [
     ([b"n", b"1", b"city", b"Catania"], {"n": "1", "city": "Catania"}),

@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from tests.tidelog.flows.byteskit import Reader, running, until, write
 from tidelog.flows import FlowFileError
-from tidelog.flows.connectors.appending import Appending
-from tidelog.flows.connectors.tailing import Opened, resume, rotated
+from tidelog.flows.connectors.files.appending import Appending
+from tidelog.flows.connectors.files.tailing import Opened, resume, rotated
 from tidelog.flows.declare import warnings
 
 QUICK: dict[str, Any] = {"codec": "string", "poll": 0.01, "linger": 0.05}
@@ -425,7 +425,7 @@ def test_what_was_half_written_is_taken_back(tmp_path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidelog.flows.connectors.appending.write_all", full)
+        patch.setattr("tidelog.flows.connectors.files.appending.write_all", full)
         with pytest.raises(OSError, match="No space"):
             one.write(b"2222\n")
     one.write(b"3\n")

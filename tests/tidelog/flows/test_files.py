@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tidelog.flows import FlowError, FlowFileError
-from tidelog.flows.connectors.udp import UdpServerOptions
+from tidelog.flows.connectors.sockets.udp import UdpServerOptions
 from tidelog.flows.files import Document, read_files, read_flow, read_text
 from tidelog.flows.options import Problems
 
@@ -151,7 +151,7 @@ def test_what_is_wrong(text: str, said: str) -> None:
 
 
 def test_a_connector_that_needs_a_server_says_so() -> None:
-    pytest.importorskip("tidelog.flows.connectors.stream")
+    pytest.importorskip("tidelog.flows.connectors.tidelog.stream")
     text = GOOD.replace("in: 'null'", "in: {type: stream, key: orders, group: shop}")
     (said,) = problems(text)
     assert "connectors of type stream need a tidelog server: say server: redis://HOST:PORT, or set TIDELOG_URL" in said

@@ -17,7 +17,7 @@ from tidelog.flows.connectors.base import Outcome
 from tidelog.flows.declare import op
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import OK, REJECT, RETRY
 from tidelog.testing import free_port
 

@@ -11,7 +11,7 @@ from tests.tidelog.flows.simoperators import Batch, Where
 from tidelog.flows import Event
 from tidelog.flows.connectors.base import LATER, Later
 from tidelog.flows.operators.plain import Passthrough
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
 
 SEEDS = range(10)

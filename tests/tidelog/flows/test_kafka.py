@@ -14,8 +14,8 @@ import trustme
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.connectors import kafka
 from tidelog.flows.connectors.context import Context
+from tidelog.flows.connectors.kafka import kafka
 from tidelog.flows.declare import warnings
 from tidelog.flows.event import Event
 from tidelog.flows.files import read_text

@@ -20,7 +20,8 @@ import uvloop
 from tests.tidelog.flows.byteskit import running, until
 from tests.tidelog.flows.servicekit import MAIN, hosted, served
 from tidelog.flows import Flow
-from tidelog.flows.connectors import listener, tcp
+from tidelog.flows.connectors.http import listener
+from tidelog.flows.connectors.sockets import tcp
 from tidelog.flows.service import api, bodies
 
 LONG = 20.0

@@ -12,7 +12,7 @@ from tests.tidelog.flows.qoskit import GONE, OwnFeed, lab, on_seeds
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.errors import FlowFileError
 from tidelog.flows.event import Event
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.flows.tokens import OK, RETRY
 
 WAYS = {"a": "out", "over": "overflow"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.flows.connectors.prefix import Prefix
+from tidelog.flows.connectors.settledprefix import Prefix
 
 
 class PrefixMachine(RuleBasedStateMachine):

@@ -19,7 +19,7 @@ from tidelog.flows.operators.asking import Asking
 from tidelog.flows.operators.keys import LONGEST, key_text
 from tidelog.flows.operators.rates import Buckets, Rate
 from tidelog.flows.operators.sharedrates import SharedBuckets
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.testing import Server
 
 WAYS = {"a": "out", "over": "overflow"}

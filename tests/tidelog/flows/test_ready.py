@@ -13,7 +13,7 @@ from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tests.tidelog.flows.servicekit import Client, flowing, until
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.service.host import Host
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.testing import free_port
 
 GONE: dict[str, dict[str, Any]] = {  # what can't be connected: PORT is taken, FREE has no listener
@@ -71,9 +71,10 @@ def test_a_source_that_cannot_connect_is_not_ready(kind: str, taken: int) -> Non
         (source,) = (await ask("GET", "/v1/flows/main/breaker")).body["instances"][0]["sources"]
         assert [each["reason"] for each in source["reasons"]] == ["starting:in"]
         assert source["reasons"][0]["detail"] == running.graph.connections["in"].error
-        assert 'tidelog_flow_status{flow="main",instance="main",status="initializing"} 1.0' in (
-            await ask("GET", "/metrics")
-        ).body
+        assert (
+            'tidelog_flow_status{flow="main",instance="main",status="initializing"} 1.0'
+            in (await ask("GET", "/metrics")).body
+        )
 
     flowing(test, text_of(kind, taken))
 

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.flows.connectors.wire import LineOptions, Reading, Writing
+from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
 from tidelog.flows.event import Event
 
 BOM = b"\xef\xbb\xbf"

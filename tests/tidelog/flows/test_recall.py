@@ -11,13 +11,13 @@ import pytest
 from tests.tidelog.flows.qoskit import GONE, Lab, OwnFeed, Target, lab, on_seeds
 from tidelog.flows import RejectError
 from tidelog.flows.connectors.base import Outcome
-from tidelog.flows.connectors.python import FunctionSink
+from tidelog.flows.connectors.builtin.python import FunctionSink
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.event import Event
 from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 WAYS = {"a": "a", "b": "b"}
@@ -319,5 +319,3 @@ def test_a_function_that_is_a_sink_gives_back_what_it_has_not_begun() -> None:
             assert [status for status, _ in outcomes[:7]] == [OK, REJECT, OK, OK, OK, OK, OK]
 
     on_seeds(story)
-
-

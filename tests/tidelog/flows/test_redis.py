@@ -13,7 +13,7 @@ import redis
 from tests.conftest import RedisServer
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.connectors import processing
+from tidelog.flows.connectors.redis import processinglist
 from tidelog.flows.event import Event
 
 
@@ -134,8 +134,8 @@ async def test_elements_that_were_not_settled_come_again(url: str, client: Any) 
 async def test_what_a_renamed_flow_held_is_put_back(
     url: str, client: Any, crashed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processing, "EVERY", 0.1)
-    monkeypatch.setattr(processing, "ALIVE", 1.0)
+    monkeypatch.setattr(processinglist, "EVERY", 0.1)
+    monkeypatch.setattr(processinglist, "ALIVE", 1.0)
 
     async def stuck(_: Any) -> None:
         await asyncio.Event().wait()
@@ -169,7 +169,7 @@ async def looks(client: Any) -> None:
 async def test_what_a_running_source_holds_is_left_to_it(
     url: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processing, "EVERY", 0.05)
+    monkeypatch.setattr(processinglist, "EVERY", 0.05)
 
     async def stuck(_: Any) -> None:
         await asyncio.Event().wait()
@@ -190,7 +190,7 @@ async def test_what_a_running_source_holds_is_left_to_it(
 async def test_a_source_whose_sign_of_life_has_expired_is_waited_for(
     url: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processing, "EVERY", 0.05)
+    monkeypatch.setattr(processinglist, "EVERY", 0.05)
     client.rpush("jobs:processing:orders.in", 1, 2)  # as after a server that was away: no sign of anybody
     client.sadd("jobs:processing", "jobs:processing:orders.in")
     seen, sink = kept()
@@ -204,7 +204,7 @@ async def test_a_source_whose_sign_of_life_has_expired_is_waited_for(
 
 @in_loop
 async def test_signs_of_life_go_on_after_a_refusal(url: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processing, "EVERY", 0.05)
+    monkeypatch.setattr(processinglist, "EVERY", 0.05)
     seen, sink = kept()
 
     def refused() -> int:

@@ -13,7 +13,7 @@ from tidelog.flows.declare import Flow, op
 from tidelog.flows.errors import FlowFileError
 from tidelog.flows.event import Event
 from tidelog.flows.operators.base import Operator
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.flows.tokens import OK, REJECT, RETRY, Group
 
 WAYS = {"a": "out", "b": "fallback"}

@@ -10,7 +10,7 @@ import pytest
 from tests.tidelog.flows.qoskit import Lab, OwnFeed, lab, on_seeds
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.errors import FlowFileError
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.flows.tokens import OK, REJECT, RETRY
 
 REASON = "roundrobin:line.0"

@@ -8,7 +8,7 @@ from tests.tidelog.flows.qoskit import Feed, Lab, Target, on_seeds
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop
+from tidelog.flows.testing.virtualloop import VirtualLoop
 
 
 def made(flow: Flow) -> Lab:

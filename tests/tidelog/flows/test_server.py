@@ -9,8 +9,8 @@ import pytest
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow
-from tidelog.flows.connectors import streamwait
-from tidelog.flows.connectors.server import News, access
+from tidelog.flows.connectors.tidelog import entrywaiter
+from tidelog.flows.connectors.tidelog.serverconnection import News, access
 from tidelog.testing import Server, free_port, running_server
 
 
@@ -80,11 +80,9 @@ async def test_many_idle_sources_wait_on_a_few_connections_and_ask_nothing(tidel
 
 
 @in_loop
-async def test_a_cold_source_is_told_what_is_due_again(
-    tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cold_source_is_told_what_is_due_again(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has died: nothing new comes, and yet its entry must be read when it is due."""
-    monkeypatch.setattr(streamwait, "WARM", 0.0)
+    monkeypatch.setattr(entrywaiter, "WARM", 0.0)
     seen: list[Any] = []
 
     async def sink(value: Any) -> None:
@@ -107,7 +105,7 @@ async def test_a_cold_source_is_told_what_is_due_again(
 async def test_a_source_that_is_cold_hears_of_what_another_of_its_process_gives_back(
     tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streamwait, "WARM", 0.0)
+    monkeypatch.setattr(entrywaiter, "WARM", 0.0)
     seen: list[Any] = []
 
     async def never(_: Any) -> None:

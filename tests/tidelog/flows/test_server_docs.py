@@ -12,9 +12,9 @@ import yaml
 
 from tests.tidelog import doctables
 from tidelog.flows import registry
+from tidelog.flows.connectors.builtin.script import Act
 from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.connectors.script import Act
-from tidelog.flows.connectors.wire import WireOptions
+from tidelog.flows.connectors.payload import WireOptions
 from tidelog.flows.declare import connector_spec
 from tidelog.flows.options import Duration, Problems, Size
 

@@ -183,7 +183,7 @@ def test_a_deadlock_names_who_waits() -> None:
 
 
 def test_spinning_at_one_moment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.flows.testing.loop.MOST_STEPS", 1000)
+    monkeypatch.setattr("tidelog.flows.testing.virtualloop.MOST_STEPS", 1000)
 
     async def story(loop: VirtualLoop) -> None:
         while True:  # noqa: ASYNC110 - it spins

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tidelog.flows import Event, Flow, FlowFileError, RejectError, op
-from tidelog.flows.connectors.script import Script
+from tidelog.flows.connectors.builtin.script import Script
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.testing.loop import VirtualLoop, simulate
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 Counts = dict[str, int]
 

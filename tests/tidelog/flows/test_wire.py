@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.flows.connectors.wire import LineOptions, Reading, WireOptions, Writing
+from tidelog.flows.connectors.payload import LineOptions, Reading, WireOptions, Writing
 from tidelog.flows.errors import RejectError
 from tidelog.flows.event import Event
 from tidelog.flows.options import Size

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import yaml
 
-from tidelog.flows.codecs import core
+from tidelog.flows.codecs import yamlscalars
 from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
 from tidelog.flows.errors import RejectError
 
@@ -37,15 +37,14 @@ class _Loader(yaml.SafeLoader):
         finally:
             self._depth -= 1
 
-
     def number(self, node: yaml.ScalarNode) -> Any:
         """Python reads an integer in time that grows with the square of its length."""
         text = node.value
         if len(text) > NUMBER:
             raise ValueError(f"a number of {len(text)} characters: at most {NUMBER} are taken")
         if node.tag.endswith(":int"):
-            return core.integer(text)
-        return float(text.replace(".", "", 1) if core.SPECIAL.fullmatch(text) else text)
+            return yamlscalars.integer(text)
+        return float(text.replace(".", "", 1) if yamlscalars.SPECIAL.fullmatch(text) else text)
 
 
 def _check_text(value: Any) -> None:
@@ -77,11 +76,11 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(str, _Dumper.text)
 for _kind, _pattern, _first in (
-    ("null", re.compile("|".join(map(re.escape, core.NULLS))), ["~", "n", "N", ""]),
-    ("bool", re.compile("|".join(core.BOOLEANS)), list("tTfF")),
-    ("int", core.INT, list("-+0123456789")),
-    ("float", core.FLOAT, list("-+.0123456789")),
-    ("float", core.SPECIAL, list("-+.")),
+    ("null", re.compile("|".join(map(re.escape, yamlscalars.NULLS))), ["~", "n", "N", ""]),
+    ("bool", re.compile("|".join(yamlscalars.BOOLEANS)), list("tTfF")),
+    ("int", yamlscalars.INT, list("-+0123456789")),
+    ("float", yamlscalars.FLOAT, list("-+.0123456789")),
+    ("float", yamlscalars.SPECIAL, list("-+.")),
 ):
     for _class in (_Loader, _Dumper):
         # PyYAML matches from the beginning only

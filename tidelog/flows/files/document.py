@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.flows import links
-from tidelog.flows.connectors.server import access
+from tidelog.flows.connectors.tidelog.serverconnection import access
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
 from tidelog.flows.errors import FlowFileError
 from tidelog.flows.files import admission, environment, text

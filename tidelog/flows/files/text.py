@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from tidelog.flows.codecs import core
+from tidelog.flows.codecs import yamlscalars
 from tidelog.flows.options import Problems
 
 SIZE: Final = 1 << 20  # characters of a file
@@ -233,11 +233,11 @@ class _Builder:
             self._problems.add(path, f"the tag {node.tag!r} means nothing here")
         if node.style is not None:
             return text
-        if text in core.WORDS:
-            return core.WORDS[text]
+        if text in yamlscalars.WORDS:
+            return yamlscalars.WORDS[text]
         if len(text) <= 40:
-            if core.INT.fullmatch(text):
-                return core.integer(text)
-            if core.FLOAT.fullmatch(text):
+            if yamlscalars.INT.fullmatch(text):
+                return yamlscalars.integer(text)
+            if yamlscalars.FLOAT.fullmatch(text):
                 return float(text)
         return text

@@ -11,7 +11,7 @@ import redis
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel
 from tidelog.client.wire import ReplyError
-from tidelog.flows.connectors.server import Talk, access, channel
+from tidelog.flows.connectors.tidelog.serverconnection import Talk, access, channel
 
 if TYPE_CHECKING:
     from tidelog.flows.operators.base import Operator

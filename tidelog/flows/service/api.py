@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from tidelog.flows.connectors.listener import IDLE, Connection, Listener, ListenOptions, is_local
+from tidelog.flows.connectors.http.listener import IDLE, Connection, Listener, ListenOptions, is_local
 from tidelog.flows.errors import FlowError
 from tidelog.flows.options import Duration
 from tidelog.flows.runtime.run import Report

@@ -26,7 +26,7 @@ from tidelog.client.refusals import DeniedError, denies, words
 from tidelog.client.saying import Once, text_of
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
-from tidelog.flows.connectors.server import access
+from tidelog.flows.connectors.tidelog.serverconnection import access
 from tidelog.flows.errors import FlowError
 
 log = logging.getLogger("tidelog.flows")

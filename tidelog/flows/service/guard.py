@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from tidelog.flows.connectors.listener import handling, is_local, named_host
+from tidelog.flows.connectors.http.listener import handling, is_local, named_host
 from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.service.bodies import RefusedError, wrong
 from tidelog.flows.service.desired import KeptError

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from tidelog.client.refusals import DeniedError
-from tidelog.flows.connectors.letters import Letters
+from tidelog.flows.connectors.tidelog.deadletters import Letters
 from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.options import Problems

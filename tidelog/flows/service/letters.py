@@ -15,7 +15,7 @@ from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
-from tidelog.flows.connectors.letters import topic_of
+from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.errors import FlowError
 from tidelog.flows.service.tap import shown
 from tidelog.flows.spec import FlowSpec
@@ -94,5 +94,3 @@ def _told(entry: Entry) -> dict[str, Any]:
         "source": letter.processor, "error": letter.error, "message": letter.message, "attempts": letter.attempts,
         "time": letter.time, "fields": fields,
     }  # fmt: skip
-
-

@@ -1,10 +1,10 @@
-"""What tests of flows use, ours and users'.
+"""Test utilities for flows: ours, and for users.
 
-    loop   an event loop with a virtual clock and a seed
-    kit    ``PipelineTest``, ``FlowTest``: fed, read and steered by hand
+    flowtest     ``PipelineTest``, ``FlowTest``: tests of a pipeline and of a whole flow
+    virtualloop  an event loop with a virtual clock and a seed
 """
 
-from tidelog.flows.testing.kit import FlowTest, PipelineTest
-from tidelog.flows.testing.loop import DeadlockError, LivelockError, VirtualLoop, simulate
+from tidelog.flows.testing.flowtest import FlowTest, PipelineTest
+from tidelog.flows.testing.virtualloop import DeadlockError, LivelockError, VirtualLoop, simulate
 
 __all__ = ["DeadlockError", "FlowTest", "LivelockError", "PipelineTest", "VirtualLoop", "simulate"]

@@ -1,0 +1,353 @@
+"""``elastic``: documents to Elasticsearch or OpenSearch by their bulk API, each settled by its own result.
+
+    result of an item                   what becomes of its event
+    2xx                                 ok
+    404 of delete                       ok: it is gone
+    409 of create                       discard: it is there, most likely by an earlier try
+    409 of update                       retry, unless the event itself names a version: a version conflict
+    401, 403: no right, a block         retry: all events would be refused until somebody changes that on the server
+    429, 5xx                            retry
+    all others                          reject
+    no answer, or none for each item    retry
+
+A request that is refused as a whole is cut in halves while that may help (400, 413): one bad document costs no other
+its place. An event that a ``batch`` made is as many documents as it has members, and each member is settled by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from yarl import URL
+
+from tidelog.flows.codecs.json import read_json, write_json
+from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, check_url, retry_after
+from tidelog.flows.connectors.templates import Template
+from tidelog.flows.errors import RejectError, RetryError
+from tidelog.flows.event import Event
+from tidelog.flows.options import Size
+from tidelog.flows.runtime.channel import Wanted
+from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Group
+
+HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part of it may cause
+_NAMES: Final = {  # in meta["elastic"]: in the bulk API
+    "index": "_index", "id": "_id", "routing": "routing", "pipeline": "pipeline", "version": "version",
+    "version_type": "version_type", "if_seq_no": "if_seq_no", "if_primary_term": "if_primary_term",
+    "require_alias": "require_alias", "retry_on_conflict": "retry_on_conflict",
+}  # fmt: skip
+_VERSIONS: Final = frozenset(("version", "if_seq_no", "if_primary_term"))  # a conflict with these is there to stay
+_ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
+
+
+class ElasticOptions(CallOptions, kw_only=True):
+    """Options of ``elastic``."""
+
+    url: str | list[str]  # of one node, or of several that take turns
+    index: str | None = None  # {name} is the event's meta; meta["elastic"]["index"] goes before it
+    action: Literal["index", "create", "update", "delete"] = "index"
+    id_field: str | None = None  # of the document, as customer.id: its value is the _id
+    event_id: bool = False  # the event's ID is the _id: an event that is sent twice is one document
+    upsert: bool = False  # of update: a document that isn't there is made
+    retry_on_conflict: int = 0  # of update: tries by the server itself where another writer was faster
+    pipeline: str | None = None  # an ingest pipeline
+    refresh: Literal["false", "true", "wait_for"] = "false"  # when searches see it; all but false are slow
+    max_bulk: Size = Size(8 << 20)  # bytes of a request's body, and of a document
+    max_response: Size = Size(32 << 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.urls:
+            raise ValueError("url: there is none")
+        for each in self.urls:
+            if check_url(each, self.tls).query_string:
+                raise ValueError(f"url: {each!r}: without a query")
+        if self.index is not None:
+            Template(self.index)
+        if self.retry_on_conflict < 0:
+            raise ValueError(f"retry_on_conflict is {self.retry_on_conflict}: it must be 0 or more")
+        if self.id_field is not None and self.event_id:
+            raise ValueError("id_field and event_id: the _id can be one of them only")
+
+    @property
+    def urls(self) -> list[str]:
+        return [self.url] if isinstance(self.url, str) else self.url
+
+
+@dataclass
+class Item:
+    """A document on its way."""
+
+    action: str
+    data: bytes  # its lines of the body
+    outcome: tuple[int, str] = (RETRY, "it was not sent")
+    result: dict[str, Any] | None = None  # as the server told it
+    versioned: bool = False  # the event says which version of the document it is for
+    own_index: bool = False  # the event chose the index
+    begun: bool = False  # a request with it has begun
+    withdrawn: bool = False  # it is not to be sent
+
+
+class Elastic(HttpCalls):
+    """The sink."""
+
+    type = "elastic"
+    Options = ElasticOptions
+
+    def __init__(self, options: ElasticOptions) -> None:
+        self._nodes = [URL(each.rstrip("/"), encoded=True) for each in options.urls]
+        super().__init__(options, self._nodes)
+        self._options = options
+        self._index = None if options.index is None else Template(options.index)
+        self._id_field = None if options.id_field is None else options.id_field.split(".")
+        self._writes: dict[int, tuple[list[Event], list[list[Item] | Item]]] = {}  # under way, by id()
+        self._turn = 0  # the node that is asked next
+        query = [] if options.refresh == "false" else [f"refresh={options.refresh}"]
+        self._path = "/_bulk" + ("?" + "&".join(query) if query else "")
+        self._headers = options.headers | {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
+
+    async def connect(self) -> None:
+        await super().connect()
+        self.limit.close()
+        problem = ""
+        for node in self._nodes:
+            try:
+                answer = await self.call("GET", URL(f"{node}/", encoded=True), None, {"Accept": "application/json"})
+            except RetryError as error:
+                problem = f"{node}: {error}"
+                continue
+            if answer.status < 400 or answer.status == 403:  # 403: it may write, and see nothing else
+                self.limit.open()
+                return
+            problem = f"{node}: {answer.excerpt}"
+        raise ConnectionError(problem)
+
+    # -- events ----------------------------------------------------------------------------------------------
+    async def write(self, events: list[Event]) -> Sequence[Outcome]:
+        made = [self._items(each) for each in events]
+        self._writes[id(made)] = (events, made)
+        try:
+            await self._deliver([item for items in made for item in (items if isinstance(items, list) else [items])])
+        finally:
+            del self._writes[id(made)]
+        responses = []
+        for event, items in zip(events, made, strict=True):
+            response = self._response(event, items) if self.context.responds() else None
+            if response is not None:
+                responses.append(response)
+        if responses:
+            self.context.respond(responses)
+        return [[each.outcome for each in items] if isinstance(items, list) else items.outcome for items in made]
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        for events, made in self._writes.values():
+            for event, one in zip(events, made, strict=True):
+                items = one if isinstance(one, list) else [one]
+                unsent = all(each.action and not (each.begun or each.withdrawn) for each in items)
+                if unsent and items and wanted(event):
+                    found.append(event)
+                    for each in items:
+                        each.withdrawn = True
+        if found:
+            self.limit.look()
+        return found
+
+    def _items(self, event: Event) -> list[Item] | Item:
+        """The documents of an event: one, or as many as a batch has members."""
+        token = event.token
+        if not isinstance(event.value, list):
+            return self._item(event.value, event.meta, event.id)
+        if token is not None and not isinstance(token, Group):
+            return Item("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
+        origins: Sequence[Event] | None = getattr(token, "origins", None)  # of ``batch``
+        if origins is not None and len(origins) == len(event.value):
+            pairs = zip(event.value, origins, strict=True)
+            return [self._item(value, origin.meta, origin.id) for value, origin in pairs]
+        return [self._item(value, event.meta, None) for value in event.value]
+
+    def _item(self, value: Any, meta: Mapping[str, Any], ident: Any) -> Item:
+        try:
+            action, about = self._action(value, meta, ident)
+            own_index = self._index is None or not self._index.fixed or "index" in (meta.get("elastic") or {})
+            lines = [write_json({action: about})]
+            if action == "update":
+                change = {"doc": value, "doc_as_upsert": True} if self._options.upsert else {"doc": value}
+                lines.append(write_json(change))
+            elif action != "delete":
+                lines.append(write_json(value))
+        except RejectError as error:
+            return Item("", b"", (REJECT, str(error)))
+        data = b"\n".join(lines) + b"\n"
+        if len(data) > self._options.max_bulk:
+            return Item("", b"", (REJECT, f"a document of {len(data)} bytes: max_bulk is {self._options.max_bulk}"))
+        return Item(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
+
+    def _action(self, value: Any, meta: Mapping[str, Any], ident: Any) -> tuple[str, dict[str, Any]]:
+        """What is to be done, and with what. RejectError: it isn't clear."""
+        options = self._options
+        given = meta.get("elastic") or {}
+        if not isinstance(given, Mapping):
+            raise RejectError("meta: elastic is no object")
+        action = given.get("action", options.action)
+        if not isinstance(action, str) or action not in _ACTIONS:
+            raise RejectError(f"meta: elastic: there is no action {action!r}")
+        if action != "delete" and not isinstance(value, dict):
+            raise RejectError(f"a document is an object, not {type(value).__name__}")
+        about: dict[str, Any] = {}
+        for name, each in given.items():
+            if name != "action":
+                if name not in _NAMES:
+                    raise RejectError(f"meta: elastic: {name!r} is unknown; known are action, {', '.join(_NAMES)}")
+                about[_NAMES[name]] = each
+        if "_index" not in about:
+            if self._index is None:
+                raise RejectError("no index: set the option, or the event's meta elastic.index")
+            about["_index"] = self._index.fill(meta)
+        if "_id" not in about and (found := self._id(value, ident)) is not None:
+            about["_id"] = found
+        if options.pipeline is not None and action in ("index", "create"):
+            about.setdefault("pipeline", options.pipeline)
+        if "_id" not in about and action in ("update", "delete"):
+            raise RejectError(f"{action} needs an ID: set id_field or event_id, or the event's meta elastic.id")
+        self._conflict(action, about)
+        return action, about
+
+    def _conflict(self, action: str, about: dict[str, Any]) -> None:
+        if action != "update":
+            about.pop("retry_on_conflict", None)
+        elif self._options.retry_on_conflict and _VERSIONS.isdisjoint(about):  # the server refuses both
+            about.setdefault("retry_on_conflict", self._options.retry_on_conflict)
+
+    def _id(self, value: Any, ident: Any) -> str | None:
+        if self._id_field is not None:
+            found = value
+            for name in self._id_field:
+                found = found.get(name) if isinstance(found, dict) else None
+            if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
+                raise RejectError(f"the document has no {self._options.id_field!r} that can be its ID")
+            return str(found)
+        if self._options.event_id:
+            if ident is None:
+                raise RejectError("event_id: the event has no ID of its own")
+            return ident.decode() if isinstance(ident, bytes) else str(ident)
+        return None
+
+    # -- requests --------------------------------------------------------------------------------------------
+    async def _deliver(self, items: list[Item]) -> None:
+        """Send documents in as few requests as ``max_bulk`` allows, in order, and note the outcome of each."""
+        part: list[Item] = []
+        size = 0
+        for each in items:
+            if not each.action:  # it was rejected already
+                continue
+            if part and size + len(each.data) > self._options.max_bulk:
+                await self._send(part)
+                part, size = [], 0
+            part.append(each)
+            size += len(each.data)
+        if part:
+            await self._send(part)
+
+    async def _send(self, items: list[Item]) -> None:
+        began = await self.limit.turn(lambda: not all(each.withdrawn for each in items))
+        if began is None:
+            return
+        items = [each for each in items if not each.withdrawn]
+        if not items:  # taken back when its turn had come
+            self.limit.end()
+            return
+        for each in items:
+            each.begun = True
+        try:
+            answer = await self._ask(b"".join(each.data for each in items))
+            halve = self._judge(items, answer, began)
+        except RetryError as error:
+            self.limit.bad(began, str(error))
+            _all(items, RETRY, str(error))
+            return
+        finally:
+            self.limit.end()
+        if halve:
+            middle = len(items) // 2
+            await self._send(items[:middle])
+            await self._send(items[middle:])
+
+    async def _ask(self, body: bytes) -> Answer:
+        """Ask one node, and where it doesn't answer the next. RetryError: none does."""
+        problem = RetryError("not connected")
+        self._turn += 1
+        for number in range(len(self._nodes)):
+            node = self._nodes[(self._turn + number) % len(self._nodes)]
+            try:
+                return await self.call("POST", URL(f"{node}{self._path}", encoded=True), body, self._headers)
+            except RetryError as error:
+                problem = error
+        raise problem
+
+    def _judge(self, items: list[Item], answer: Answer, began: float) -> bool:
+        """Note what became of each. True: it has to be sent in two parts. RetryError: the answer makes no sense."""
+        if answer.status in HALVED:
+            self.limit.good(began)
+            if len(items) > 1:
+                self.context.count("halved")
+                return True
+            _all(items, REJECT, answer.excerpt)
+            return False
+        if answer.status != 200:
+            self.limit.bad(began, answer.excerpt, retry_after(answer.headers))
+            _all(items, RETRY, answer.excerpt)
+            return False
+        if answer.body is None:
+            raise RetryError(f"the response is longer than max_response, {self._options.max_response} bytes")
+        try:
+            results = read_json(answer.body)["items"]
+            results = [next(iter(each.values())) for each in results]
+            statuses = [int(each["status"]) for each in results]
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise RetryError(f"not an answer of the bulk API: {type(error).__name__}: {error}") from error
+        if len(results) != len(items):
+            raise RetryError(f"{len(results)} results for {len(items)} documents")
+        for each, result, status in zip(items, results, statuses, strict=True):
+            each.result = result
+            each.outcome = _outcome(each, status, result)
+        pairs = zip(items, statuses, strict=True)
+        busy = next((each.outcome[1] for each, status in pairs if each.outcome[0] == RETRY and status != 409), None)
+        if busy is None:
+            self.limit.good(began)
+        else:
+            self.limit.bad(began, busy, retry_after(answer.headers))
+        return False
+
+    # -- responses -------------------------------------------------------------------------------------------
+    def _response(self, event: Event, items: list[Item] | Item) -> Event | None:
+        """The results as an event, if the server took one of the documents at least."""
+        each = items if isinstance(items, list) else [items]
+        if not any(one.outcome[0] <= DISCARD for one in each):
+            return None
+        response = event.derive([one.result for one in items] if isinstance(items, list) else items.result)
+        response.path = f"{self.context.name}.out"
+        response.token = None if event.token is None else event.token.fork()
+        return response
+
+
+def _all(items: Sequence[Item], status: int, reason: str) -> None:
+    for each in items:
+        each.outcome = (status, reason)
+
+
+def _outcome(item: Item, status: int, result: Mapping[str, Any]) -> tuple[int, str]:
+    if 200 <= status < 300 or (item.action == "delete" and status == 404):
+        return OK, ""
+    if item.action == "create" and status == 409:
+        return DISCARD, "it is there already"
+    error = result.get("error")
+    kind = error.get("type") if isinstance(error, Mapping) else None
+    text = f"{kind}: {error.get('reason')}" if isinstance(error, Mapping) else str(error or "")
+    passing = status == 429 or status >= 500 or (item.action == "update" and status == 409 and not item.versioned)
+    refused = status in (401, 403) and (
+        kind == "cluster_block_exception" or (kind == "security_exception" and not item.own_index)
+    )
+    return RETRY if passing or refused else REJECT, f"{status}: {text}"[:300]

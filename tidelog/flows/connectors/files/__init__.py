@@ -1,0 +1,7 @@
+"""Files and the standard streams of the process.
+
+    file       the connector ``file``: reads a file once or follows it; writes and rotates a file
+    tailing    follows one file, and finds the file after a rotation
+    appending  appends to a file, and rotates it
+    stdio      the connector ``stdio``: standard input, output and error
+"""

@@ -1,0 +1,109 @@
+"""``stdio``: standard input as a source, standard output or error as a sink. Lines of text, unless told otherwise.
+
+Bytes are taken from standard input within a pull only. So a flow that is paused leaves them there, for whoever reads
+next, and an interruption loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Literal
+from weakref import WeakKeyDictionary
+
+from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.payload import LineOptions, NameOrOptions, Reading, Writing
+from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
+from tidelog.flows.errors import GoneError
+from tidelog.flows.event import Event
+
+CHUNK: Final = 64 << 10  # bytes read at once
+
+_readers: dict[int, Stdio] = {}  # who reads a descriptor: two would take each other's bytes
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
+# by event loop and descriptor: lines of two sinks don't mix
+
+
+class StdioOptions(LineOptions):
+    """Options of ``stdio``."""
+
+    codec: NameOrOptions = "string"
+    output: Literal["stdout", "stderr"] = "stdout"  # where a sink writes
+
+
+class Stdio(Source, Sink):
+    """The end of standard input ends the source."""
+
+    type = "stdio"
+    Options = StdioOptions
+    stdin = 0  # descriptors; tests take others
+
+    def __init__(self, options: StdioOptions | None = None) -> None:
+        super().__init__()
+        options = options or StdioOptions()
+        self._reading = Reading(options)
+        self._writing = Writing(options)
+        self._output = 1 if options.output == "stdout" else 2
+        self._writer = PipeWriter(self._output)
+        self._found: deque[Event] = deque()
+        self._number = 0
+        self._ended = False
+
+    async def connect(self) -> None:
+        if self.context.source is not None and _readers.setdefault(self.stdin, self) is not self:
+            raise OSError("standard input is read by another connector of this process already")
+
+    async def close(self) -> None:
+        if _readers.get(self.stdin) is self:
+            del _readers[self.stdin]
+
+    # -- source ----------------------------------------------------------------------------------------------
+    @property
+    def backlog(self) -> int:
+        return len(self._found)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        while not self._found:
+            if self._ended:
+                return None
+            data = await self._read()
+            if data is None:
+                return []
+            if data:
+                self._found += self._reading.feed(data)
+            else:
+                self._ended = True
+                self._found += self._reading.end()
+        found = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+        for event in found:
+            event.id = self._number
+            self._number += 1
+        return found
+
+    async def _read(self) -> bytes | None:
+        """Bytes, none at the end. None: interrupted, and nothing was read."""
+        waiting = ready(self.stdin)
+        if waiting is None:
+            return await asyncio.to_thread(os.read, self.stdin, CHUNK)
+        try:
+            if not await self.wait(waiting):
+                return None
+        finally:
+            forget(self.stdin)
+        try:
+            return os.read(self.stdin, CHUNK)
+        except BlockingIOError:  # somebody else was quicker
+            return None
+
+    # -- sink ------------------------------------------------------------------------------------------------
+    async def write(self, events: list[Event]) -> Sequence[Outcome]:
+        pieces, outcomes = self._writing.batch(events)
+        lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(self._output, asyncio.Lock())
+        async with lock:
+            try:
+                await self._writer.write(pieces)
+            except BrokenPipeError as error:  # nobody can open it again
+                raise GoneError("nobody reads the output any more") from error
+        return outcomes

@@ -1,0 +1,14 @@
+"""HTTP and websockets.
+
+    client           ``http_client``: one request for each event; its response becomes an event
+    server           ``http_server``: requests as events, answered when they are settled
+    websocket        ``websocket_client``, ``websocket_server``: messages in both directions
+    requests         the base of sinks that send requests (``http_client``, ``elastic``)
+    concurrency      the number of requests in flight, adapted to the peer
+    options          authentication, TLS, and the meaning of status codes
+    listener         one HTTP server for each address of the process
+    listenoptions    options of connectors that accept HTTP connections
+    cors             access for pages of other origins
+    contentencoding  decompression of request bodies, up to a size limit
+    inbox            messages that were received and not pulled yet
+"""

@@ -1,0 +1,216 @@
+"""``http_client``: a request for each event; its response, if something is connected to ``out``.
+
+    2xx                     ok          (the option ``statuses`` says otherwise)
+    408, 425, 429, 5xx      retry       Retry-After is honoured for all requests
+    401, 403, 407           retry       an outage: the credentials are wrong. If the server accepts other events
+                                        meanwhile, only this event is refused: it is rejected the third time
+    all others              reject
+    no answer, no peer      retry
+
+An event that a ``batch`` made is one request: with the codec ``jsonl`` its body has a line for each member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+from yarl import URL
+
+from tidelog.flows.codecs.base import codec
+from tidelog.flows.connectors.base import LATER, Later
+from tidelog.flows.connectors.http.options import Statuses, content_type
+from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, bad_header, check_url, retry_after
+from tidelog.flows.connectors.payload import NameOrOptions, WireOptions, Writing
+from tidelog.flows.connectors.templates import Template, in_url
+from tidelog.flows.errors import RejectError, RetryError
+from tidelog.flows.event import Event
+from tidelog.flows.options import Size
+from tidelog.flows.runtime.channel import Wanted, parted
+from tidelog.flows.tokens import OK, REJECT, RETRY
+
+_METHOD: Final = re.compile(r"[A-Z]{1,20}")
+ATTEMPTS: Final = 3  # of an event that is refused while others are taken
+_WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
+_SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
+
+
+class HttpClientOptions(CallOptions, kw_only=True):
+    """Options of ``http_client``."""
+
+    url: str  # {name} in its path and query is the event's meta, escaped
+    method: str = "POST"
+    codec: NameOrOptions = "json"
+    postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order in which data passes
+    max_bytes: Size = Size(1 << 20)  # of one request's body: a longer one is rejected
+    response_codec: NameOrOptions | None = None  # of responses; null: the same as of requests
+    statuses: Statuses = msgspec.field(default_factory=Statuses)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.method = self.method.upper()
+        if not _METHOD.fullmatch(self.method) or self.method == "CONNECT":
+            raise ValueError(f"method: {self.method!r} is none")
+        self.wire()
+        if self.response_codec is not None:
+            codec(self.response_codec)
+        for each in self.headers.values():
+            Template(each)
+        Target(self)
+
+    def wire(self) -> WireOptions:
+        """Of a request's body. ValueError: what is wrong."""
+        return WireOptions(codec=self.codec, postprocessors=self.postprocessors, max_bytes=self.max_bytes)
+
+
+class Target:
+    """Where requests go."""
+
+    def __init__(self, options: HttpClientOptions) -> None:
+        found = _SERVER.fullmatch(options.url)
+        if found is None:
+            raise ValueError(f"url: {options.url!r}: give one as http://HOST:PORT/PATH")
+        if "{" in found[1] or "}" in found[1]:
+            raise ValueError(f"url: {options.url!r}: an event can't choose the server; places are for path and query")
+        self.server = check_url(found[1], options.tls)
+        self._base = found[1]
+        self._rest = Template(found[2].partition("#")[0])
+        check_url(found[1] + re.sub(r"[{}]", "x", found[2]), options.tls)
+
+    def url(self, meta: dict[str, Any]) -> URL:
+        """RejectError: the event's meta doesn't fit."""
+        rest = self._rest.fill(meta, in_url)
+        if not self._rest.fixed and any(each in (".", "..") for each in rest.partition("?")[0].split("/")):
+            raise RejectError(f"{rest!r} leads out of its place in the URL")
+        return URL(self._base + rest, encoded=True)
+
+
+class HttpClient(HttpCalls):
+    """The sink."""
+
+    type = "http_client"
+    Options = HttpClientOptions
+
+    def __init__(self, options: HttpClientOptions) -> None:
+        self._target = Target(options)
+        super().__init__(options, [self._target.server])
+        self._options = options
+        self._wire = options.wire()
+        self._means = options.statuses.table()
+        self._denied = options.statuses.denied()
+        self._taken: float | None = None  # when the server took an event last; None: it has denied one since
+        self._headers = {name: Template(value) for name, value in options.headers.items()}
+        if not any(name.lower() == "content-type" for name in options.headers):
+            self._headers["Content-Type"] = Template(content_type(options.codec))
+        self._waiting: dict[int, deque[Event]] = {}  # of each write, by id(): those whose turn has not come
+        self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
+
+    async def write(self, events: list[Event]) -> Later:
+        tasks: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        waiting = deque(events)
+        self._waiting[id(waiting)] = waiting
+        try:
+            while waiting:
+                began = await self.limit.turn(lambda: waiting)
+                if began is None:
+                    break
+                if not waiting:  # taken back when its turn had come
+                    self.limit.end()
+                    break
+                task = loop.create_task(self._send(waiting.popleft(), began))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            await asyncio.gather(*tasks)
+        finally:
+            del self._waiting[id(waiting)]
+            left = tuple(tasks)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        return LATER
+
+    def withdraw(self, wanted: Wanted) -> list[Event]:
+        found: list[Event] = []
+        for waiting in self._waiting.values():
+            left = parted(list(waiting), wanted, found)
+            waiting.clear()
+            waiting.extend(left)
+        if found:
+            self.limit.look()
+        return found
+
+    async def _send(self, event: Event, began: float) -> None:
+        try:
+            status, reason = await self._outcome(event, began)
+        except RejectError as error:
+            status, reason = REJECT, str(error)
+        except RetryError as error:
+            status, reason = RETRY, str(error)
+            self.limit.bad(began, reason)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the event is not lost
+            status, reason = RETRY, f"{type(error).__name__}: {error}"
+        finally:
+            self.limit.end()
+        self.context.answer(event, status, reason)
+
+    async def _outcome(self, event: Event, began: float) -> tuple[int, str]:
+        url = self._target.url(event.meta)
+        headers = {name: each.fill(event.meta) for name, each in self._headers.items()}
+        for name, value in headers.items():
+            if bad_header(value):
+                raise RejectError(f"the header {name!r} would have a line's end in it")
+        body = None if self._options.method in _WITHOUT_BODY else self._encoded(event)
+        if body is None:
+            headers.pop("Content-Type", None)
+        answer = await self.call(self._options.method, url, body, headers)
+        self.context.count(f"status_{answer.status // 100}xx")
+        if answer.status in self._denied:
+            return self._refused(event, answer, began)
+        status = self._means.get(answer.status, REJECT)
+        if status == RETRY:
+            self.limit.bad(began, answer.excerpt, retry_after(answer.headers))
+        else:
+            self.limit.good(began)
+        if status == OK:
+            self._taken = asyncio.get_running_loop().time()
+            self._respond(event, answer)
+        return status, "" if status == OK else answer.excerpt
+
+    def _refused(self, event: Event, answer: Answer, began: float) -> tuple[int, str]:
+        """Whether the credentials are wrong, for all events, or one event may not be sent."""
+        taken, self._taken = self._taken, None
+        if taken is not None and taken < began and event.attempt >= ATTEMPTS:
+            self.limit.good(began)
+            return REJECT, f"{answer.excerpt}; other events are taken"
+        reason = f"the server does not admit this client, look at auth and headers: {answer.excerpt}"
+        self.limit.bad(began, reason, retry_after(answer.headers))
+        return RETRY, reason
+
+    def _encoded(self, event: Event) -> bytes:
+        """A request is a stream of its own: nothing that postprocessors collect stays behind."""
+        writing = Writing(self._wire)
+        body = b"".join([*writing.encode(event), *writing.end()])
+        if len(body) > self._options.max_bytes:
+            raise RejectError(f"a body of {len(body)} bytes: max_bytes is {self._options.max_bytes}")
+        return body
+
+    def _respond(self, event: Event, answer: Answer) -> None:
+        """RejectError: it can't be read."""
+        if not self.context.responds():
+            return
+        meta = {**event.meta, "status": answer.status, "response_headers": dict(answer.headers)}
+        if answer.body is None:
+            raise RejectError(f"the response is longer than max_response, {self._options.max_response} bytes")
+        try:
+            value = self._decoder.decode(answer.body, meta) if answer.body else None
+        except ValueError as error:
+            raise RejectError(f"the response can't be read: {error}") from error
+        response = event.derive(value)
+        response.meta = meta
+        response.path = f"{self.context.name}.out"
+        response.token = None if event.token is None else event.token.fork()
+        self.context.respond([response])

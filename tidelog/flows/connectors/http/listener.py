@@ -1,0 +1,399 @@
+"""One HTTP server for each address of a process, shared by the connectors that listen there, whatever their flow.
+
+Rule 1: a path belongs to one connector of one flow. Where a flow has several instances they take turns, and one that
+        takes nothing now is passed over.
+Rule 2: the first connector opens the address, the last one closes it. What belongs to the address (TLS, limits of
+        connections) has to be the same with all of them.
+Rule 3: the headers of a request must be complete within ``header_timeout``: for the first request from the moment when
+        the connection is accepted, for a later one from its first byte. Between two requests a connection stays open
+        for ``idle_timeout``. A peer that reads nothing of an answer for UNREAD seconds is disconnected.
+Rule 4: a connection counts from the moment when it is accepted, before TLS. A connection beyond ``max_connections``
+        gets 503 (with TLS nothing: a handshake costs more than the answer is worth) and is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from tidelog.flows.connectors.http.options import ServerTls
+from tidelog.flows.options import Duration, Struct
+
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+IDLE: Final = 75.0  # s that a connection may stay open between requests, unless an option says otherwise
+UNREAD: Final = 30.0  # s that a peer may take nothing of an answer
+BACKLOG: Final = 256  # connections that wait to be accepted
+LINGER: Final = 2.0  # s for the rest of a body that nobody wants
+FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+_SHARED: Final = "http_listeners"  # the key in what a process shares
+
+log = logging.getLogger("tidelog.flows")
+
+# aiohttp logs each malformed request of any peer with a traceback.
+_quiet = logging.getLogger("tidelog.flows.http")
+_quiet.setLevel(logging.CRITICAL)
+
+
+class ListenOptions(Struct):
+    """What belongs to an address."""
+
+    host: str
+    port: int
+    tls: ServerTls | None
+    max_connections: int
+    header_timeout: Duration
+    idle_timeout: Duration
+
+
+@dataclass(eq=False)
+class Route:
+    """A connector's path. ``owner``: (flow, connector), the same for all instances of a flow."""
+
+    path: str  # "/in", or "/in/*" for all that begins so
+    owner: tuple[str, str]
+    handle: Handler
+    taking: Callable[[], bool]
+
+    @property
+    def prefix(self) -> str | None:
+        return self.path[:-1] if self.path.endswith("*") else None
+
+
+def check_path(path: str) -> None:
+    """ValueError: it is none that can be listened on."""
+    if not path.startswith("/") or "*" in path[:-1] or (path.endswith("*") and not path.endswith("/*")):
+        raise ValueError(f"path: {path!r}: give one as /in, or as /in/* for all that begins with /in/")
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can connect to an address to listen on."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def named_host(given: str) -> str:
+    """The host in a ``Host`` header; empty: none that can be read."""
+    try:
+        return urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def page_admitted(headers: Mapping[str, str], host: str, origins: Collection[str] | None) -> bool:
+    """Whether the page that a request is from may send it. A page of any site can make its visitor's browser ask here:
+    ``Origin`` says where it is from. host: the address that is listened on. origins: None for pages of this server;
+    then where only this machine can connect, ``Host`` must be a name of it, and none that somebody had lead here.
+    """
+    origin = headers.get("Origin")
+    if origin is None:
+        return True
+    if origins is not None:
+        return origin in origins or "*" in origins
+    asked = headers.get("Host", "")
+    if origin.partition("://")[2].lower() != asked.lower():
+        return False
+    return is_local(named_host(asked)) or not is_local(host)
+
+
+class Connection(web.RequestHandler):
+    """Of a listener. Who handles its requests calls ``begin`` and ``ended``."""
+
+    __slots__ = ("_begun", "_counted", "_done", "_ended", "_heading", "_listener", "_lost", "_unread", "made")
+
+    def __init__(self, server: web.Server, listener: Listener, *, counted: bool = False) -> None:
+        """counted: the listener has counted it already, and has room for it."""
+        super().__init__(
+            server, loop=asyncio.get_running_loop(), auto_decompress=False, access_log=_quiet, logger=_quiet,
+            keepalive_timeout=listener.options.idle_timeout, lingering_time=LINGER,
+        )  # fmt: skip
+        self._listener = listener
+        self._begun = False  # a request is handled
+        self._done = 0  # requests that were handled
+        self.made = False
+        self._lost = False
+        self._counted = counted
+        self._ended = False  # the peer has sent its end (shutdown), and waits for its answer
+        self._heading: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    # -- of the request --------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """A request's headers are complete."""
+        self._begun = True
+        _cancel(self._heading)
+        self._heading = None
+
+    def ended(self) -> None:
+        """It is answered, but for what the peer has not taken yet."""
+        self._begun = False
+        self._done += 1
+        if self._ended and self._done >= self._request_count:
+            self.close()
+
+    # -- of the transport ------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made = True
+        super().connection_made(transport)
+        listener = self._listener
+        if not self._counted and not listener.enter():
+            self.transport.write(FULL)  # type: ignore[union-attr] # it was set right now
+            self.force_close()
+            return
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._begun and self._heading is None and not self._messages:
+            self._await_headers()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # what asyncio.Protocol has; aiohttp has less
+        """A peer that has sent a whole request, and its end, gets its answer."""
+        if self._upgraded or self.ssl_context is not None or self._half():
+            return False
+        self._ended = self._done < self._request_count
+        if self._ended:
+            asyncio.get_running_loop().call_later(LINGER, self._close_half)
+        elif self._request_in_progress:  # its answer is being written
+            self.close()
+        return self._ended or self._request_in_progress
+
+    def _half(self) -> bool:
+        """Whether the body of the request that is handled is not complete."""
+        request = self._current_request
+        return request is not None and not request.content.is_eof()
+
+    def _close_half(self) -> None:
+        if self._half():
+            self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._lost = True
+        self._listener.leave()
+        _cancel(self._heading)
+        _cancel(self._unread)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        transport = self.transport
+        if transport is not None and not self._upgraded:  # websockets have limits of their own
+            self._unread = asyncio.get_running_loop().call_later(UNREAD, transport.abort)
+
+    def resume_writing(self) -> None:
+        _cancel(self._unread)
+        super().resume_writing()
+
+    def force_close(self) -> None:
+        transport = self.transport
+        super().force_close()
+        if transport is not None and not self._lost:  # an answer that nobody reads would keep it open
+            _cancel(self._unread)
+            self._unread = asyncio.get_running_loop().call_later(LINGER, transport.abort)
+
+    def _await_headers(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._heading = loop.call_later(self._listener.options.header_timeout, self._late)
+
+    def _late(self) -> None:
+        self._heading = None
+        if not self._begun:
+            self.force_close()
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+class Listener:
+    """Of one address."""
+
+    def __init__(self, options: ListenOptions) -> None:
+        self.options = options
+        self.port = 0  # that was opened
+        self.connections = 0
+        self.routes: list[Route] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._turns: dict[str, int] = {}  # by path
+        self._lock = asyncio.Lock()
+        self._accepting: list[asyncio.Task[None]] = []  # with TLS
+        self._server: asyncio.Server | None = None
+        self._http: web.Server | None = None
+
+    def url(self, scheme: str, route: Route) -> str:
+        """Where a connector is reached. scheme: ``http`` or ``ws``; with TLS it gets its s."""
+        secure = "" if self.options.tls is None else "s"
+        return f"{scheme}{secure}://{self.options.host}:{self.port}{route.path.removesuffix('*')}"
+
+    def enter(self) -> bool:
+        """A connection was accepted. False: it is one too many; ``leave`` is called in both cases."""
+        self.connections += 1
+        return self.connections <= self.options.max_connections
+
+    def leave(self) -> None:
+        self.connections -= 1
+
+    def make_way(self, route: Route) -> None:
+        """Requests go to others from now on, if there are others: the connector is closing."""
+        if len(self.routes) > 1 and route in self.routes:
+            self.routes.remove(route)
+
+    async def start(self) -> None:
+        """Open the address, once. OSError: it can't be, or a file of ``tls`` can't be read."""
+        async with self._lock:
+            if self._server is not None:
+                return
+            tls = None if self.options.tls is None else await asyncio.to_thread(self.options.tls.context)
+            http = web.Server(self._dispatch)
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(http, self), self.options.host, self.options.port, backlog=BACKLOG,
+                start_serving=tls is None,
+            )  # fmt: skip
+            self._http = http
+            self.port = self._server.sockets[0].getsockname()[1]
+            if tls is not None:
+                own = [socket.socket(fileno=os.dup(each.fileno())) for each in self._server.sockets]
+                self._server.close()
+                self._accepting = [asyncio.create_task(self._accept(each, http, tls)) for each in own]
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        http, self._http = self._http, None
+        if server is not None:
+            server.close()
+        tasks = [*self._accepting, *self._handshakes]
+        self._accepting = []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if http is not None:
+            http.pre_shutdown()
+            await http.shutdown(LINGER)
+
+    async def _accept(self, place: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
+        """Connections before TLS. Event loops tell of them only after it (Rule 4)."""
+        loop = asyncio.get_running_loop()
+        with place:
+            place.setblocking(False)
+            place.listen(BACKLOG)
+            while True:
+                try:
+                    peer, _ = await loop.sock_accept(place)
+                except OSError as error:  # too many open files, most likely
+                    log.warning("%s:%s: no connection can be accepted: %s", self.options.host, self.port, error)
+                    await asyncio.sleep(1)
+                    continue
+                if not self.enter():
+                    self.leave()
+                    peer.close()
+                    continue
+                task = loop.create_task(self._secure(peer, http, tls))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+
+    async def _secure(self, peer: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
+        connection = Connection(http, self, counted=True)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, peer, ssl=tls, ssl_handshake_timeout=self.options.header_timeout,
+                ssl_shutdown_timeout=LINGER,
+            )  # fmt: skip
+        except OSError as error:
+            log.debug("%s:%s: TLS: %s", self.options.host, self.port, error)
+        finally:
+            if not connection.made:
+                self.leave()
+                peer.close()
+
+    def find(self, path: str) -> Route | None:
+        """The route of a path: the longest that fits, and of several instances the next that takes something."""
+        exact = [each for each in self.routes if each.path == path]
+        fitting = exact or [each for each in self.routes if each.prefix is not None and _within(path, each.prefix)]
+        longest = max((len(each.path) for each in fitting), default=0)
+        best = [each for each in fitting if len(each.path) == longest]
+        if not best:
+            return None
+        chosen = [each for each in best if each.taking()] or best
+        turn = self._turns.get(best[0].path, 0)
+        self._turns[best[0].path] = turn + 1
+        return chosen[turn % len(chosen)]
+
+    async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
+        with handling(request):
+            route = self.find(request.path)
+            if route is None:
+                return web.json_response({"error": "there is nothing here"}, status=404)
+            return await route.handle(request)
+
+
+@contextlib.contextmanager
+def handling(request: web.BaseRequest) -> Iterator[None]:
+    """Around the handling of a request: it is late no more."""
+    connection = request.protocol
+    if not isinstance(connection, Connection):
+        yield
+        return
+    connection.begin()
+    try:
+        yield
+    finally:
+        connection.ended()
+
+
+def _within(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) or path == prefix[:-1]
+
+
+async def join(shared: dict[str, Any], options: ListenOptions, route: Route) -> Listener:
+    """Listen for a connector. ValueError: its path or address is taken by another; OSError: it can't be had."""
+    listeners: dict[tuple[str, int], Listener] = shared.setdefault(_SHARED, {})
+    key = (options.host, options.port)
+    listener = listeners.get(key) if options.port else None
+    if listener is None:
+        listener = Listener(options)
+        if options.port:
+            listeners[key] = listener
+    where = f"{options.host}:{options.port}"
+    if listener.options != options:
+        common = "tls, max_connections, header_timeout and idle_timeout belong to the address"
+        raise ValueError(f"another connector listens on {where} with other options: {common}")
+    for each in listener.routes:
+        if each.path == route.path and each.owner != route.owner:
+            taken = f"the connector {each.owner[1]!r} of the flow {each.owner[0]!r}"
+            raise ValueError(f"{where}{route.path} belongs to {taken}: choose another path")
+    listener.routes.append(route)
+    try:
+        await listener.start()
+    except BaseException:
+        await leave(shared, listener, route)
+        raise
+    return listener
+
+
+async def leave(shared: dict[str, Any], listener: Listener, route: Route) -> None:
+    """Listen no more. Any number of times."""
+    with contextlib.suppress(ValueError):
+        listener.routes.remove(route)
+    if not listener.routes:
+        listeners = shared.get(_SHARED, {})
+        key = (listener.options.host, listener.options.port)
+        if listeners.get(key) is listener:
+            del listeners[key]
+        await listener.stop()

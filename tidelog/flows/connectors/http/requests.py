@@ -1,0 +1,231 @@
+"""Requests to an HTTP server: what ``http_client`` and ``elastic`` have in common.
+
+Rule 1: at most ``concurrency`` requests are under way, however many events wait (``limit``).
+Rule 2: a request that got no answer is given back. Whether the peer is gone is then looked at by opening a connection:
+        if that fails, the connector is disconnected, and what has not been sent waits for the next connection.
+Rule 3: where the peer asks for a pause (Retry-After), or fails several times in a row, ``unavailable`` stands until the
+        time is over. Then one event goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from tidelog.client.hiding import hidden
+from tidelog.flows.connectors.base import Sink
+from tidelog.flows.connectors.http.concurrency import Limit
+from tidelog.flows.connectors.http.options import Auth, ClientTls
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.errors import RejectError, RetryError
+from tidelog.flows.options import Duration, Size
+
+CHUNK = 1 << 16  # bytes of a response read at once
+
+
+class CallOptions(ConnectorOptions, kw_only=True):
+    """Options of connectors that send requests."""
+
+    auth: Auth | None = None
+    tls: ClientTls | None = None  # for https; null: the system's authorities
+    headers: dict[str, str] = msgspec.field(default_factory=dict)  # of each request
+    concurrency: int = 4  # requests under way at a time, at most
+    target_latency: Duration | None = None  # after a slower answer fewer requests are sent; null: 3 times the usual
+    request_timeout: Duration = Duration(30.0)  # of one request, from its turn to the end of its response
+    connect_timeout: Duration = Duration(5.0)
+    max_response: Size = Size(1 << 20)  # bytes of one response, unpacked
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
+        for name in ("request_timeout", "connect_timeout"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is 0: nothing would ever work")
+        for name, value in self.headers.items():
+            if not name or any(each <= " " or each == ":" or each > "~" for each in name) or bad_header(value):
+                raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
+
+
+def bad_header(value: str) -> bool:
+    """Whether a value would break a header: it has a line's end or another control character."""
+    return any((each < " " and each != "\t") or each == "\x7f" for each in value)
+
+
+def check_url(text: str, tls: ClientTls | None, schemes: tuple[str, str] = ("http", "https")) -> URL:
+    """ValueError: it is no URL that can be asked."""
+    if not text.isascii() or any(each <= " " for each in text):
+        raise ValueError(f"url: {text!r} has spaces or other than ASCII characters: escape them")
+    try:
+        url = URL(text, encoded=True)
+        url.port  # noqa: B018 - it raises ValueError
+    except ValueError as error:
+        raise ValueError(f"url: {text!r}: {error}") from error
+    if url.scheme not in schemes or not url.host:
+        raise ValueError(f"url: {text!r}: give one as {schemes[0]}://HOST:PORT/PATH")
+    if url.raw_user is not None or url.raw_password is not None:
+        raise ValueError(f"url: no name and password there: say auth: {{username: ..., password: ...}} for {url.host}")
+    if tls is not None and url.scheme != schemes[1]:
+        raise ValueError(f"tls: {text!r} is not {schemes[1]}")
+    return url
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response that came whole, unless it was too long."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes | None  # None: longer than max_response
+
+    @property
+    def excerpt(self) -> str:
+        """Of an error's body, for the reason."""
+        text = " ".join((self.body or b"")[:1000].decode("utf-8", "replace").split())
+        return f"{self.status}: {text[:200]}" if text else str(self.status)
+
+
+class HttpCalls(Sink):
+    """A sink that sends requests."""
+
+    def __init__(self, options: CallOptions, urls: Sequence[URL]) -> None:
+        self._urls = urls
+        self._common = options
+        self._session: aiohttp.ClientSession | None = None
+        self._ssl: ssl.SSLContext | bool = True
+        self._looking: asyncio.Task[None] | None = None
+        self._shut = False  # closed by the runtime
+        self.limit = Limit(options.concurrency, options.target_latency, self._limit_changed)
+        self.limit.close()
+
+    # -- the connection --------------------------------------------------------------------------------------
+    async def connect(self) -> None:
+        options = self._common
+        self._shut = False
+        if options.tls is not None:
+            self._ssl = await asyncio.to_thread(options.tls.context)
+        await self.reach()
+        headers = {} if options.auth is None else {"Authorization": options.auth.header}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl),
+            timeout=aiohttp.ClientTimeout(total=options.request_timeout, sock_connect=options.connect_timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=headers,
+        )
+        self.limit.open()
+
+    async def close(self) -> None:
+        self._shut = True
+        self.limit.close()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def reach(self) -> None:
+        """Open a connection to one of the servers. OSError: none can be reached."""
+        problem: OSError | None = None
+        for url in self._urls:
+            try:
+                await self._open(url)
+            except OSError as error:
+                problem = error
+            else:
+                return
+        assert problem is not None  # noqa: S101 - there is at least one
+        raise problem
+
+    async def _open(self, url: URL) -> None:
+        context: ssl.SSLContext | bool | None = self._ssl if url.scheme in ("https", "wss") else None
+        try:
+            async with asyncio.timeout(self._common.connect_timeout):
+                _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+        except TimeoutError as error:
+            wait = self._common.connect_timeout
+            raise TimeoutError(f"{url.host}:{url.port} can't be reached within {wait:g} s") from error
+
+    def suspect(self, error: BaseException) -> None:
+        """A request got no answer: look whether the peer is there at all."""
+        if not self._shut and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look(error))
+
+    async def _look(self, error: BaseException) -> None:
+        try:
+            await self.reach()
+        except OSError as problem:
+            if not self._shut:
+                self._looking = None  # close is called from now on, and must not wait for this
+                self.limit.close()
+                self.context.disconnected(problem if not isinstance(error, OSError) else error)
+
+    # -- the limit -------------------------------------------------------------------------------------------
+    def _limit_changed(self) -> None:
+        held = self.limit.held
+        self.concurrency = 0 if held else self.limit.now
+        if self._common.authoritative:
+            if held:
+                self.context.trigger("unavailable", self.limit.reason)
+            else:
+                self.context.restore("unavailable", probe=True)
+        self.context.wake()
+
+    # -- requests --------------------------------------------------------------------------------------------
+    async def call(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        """Send a request whose turn has come. RejectError: it can't be sent; RetryError: no answer came."""
+        session = self._session
+        if session is None:
+            raise RetryError("not connected")
+        try:
+            async with session.request(
+                method, url, data=body, headers=headers, allow_redirects=False, ssl=self._ssl
+            ) as response:
+                found = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(response.status, found, await self._read(response))
+        except TimeoutError as error:
+            raise RetryError(f"no answer within {self._common.request_timeout:g} s") from error
+        except aiohttp.InvalidURL as error:
+            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
+        except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is both
+            self.suspect(error)
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise RetryError(hidden(text)) from error
+        except ValueError as error:
+            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
+        most = self._common.max_response
+        parts = []
+        size = 0
+        async for part in response.content.iter_chunked(CHUNK):
+            size += len(part)
+            if size > most:
+                response.close()
+                return None
+            parts.append(part)
+        return b"".join(parts)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a peer wants to be left alone; None: it said nothing that can be read."""
+    given = headers.get("retry-after", "").strip()
+    if given.isascii() and given.isdecimal() and len(given) < 10:
+        return float(given)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,388 @@
+"""``websocket_client`` and ``websocket_server``: messages in both directions.
+
+A message that came is an event, or several where preprocessors cut it. Nothing is told to the peer about what became of
+it: what is to be tried again is kept by the runtime. A message counts as delivered when it was handed to the system:
+what is under way when a connection breaks is lost, unless the peers acknowledge by messages of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import aiohttp
+import msgspec
+from aiohttp import WSMsgType, web
+
+from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.http.inbox import Inbox
+from tidelog.flows.connectors.http.listener import Listener, Route, join, leave
+from tidelog.flows.connectors.http.listenoptions import ListeningOptions
+from tidelog.flows.connectors.http.options import Auth, ClientTls
+from tidelog.flows.connectors.http.requests import bad_header, check_url
+from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.errors import RejectError
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration, Size
+from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
+
+log = logging.getLogger("tidelog.flows")
+
+Frames: TypeAlias = Literal["text", "binary"]
+Socket: TypeAlias = "aiohttp.ClientWebSocketResponse | web.WebSocketResponse"
+
+TEXTS: Final = frozenset(("json", "jsonl", "string", "csv", "yaml", "influx", "syslog"))  # codecs whose bytes are text
+CLOSING: Final = 2.0  # s for a peer's answer to a close
+NOT_READABLE: Final = 1007  # close codes
+GOING_AWAY: Final = 1001
+_SHARED: Final = "websockets"  # the key in what a process shares: connections by ID
+
+
+class WebsocketClientOptions(WireOptions, kw_only=True):
+    """Options of ``websocket_client``."""
+
+    url: str  # ws://HOST:PORT/PATH, or wss://
+    auth: Auth | None = None
+    tls: ClientTls | None = None  # for wss; null: the system's authorities
+    headers: dict[str, str] = msgspec.field(default_factory=dict)  # of the opening request
+    frames: Frames | None = None  # what is written; null: text for codecs that make text
+    ping: Duration = Duration(20.0)  # a peer that says nothing is asked; then it has half of that time; 0: never
+    connect_timeout: Duration = Duration(10.0)
+    send_timeout: Duration = Duration(10.0)  # of one message; a peer that takes longer is gone
+    max_waiting: int = 1000  # events that were read and not taken; then nothing is read
+    max_waiting_bytes: Size = Size(16 << 20)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_url(self.url, self.tls, ("ws", "wss"))
+        for name, value in self.headers.items():
+            if bad_header(value) or bad_header(name):
+                raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
+
+
+class WebsocketServerOptions(ListeningOptions, kw_only=True):
+    """Options of ``websocket_server``."""
+
+    frames: Frames | None = None
+    ping: Duration = Duration(20.0)
+    send_timeout: Duration = Duration(10.0)
+    max_waiting: int = 1000
+    max_waiting_bytes: Size = Size(16 << 20)
+
+
+class _Messages:
+    """What events are written as."""
+
+    def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions) -> None:
+        name = options.codec if isinstance(options.codec, str) else next(iter(options.codec))
+        self._text = options.frames == "text" or (options.frames is None and name in TEXTS)
+        if options.postprocessors and options.frames is None:
+            self._text = False
+        self._options = options
+        self._writing = None if options.postprocessors else Writing(options)
+
+    def of(self, event: Event) -> list[bytes | str]:
+        """RejectError: it can't be written."""
+        writing = Writing(self._options) if self._writing is None else self._writing  # nothing is collected
+        pieces = [*writing.encode(event), *writing.end()]
+        if not self._text:
+            return list(pieces)
+        try:
+            return [each.decode() for each in pieces]
+        except UnicodeDecodeError as error:
+            raise RejectError(f"no text: {error}; say frames: binary") from error
+
+
+async def _send(socket: Socket, messages: Sequence[bytes | str], most: float) -> None:
+    """Within so many seconds. OSError: the peer is gone, or takes nothing."""
+    try:
+        async with asyncio.timeout(most):
+            for each in messages:
+                await (socket.send_str(each) if isinstance(each, str) else socket.send_bytes(each))
+    except TimeoutError as error:
+        raise TimeoutError(f"the peer took no message for {most:g} s") from error
+    except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: it is closing
+        raise ConnectionError(str(error) or type(error).__name__) from error
+
+
+async def _received(socket: Socket, ping: float) -> bytes | None:
+    """The next message's bytes; None: the connection has ended. ConnectionError: the peer doesn't answer pings.
+
+    A peer is pinged when nothing has come for ``ping`` seconds of waiting here. So one that is not read, because the
+    flow takes nothing, isn't taken for dead.
+    """
+    pinged = False
+    while True:
+        try:
+            message = await socket.receive(timeout=(ping / 2 if pinged else ping) or None)
+        except TimeoutError:
+            if pinged:
+                raise ConnectionError("the peer does not answer pings") from None
+            pinged = True
+            await _control(socket.ping(), ping)
+            continue
+        pinged = False
+        if message.type is WSMsgType.TEXT:
+            return str(message.data).encode("utf-8", "surrogatepass")
+        if message.type is WSMsgType.BINARY:
+            return bytes(message.data)
+        if message.type is WSMsgType.PING:
+            await _control(socket.pong(message.data), ping or CLOSING)
+        elif message.type is not WSMsgType.PONG:
+            return None
+
+
+async def _control(sending: Coroutine[Any, Any, None], most: float) -> None:
+    """OSError: the peer is gone, or takes nothing."""
+    try:
+        async with asyncio.timeout(most):
+            await sending
+    except (aiohttp.ClientError, RuntimeError) as error:
+        raise ConnectionError(str(error) or type(error).__name__) from error
+
+
+class WebsocketClient(Source, Sink):
+    """One connection."""
+
+    type = "websocket_client"
+    Options = WebsocketClientOptions
+
+    def __init__(self, options: WebsocketClientOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._messages = _Messages(options)
+        self._inbox = Inbox(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._number = 0
+
+    async def connect(self) -> None:
+        options = self._options
+        tls = True if options.tls is None else await asyncio.to_thread(options.tls.context)
+        headers = dict(options.headers)
+        if options.auth is not None:
+            headers["Authorization"] = options.auth.header
+        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                self._socket = await self._session.ws_connect(
+                    options.url, headers=headers, ssl=tls, autoping=False,
+                    max_msg_size=options.max_bytes, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSING),
+                )  # fmt: skip
+        except TimeoutError as error:
+            raise TimeoutError(f"{options.url} can't be reached within {options.connect_timeout:g} s") from error
+        self._reader = asyncio.get_running_loop().create_task(self._read(self._socket))
+
+    async def close(self) -> None:
+        reader, self._reader = self._reader, None
+        socket, self._socket = self._socket, None
+        session, self._session = self._session, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if socket is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2 * CLOSING):
+                    await socket.close()
+        if session is not None:
+            await session.close()
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        reading = Reading(self._options)
+        problem = ""
+        try:
+            while (data := await _received(socket, self._options.ping)) is not None:
+                if self.context.source is not None:
+                    for part in reading.portions(data):
+                        await self._take(reading.feed(part), len(part))
+        except (ValueError, OSError) as error:
+            problem = f": {error}"
+        await self._take(reading.end() if self.context.source is not None else [], 0)
+        code = f", code {socket.close_code}" if socket.close_code is not None else ""
+        self._reader = None  # close must not wait for this
+        self.context.disconnected(ConnectionError(f"the connection has ended{code}{problem}"))
+
+    async def _take(self, events: list[Event], size: int) -> None:
+        for event in events:
+            self._number += 1
+            event.id = self._number
+        await self._inbox.put(events, size)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        return await self._inbox.take(limit)
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for event in events:
+            try:
+                messages = self._messages.of(event)
+            except RejectError as error:
+                outcomes.append((REJECT, str(error)))
+                continue
+            try:
+                if self._socket is None:
+                    raise ConnectionError("not connected")
+                await _send(self._socket, messages, self._options.send_timeout)
+            except OSError as error:
+                self.context.disconnected(error)
+                return [*outcomes, *[(RETRY, str(error))] * (len(events) - len(outcomes))]
+            outcomes.append(OK)
+        return outcomes
+
+
+class Connection:
+    """A peer of a server."""
+
+    def __init__(self, ident: str, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
+        self.ident = ident
+        self.socket = socket
+        self.transport = request.transport
+        self.number = 0  # events that came
+        headers: dict[str, str] = {}
+        query: dict[str, str] = {}
+        for name, value in request.headers.items():
+            headers.setdefault(name.lower(), value)
+        for name, value in request.query.items():
+            query.setdefault(name, value)
+        self.meta: dict[str, Any] = {
+            "connection": ident, "path": request.path, "query": query, "headers": headers, "peer": request.remote or "",
+        }  # fmt: skip
+
+
+class WebsocketServer(Source, Sink):
+    """Many connections: an event that is written goes to ``meta["connection"]``, or to all where it has none."""
+
+    type = "websocket_server"
+    Options = WebsocketServerOptions
+
+    def __init__(self, options: WebsocketServerOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._messages = _Messages(options)
+        self._inbox = Inbox(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._listener: Listener | None = None
+        self._route: Route | None = None
+        self._mine: dict[str, Connection] = {}
+        self._handling: set[asyncio.Task[Any]] = set()
+
+    async def connect(self) -> None:
+        flow = self.context.flow.partition(".")[0]
+        self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: True)
+        self._listener = await join(self.context.around.shared, self._options.listening(), self._route)
+        self.context.described["url"] = self._listener.url("ws", self._route)
+
+    async def close(self) -> None:
+        listener, route = self._listener, self._route
+        self._listener = self._route = None
+        if listener is None or route is None:
+            return
+        listener.make_way(route)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * CLOSING):
+                closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self._mine.values()))
+                await asyncio.gather(*closes, return_exceptions=True)
+        left = tuple(self._handling)
+        for task in left:  # those that wait for room in the inbox
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await leave(self.context.around.shared, listener, route)
+
+    # -- connections -----------------------------------------------------------------------------------------
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        options = self._options
+        if options.auth is not None and not options.auth.admits(request.headers.get("Authorization", "")):
+            self.context.count("unauthorized")
+            return web.json_response({"error": "not authorized"}, status=401)
+        if not options.admits(request):
+            self.context.count("foreign_origins")
+            return web.json_response({"error": "pages of this origin may not connect"}, status=403)
+        socket = web.WebSocketResponse(autoping=False, max_msg_size=options.max_bytes, timeout=CLOSING)
+        if not socket.can_prepare(request).ok:
+            response = web.json_response({"error": "this is for websockets"}, status=426)
+            response.headers["Upgrade"] = "websocket"
+            return response
+        await socket.prepare(request)
+        task = asyncio.ensure_future(self._serve(socket, request))
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+        (problem,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(problem, Exception) and not isinstance(problem, OSError):
+            log.error("%s: %s: %s", self.context.flow, self.context.name, problem, exc_info=problem)
+        return socket
+
+    async def _serve(self, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
+        one = Connection(secrets.token_hex(8), socket, request)
+        if self._options.auth is not None:
+            one.meta["headers"].pop("authorization", None)
+        everywhere: dict[str, Connection] = self.context.around.shared.setdefault(_SHARED, {})
+        self._mine[one.ident] = everywhere[one.ident] = one
+        self.context.count("connections")
+        try:
+            await self._read(one)
+        finally:
+            del self._mine[one.ident], everywhere[one.ident]
+            if not socket.closed:
+                await socket.close()
+
+    async def _read(self, one: Connection) -> None:
+        reading = Reading(self._options)
+        while (data := await _received(one.socket, self._options.ping)) is not None:
+            if self.context.source is None:
+                continue
+            try:
+                for part in reading.portions(data):
+                    await self._take(one, reading.feed(part, one.meta), len(part))
+            except ValueError:
+                self.context.count("broken")
+                await one.socket.close(code=NOT_READABLE)
+                break
+        if self.context.source is not None:
+            await self._take(one, reading.end(one.meta), 0)
+
+    async def _take(self, one: Connection, events: list[Event], size: int) -> None:
+        for event in events:
+            one.number += 1
+            event.id = f"{one.ident}-{one.number}"
+        await self._inbox.put(events, size)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        return await self._inbox.take(limit)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+    async def write(self, events: list[Event]) -> Sequence[Outcome]:
+        return [await self._write(event) for event in events]
+
+    async def _write(self, event: Event) -> tuple[int, str]:
+        try:
+            messages = self._messages.of(event)
+        except RejectError as error:
+            return REJECT, str(error)
+        ident = event.meta.get("connection")
+        if ident is None:
+            peers = list(self._mine.values())
+            if not peers:
+                return DISCARD, "nobody is connected"
+        else:
+            everywhere: Mapping[str, Connection] = self.context.around.shared.get(_SHARED, {})
+            one = everywhere.get(ident) if isinstance(ident, str) else None
+            if one is None:
+                self.context.count("gone")
+                return DISCARD, "the connection is gone"
+            peers = [one]
+        sent = await asyncio.gather(*(self._reached(each, messages) for each in peers))
+        return (OK, "") if any(sent) else (DISCARD, "the connection is gone")
+
+    async def _reached(self, one: Connection, messages: Sequence[bytes | str]) -> bool:
+        try:
+            await _send(one.socket, messages, self._options.send_timeout)
+        except OSError as error:
+            self.context.count("slow" if isinstance(error, TimeoutError) else "gone")
+            if one.transport is not None:
+                one.transport.abort()
+            return False
+        return True

@@ -1,0 +1,4 @@
+"""Topics of Kafka.
+
+    kafka  the connector ``kafka``: a source and a sink
+"""

@@ -1,0 +1,328 @@
+"""``kafka``: topics of Kafka, or of what speaks its protocol (the package aiokafka).
+
+As a source it is a member of a group. For each partition the settled prefix is committed: everything after it is
+delivered again after a crash, so at least once. As a sink it waits for all replicas (``acks: all``).
+
+Rule 1: a partition that is taken away is committed first; what is settled of it afterwards does not count, also where
+        it comes back, and with it the messages that are still under way.
+Rule 2: no more than ``max_unsettled`` messages, of all partitions, lie behind a first one that is not settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.codec import has_zstd
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnsupportedCodecError
+from msgspec import field
+
+from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.http.options import ClientTls
+from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.connectors.settledprefix import Prefix
+from tidelog.flows.errors import RejectError
+from tidelog.flows.event import Event
+from tidelog.flows.options import nearest
+from tidelog.flows.tokens import OK, REJECT, RETRY, Token
+
+POLL_MS: Final = 1_000  # of one fetch, so that an interruption is noticed
+COMMIT: Final = 1.0  # s between two commits, at most
+PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka has these from cramjam
+MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
+
+log = logging.getLogger("tidelog.flows")
+
+
+class KafkaOptions(WireOptions):
+    """Options of ``kafka``."""
+
+    servers: str | list[str] = "localhost:9092"
+    topic: str | list[str] = ""  # a sink has one
+    # as a source
+    group: str = ""
+    start: Literal["oldest", "newest"] = "oldest"  # where a group without commits begins
+    # as a sink
+    key: str | None = None  # a name in meta: the message's key
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    # both
+    security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    username: str | None = None
+    password: str | None = None
+    tls: ClientTls | None = None  # for SSL and SASL_SSL; null: the system's authorities
+    options: dict[str, Any] = field(default_factory=dict)  # passed on to aiokafka
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.topic:
+            raise ValueError("topic is missing")
+        if self.security.startswith("SASL") and not (self.username and self.password):
+            raise ValueError("username and password are missing: SASL needs them")
+        if self.tls is not None and not self.security.endswith("SSL"):
+            raise ValueError(f"tls: security is {self.security}: it must be SSL or SASL_SSL")
+
+
+class _Partition:
+    """What is read of one partition."""
+
+    def __init__(self, position: int) -> None:
+        self.prefix: Prefix[int] = Prefix(position)  # the offset to commit
+        self.committed = position
+        self.delivered = position  # the offset after the last one that was read
+
+
+class Kafka(Source, Sink):
+    """``event.id`` is topic/partition/offset; meta has ``topic``, ``partition``, ``key`` and ``headers``."""
+
+    type = "kafka"
+    Options = KafkaOptions
+
+    @classmethod
+    def option_errors(cls, options: KafkaOptions, *, source: bool) -> list[str]:
+        found = []
+        if not source and options.compression in PACKED and not has_zstd():
+            found.append(f"compression {options.compression} {MISSING}")
+        for name in options.options:
+            known = inspect.signature(AIOKafkaConsumer if source else AIOKafkaProducer).parameters
+            if name not in known:
+                found.append(f"options: aiokafka has no option {name!r} here; {nearest(name, known)}")
+        return found
+
+    @classmethod
+    def option_warnings(cls, options: KafkaOptions, *, source: bool) -> list[str]:  # noqa: ARG003
+        """What topics hold is not known before they are read."""
+        if not source or has_zstd():
+            return []
+        return [f"to read messages that are compressed by snappy, lz4 or zstd {MISSING}"]
+
+    def __init__(self, options: KafkaOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._topics = [options.topic] if isinstance(options.topic, str) else list(options.topic)
+        self._consumer: Any = None
+        self._producer: Any = None
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._late: Counter[str] = Counter()  # by event ID: settlements to come that do not count
+        self._plain = None if options.preprocessors else Reading(options)
+        self._writing = Writing(options)
+        self._pull: asyncio.Future[Any] | None = None
+        self._committer: asyncio.Task[None] | None = None
+        self._dirty = asyncio.Event()
+
+    async def _common(self) -> dict[str, Any]:
+        options = self._options
+        given: dict[str, Any] = {
+            "bootstrap_servers": options.servers, "security_protocol": options.security,
+            "client_id": f"tidelog-flow-{self.context.flow}-{self.context.name}",
+        }  # fmt: skip
+        if options.security.startswith("SASL"):
+            given |= {
+                "sasl_mechanism": options.mechanism, "sasl_plain_username": options.username,
+                "sasl_plain_password": options.password,
+            }  # fmt: skip
+        if options.security.endswith("SSL"):
+            tls = options.tls or ClientTls()
+            given["ssl_context"] = await asyncio.to_thread(tls.context)
+        return given | options.options
+
+    async def connect(self) -> None:
+        options = self._options
+        try:
+            if self.context.source is not None:
+                if not options.group:
+                    raise ConnectionError("group is missing: a source needs one")
+                reset = {"oldest": "earliest", "newest": "latest"}[options.start]
+                self._consumer = AIOKafkaConsumer(
+                    group_id=options.group, enable_auto_commit=False, auto_offset_reset=reset, **await self._common()
+                )
+                await self._consumer.start()
+                self._consumer.subscribe(self._topics, listener=_Listener(self))
+                self._committer = asyncio.get_running_loop().create_task(self._commits())
+            if self.context.sink is not None:
+                compression = None if options.compression == "none" else options.compression
+                self._producer = AIOKafkaProducer(acks="all", compression_type=compression, **await self._common())
+                await self._producer.start()
+        except KafkaError as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        committer, self._committer = self._committer, None
+        if committer is not None:
+            committer.cancel()
+            await asyncio.gather(committer, return_exceptions=True)
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.cancel()
+            await asyncio.gather(pull, return_exceptions=True)
+        consumer, self._consumer = self._consumer, None
+        producer, self._producer = self._producer, None
+        if consumer is not None:
+            try:
+                await self.commit(consumer)
+            except ConnectionError as error:
+                log.debug("%s: the last commit: %s", self.context.name, error)
+            await consumer.stop()
+        self._forget(tuple(self._partitions))
+        if producer is not None:
+            await producer.stop()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    @property
+    def room(self) -> int:
+        """Rule 2."""
+        return self._options.max_unsettled - sum(len(each.prefix) for each in self._partitions.values())
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if self._consumer is None:
+            raise ConnectionError("not connected")
+        if self._pull is None:
+            self._pull = asyncio.ensure_future(self._consumer.getmany(timeout_ms=POLL_MS, max_records=limit))
+        try:
+            await self.wait(asyncio.shield(self._pull))
+            if not self._pull.done():
+                return []
+            found: Mapping[TopicPartition, Sequence[Any]] = self._pull.result()
+        except UnsupportedCodecError as error:
+            self._pull = None
+            missing = "" if has_zstd() else f"; to read such messages {MISSING}"
+            raise ConnectionError(f"a message can't be unpacked: {error}{missing}") from error
+        except KafkaError as error:
+            self._pull = None
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        self._pull = None
+        return [event for at, messages in found.items() for message in messages for event in self._events(at, message)]
+
+    def _events(self, at: TopicPartition, message: Any) -> list[Event]:
+        known = self._partitions.get(at)
+        if known is None:
+            known = self._partitions[at] = _Partition(message.offset)
+        if message.offset < known.delivered:
+            return []
+        known.delivered = message.offset + 1
+        about: dict[str, Any] = {"topic": at.topic, "partition": at.partition}
+        if message.key is not None:
+            about["key"] = message.key.decode("utf-8", "replace")
+        if message.headers:
+            about["headers"] = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers}
+        events = self._read(message.value or b"", about)
+        name = _name(at, message.offset)
+        known.prefix.add(message.offset, message.offset + 1, len(events))
+        for event in events:
+            event.id = name
+        return events
+
+    def _read(self, raw: bytes, about: dict[str, Any]) -> list[Event]:
+        reading = self._plain or Reading(self._options)
+        try:
+            events = reading.feed(raw, about)
+            return events if reading is self._plain else events + reading.end(about)
+        except ValueError as error:
+            return [Event(raw, {**about, "error": str(error)}, path="err")]
+
+    # -- settling --------------------------------------------------------------------------------------------
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            if token.key in self._late:
+                self._late[token.key] -= 1
+                if not self._late[token.key]:
+                    del self._late[token.key]
+                continue
+            topic, partition, offset = token.key.rsplit("/", 2)
+            known = self._partitions.get(TopicPartition(topic, int(partition)))
+            if known is not None and known.prefix.settle(int(offset)):
+                self._dirty.set()
+
+    async def _commits(self) -> None:
+        """Commit what has moved, once in a while."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            try:
+                await self.commit(self._consumer)
+            except ConnectionError as error:
+                self.context.count("commit_errors")
+                log.info("%s: %s: commit: %s", self.context.flow, self.context.name, error)
+                self._dirty.set()
+            await asyncio.sleep(COMMIT)
+
+    async def commit(self, consumer: Any) -> None:
+        """Commit the settled prefix of each partition. ConnectionError: it may not have been."""
+        mine = consumer.assignment()
+        moved = {
+            at: each.prefix.position
+            for at, each in self._partitions.items()
+            if each.prefix.position > each.committed and at in mine
+        }
+        if not moved:
+            return
+        try:
+            await consumer.commit(moved)
+        except KafkaError as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        for at, position in moved.items():
+            if at in self._partitions:
+                self._partitions[at].committed = position
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are another member's from now on (Rule 1)."""
+        if self._consumer is not None:
+            try:
+                await self.commit(self._consumer)
+            except ConnectionError as error:
+                log.info("%s: %s: commit before a rebalance: %s", self.context.flow, self.context.name, error)
+        self._forget(partitions)
+        self.context.room_changed()
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for at in partitions:
+            known = self._partitions.pop(at, None)
+            if known is not None:
+                for offset, missing in known.prefix.missing():
+                    self._late[_name(at, offset)] += missing
+
+    # -- writing ---------------------------------------------------------------------------------------------
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        if self._producer is None:
+            raise ConnectionError("not connected")
+        outcomes: list[Outcome] = [OK] * len(events)
+        sent: list[tuple[int, Any]] = []
+        for at, event in enumerate(events):
+            try:
+                key = event.meta.get(self._options.key) if self._options.key is not None else None
+                raw = key if isinstance(key, bytes) else None if key is None else str(key).encode()
+                for piece in self._writing.encode(event):
+                    future = await self._producer.send(self._topics[0], piece, key=raw)
+                    sent.append((at, future))
+            except (RejectError, MessageSizeTooLargeError, UnicodeEncodeError) as error:
+                outcomes[at] = (REJECT, str(error))
+            except KafkaError as error:
+                outcomes[at] = (RETRY, f"{type(error).__name__}: {error}")
+        for at, future in sent:
+            try:
+                await future
+            except MessageSizeTooLargeError as error:
+                outcomes[at] = (REJECT, str(error))
+            except KafkaError as error:
+                outcomes[at] = (RETRY, f"{type(error).__name__}: {error}")
+        return outcomes
+
+
+def _name(at: TopicPartition, offset: Any) -> str:
+    return f"{at.topic}/{at.partition}/{offset}"
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # it has no types
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        await self._kafka.revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Reading begins at what is committed."""

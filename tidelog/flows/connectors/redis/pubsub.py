@@ -1,0 +1,274 @@
+"""``redis_pubsub``, ``redis_list``, ``redis_stream``: any Redis, Valkey, or what speaks their protocol.
+
+redis_pubsub   what is published while nobody listens is gone
+redis_list     each element is moved to a list of its own (BLMOVE) until it is settled: at least once
+redis_stream   in ``redisstream``
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, asked, check_url
+from tidelog.flows.connectors.redis.processinglist import Processing
+from tidelog.flows.errors import RejectError
+from tidelog.flows.event import Event
+from tidelog.flows.tokens import OK, REJECT, Token
+
+
+class _Messages:
+    """Values that are whole messages: what a preprocessor keeps of one never reaches the next."""
+
+    def __init__(self, options: WireOptions) -> None:
+        self._options = options
+        self._plain = None if options.preprocessors else Reading(options)
+
+    def read(self, raw: bytes, about: dict[str, Any]) -> list[Event]:
+        reading = self._plain or Reading(self._options)
+        try:
+            events = reading.feed(raw, about)
+            return events if reading is self._plain else events + reading.end(about)
+        except ValueError as error:
+            return [Event(raw, {**about, "error": str(error)}, path="err")]
+
+
+# -- publish and subscribe -----------------------------------------------------------------------------------
+class PubSubOptions(WireOptions):
+    """Options of ``redis_pubsub``."""
+
+    url: str = "redis://localhost:6379"
+    channel: str | list[str] = []  # noqa: RUF012 - msgspec copies it
+    pattern: str | list[str] = []  # noqa: RUF012 - as orders.*; for a source
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_url(self.url)
+        if not self.channel and not self.pattern:
+            raise ValueError("channel is missing: give one, or pattern")
+
+
+class PubSub(RedisConnector):
+    """``meta["channel"]`` is where a message came from. A sink publishes to the first channel."""
+
+    type = "redis_pubsub"
+    Options = PubSubOptions
+    remembers = False
+
+    def __init__(self, options: PubSubOptions) -> None:
+        super().__init__(options.url)
+        self._options = options
+        self._channels = _list(options.channel)
+        self._patterns = _list(options.pattern)
+        self._heard: Any = None
+        self._messages = _Messages(options)
+        self._writing = Writing(options)
+        self._left: list[Event] = []
+
+    async def connect(self) -> None:
+        await super().connect()
+        if self.context.sink is not None and not self._channels:
+            raise ConnectionError("a sink needs a channel, not a pattern")
+        if self.context.source is not None:
+            self._heard = self.server().pubsub(ignore_subscribe_messages=True)
+            if self._channels:
+                await asked(self._heard.subscribe(*self._channels))
+            if self._patterns:
+                await asked(self._heard.psubscribe(*self._patterns))
+
+    async def close(self) -> None:
+        heard, self._heard = self._heard, None
+        await super().close()
+        if heard is not None:
+            await heard.aclose()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        while not self._left:
+            if self._heard is None:
+                raise ConnectionError("not connected")
+            heard = self._heard
+            message = await self.blocking(lambda: heard.get_message(timeout=BLOCK_MS / 1000))  # noqa: B023
+            if message is None:
+                if self._under_way is not None:
+                    return []
+                continue
+            while message is not None:
+                self._left += self._events(message)
+                if len(self._left) >= limit:
+                    break
+                message = await asked(heard.get_message(timeout=0))
+        events, self._left = self._left[:limit], self._left[limit:]
+        return events
+
+    def _events(self, message: dict[str, Any]) -> list[Event]:
+        if message["type"] not in ("message", "pmessage"):
+            return []
+        name = message["channel"].decode("utf-8", "replace")
+        return self._messages.read(message["data"], {"channel": name})
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        pipe = self.server().pipeline(transaction=False)
+        outcomes: list[Outcome] = [OK] * len(events)
+        places = []
+        for at, event in enumerate(events):
+            try:
+                for piece in self._writing.encode(event):
+                    pipe.publish(self._channels[0], piece)
+                    places.append(at)
+            except RejectError as error:
+                outcomes[at] = (REJECT, str(error))
+        return await self.sent(pipe, places, outcomes)
+
+
+def _list(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+class ListOptions(WireOptions):
+    """Options of ``redis_list``."""
+
+    url: str = "redis://localhost:6379"
+    key: str = ""
+    processing: str | None = None  # the list of what is under way; null: <key>:processing:<instance>.<name>
+    max_length: int | None = None  # a sink keeps the newest so many elements
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_url(self.url)
+        if not self.key:
+            raise ValueError("key is missing")
+        if self.processing == self.key:
+            raise ValueError("processing must be another list than key")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}: it must be at least 1")
+
+
+class List(RedisConnector):
+    """Elements are taken from the left and appended on the right."""
+
+    type = "redis_list"
+    Options = ListOptions
+
+    def __init__(self, options: ListOptions) -> None:
+        super().__init__(options.url)
+        self._options = options
+        self._held: dict[int, bytes] = {}  # elements that are under way, by number
+        self._open: dict[int, int] = {}  # events of each that are not settled
+        self._gone: Counter[bytes] = Counter()  # held, and removed already by a command whose reply was lost
+        self._number = 0
+        self._messages = _Messages(options)
+        self._writing = Writing(options)
+        self._others: Processing | None = None
+
+    @property
+    def _processing(self) -> str:
+        given = self._options.processing
+        return given or f"{self._options.key}:processing:{self.context.flow}.{self.context.name}"
+
+    async def connect(self) -> None:
+        await super().connect()
+        if self.context.source is not None:
+            await self._recover()
+            if self._options.processing is None:
+                self._others = Processing(self._options.key, self._processing, self.context)
+                await asked(self._others.begin(self.server()))
+
+    async def close(self) -> None:
+        others, self._others = self._others, None
+        if others is not None and self._client is not None:
+            await others.end(self._client)
+        await super().close()
+
+    async def _recover(self) -> None:
+        """What an earlier process had under way, or a read whose reply was lost, goes back to where it came from."""
+        server = self.server()
+        raws: list[bytes] = await asked(server.lrange(self._processing, 0, -1))
+        held = Counter(self._held.values())
+        self._gone = held - Counter(raws)
+        left = []
+        for raw in raws:
+            if held[raw] > 0:
+                held[raw] -= 1
+            else:
+                left.append(raw)
+        if not left:
+            return
+        pipe = server.pipeline(transaction=True)
+        for raw in reversed(left):  # the newest first, so that the oldest is at the head
+            pipe.lrem(self._processing, -1, raw)
+            pipe.lpush(self._options.key, raw)
+        await asked(pipe.execute())
+        self.context.count("recovered", len(left))
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        while True:
+            server, key, to = self.server(), self._options.key, self._processing
+            first = await self.blocking(lambda: server.blmove(key, to, BLOCK_MS / 1000, "LEFT", "RIGHT"))  # noqa: B023
+            if first is None:
+                if self._under_way is not None:
+                    return []
+                continue
+            raws = [first]
+            if limit > 1:
+                waiting = min(limit - 1, int(await asked(server.llen(key))))
+                if waiting:
+                    pipe = server.pipeline(transaction=False)
+                    for _ in range(waiting):
+                        pipe.lmove(key, to, "LEFT", "RIGHT")
+                    raws += [raw for raw in await asked(pipe.execute()) if raw is not None]
+            events = [event for raw in raws for event in self._events(raw)]
+            if events:
+                return events
+
+    def _events(self, raw: bytes) -> list[Event]:
+        number = self._number
+        self._number += 1
+        self._held[number] = raw
+        about = {"key": self._options.key}
+        events = self._messages.read(raw, about)
+        if not events:
+            events = [Event(raw, {**about, "error": "there is no message in it"}, path="err")]
+        self._open[number] = len(events)
+        for part, event in enumerate(events):
+            event.id = number if not part else f"{number}.{part}"
+        return events
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        left: Counter[int] = Counter(int(str(token.key).partition(".")[0]) for token in tokens)
+        done = [number for number, count in left.items() if self._open.get(number, 0) <= count and number in self._held]
+        if done:
+            pipe = self.server().pipeline(transaction=False)
+            gone = self._gone.copy()
+            for number in done:
+                raw = self._held[number]
+                if gone[raw] > 0:
+                    gone[raw] -= 1
+                else:
+                    pipe.lrem(self._processing, 1, raw)
+            await asked(pipe.execute())
+            self._gone = +gone
+        for number, count in left.items():
+            self._open[number] = self._open.get(number, 0) - count
+        for number in done:
+            del self._held[number], self._open[number]
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        pipe = self.server().pipeline(transaction=False)
+        outcomes: list[Outcome] = [OK] * len(events)
+        places = []
+        for at, event in enumerate(events):
+            try:
+                pieces = self._writing.encode(event)
+            except RejectError as error:
+                outcomes[at] = (REJECT, str(error))
+                continue
+            if pieces:
+                pipe.rpush(self._options.key, *pieces)
+                places.append(at)
+        if places and self._options.max_length is not None:
+            pipe.ltrim(self._options.key, -self._options.max_length, -1)
+        return await self.sent(pipe, places, outcomes)

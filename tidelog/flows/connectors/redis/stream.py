@@ -1,0 +1,173 @@
+"""``redis_stream``: a group of readers (XREADGROUP), acknowledged when settled: at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, asked, check_url
+from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
+from tidelog.flows.errors import RejectError
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration
+from tidelog.flows.tokens import OK, REJECT, Token
+
+
+class RedisStreamOptions(ConnectorOptions):
+    """Options of ``redis_stream``."""
+
+    url: str = "redis://localhost:6379"
+    key: str = ""
+    codec: FieldCodec = "plain"
+    # as a source
+    group: str = ""
+    consumer: str | None = None  # null: <instance>.<name>@<host>; no two at a time may have the same
+    start: str = "oldest"  # oldest, newest, or an ID: where a new group begins
+    claim: Duration = Duration(30.0)  # after so long what a dead consumer had is taken over
+    # as a sink
+    max_length: int | None = None  # about so many entries stay
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_url(self.url)
+        if not self.key:
+            raise ValueError("key is missing")
+        if self.claim < 0.1:
+            raise ValueError(f"claim is {self.claim:g} s: it must be at least 100ms")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}: it must be at least 1")
+
+
+class RedisStream(RedisConnector):
+    """``event.id`` is the entry's ID, ``meta["stream"]`` its key."""
+
+    type = "redis_stream"
+    Options = RedisStreamOptions
+
+    def __init__(self, options: RedisStreamOptions) -> None:
+        super().__init__(options.url)
+        self._options = options
+        self._codec = Entries(options.codec)
+        self._held: set[bytes] = set()  # IDs that are under way
+        self._look_at = 0.0  # loop's clock: when other consumers' entries are looked at
+        self._mine = True  # what this consumer had before is to be read
+
+    @property
+    def _consumer(self) -> str:
+        return self._options.consumer or f"{self.context.flow}.{self.context.name}@{socket.gethostname()}"
+
+    async def connect(self) -> None:
+        if self.context.source is not None and not self._options.group:
+            raise ConnectionError("group is missing: a source needs one")
+        await super().connect()
+        if self.context.source is None:
+            return
+        begin = {"oldest": "0", "newest": "$"}.get(self._options.start, self._options.start)
+        try:
+            await self.server().xgroup_create(self._options.key, self._options.group, begin, mkstream=True)
+        except LOST as error:
+            raise ConnectionError(str(error)) from error
+        except redis.ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise ConnectionError(f"the server refuses: {error}") from error
+        self._mine = True
+        self._look_at = 0.0
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        options, loop = self._options, asyncio.get_running_loop()
+        while True:
+            server = self.server()
+            if self._mine:  # of this consumer's earlier life; what is under way is in it as well
+                most = limit + len(self._held)
+                rows = await self._group_read(most, "0", None)
+                self._mine = len(rows) >= most  # there may be more
+            elif loop.time() >= self._look_at:
+                self._look_at = loop.time() + options.claim / 3
+                rows = await self._claimed(limit)
+            else:
+                block = max(1, min(BLOCK_MS, int((self._look_at - loop.time()) * 1000)))
+                found = await self.blocking(
+                    lambda: server.xreadgroup(  # noqa: B023
+                        options.group,
+                        self._consumer,
+                        {options.key: ">"},
+                        limit,
+                        block,  # noqa: B023
+                    )
+                )
+                if found is None and self._under_way is not None:
+                    return []
+                rows = _rows(found)
+            events = [event for at, fields in rows if (event := self._event(at, fields)) is not None]
+            if events:
+                return events
+
+    async def _group_read(self, limit: int, start: str, block: int | None) -> list[tuple[bytes, Any]]:
+        options = self._options
+        return _rows(
+            await asked(self.server().xreadgroup(options.group, self._consumer, {options.key: start}, limit, block))
+        )
+
+    async def _claimed(self, limit: int) -> list[tuple[bytes, Any]]:
+        """What consumers that have died left; what is under way here is kept from being claimed by others."""
+        options, server = self._options, self.server()
+        if self._held:
+            await asked(server.xclaim(options.key, options.group, self._consumer, 0, list(self._held), justid=True))
+        reply = await asked(
+            server.xautoclaim(options.key, options.group, self._consumer, int(options.claim * 1000), count=limit)
+        )
+        found: list[tuple[bytes, Any]] = reply[1]
+        return found
+
+    def _event(self, at: bytes, fields: dict[bytes, bytes] | None) -> Event | None:
+        if at in self._held:
+            return None
+        about = {"stream": self._options.key}
+        name = at.decode()
+        if not fields:
+            self.context.count("missing")  # it was trimmed while it was pending
+            self._held.add(at)
+            return Event({}, {**about, "error": "the entry was trimmed"}, name, path="err")
+        self._held.add(at)
+        flat = [word for pair in fields.items() for word in pair]
+        try:
+            return Event(self._codec.decode(flat), about, name)
+        except ValueError as error:
+            return Event(flat, {**about, "error": str(error)}, name, path="err")
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        ids = [token.key.encode() for token in tokens]
+        await asked(self.server().xack(self._options.key, self._options.group, *ids))
+        self._held.difference_update(ids)
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        pipe = self.server().pipeline(transaction=False)
+        outcomes: list[Outcome] = [OK] * len(events)
+        places = []
+        for at, event in enumerate(events):
+            try:
+                names, values = self._codec.encode(event.value)
+            except RejectError as error:
+                outcomes[at] = (REJECT, str(error))
+                continue
+            pipe.xadd(self._options.key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
+            places.append(at)
+        return await self.sent(pipe, places, outcomes)
+
+
+def _rows(reply: Any) -> list[tuple[bytes, Any]]:
+    """Of one stream, from XREADGROUP in RESP2 or RESP3."""
+    if not reply:
+        return []
+    if isinstance(reply, dict):
+        rows = next(iter(reply.values()))
+        while rows and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], (tuple, list)):
+            rows = rows[0]
+        return list(rows)
+    return list(reply[0][1])

@@ -1,0 +1,169 @@
+"""``udp_server`` (a source) and ``udp_client`` (a sink): a datagram is a message, unless preprocessors find more in it.
+
+Nothing is guaranteed: datagrams may be lost, doubled, out of order. While nothing is pulled the kernel keeps what fits
+in its buffer, and drops the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.connectors.sockets.descriptors import forget, ready
+from tidelog.flows.errors import DisconnectedError, RejectError
+from tidelog.flows.event import Event
+from tidelog.flows.options import Size
+from tidelog.flows.tokens import OK, REJECT
+
+LONGEST: Final = 65_535  # bytes of a datagram
+
+
+class UdpOptions(WireOptions, kw_only=True):
+    """Options that both have."""
+
+    host: str = "127.0.0.1"  # a server listens there
+    port: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}: it must be from 0 to 65535")
+
+
+class UdpServerOptions(UdpOptions, kw_only=True):
+    """Options of ``udp_server``. Port 0 takes a free one."""
+
+    receive_buffer: Size | None = None  # of the kernel, as far as it allows; null: its default
+
+
+class UdpServer(Source):
+    """Nobody can be told what became of its events: what fails is given up."""
+
+    type = "udp_server"
+    Options = UdpServerOptions
+    remembers = False
+
+    def __init__(self, options: UdpServerOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._reading = Reading(options)  # one for all: GELF's parts may come from several sockets
+        self._socket: socket.socket | None = None
+        self._found: deque[Event] = deque()
+
+    @property
+    def backlog(self) -> int:
+        return len(self._found)
+
+    async def connect(self) -> None:
+        options = self._options
+        family, address = await _resolve(options.host, options.port)
+        self._socket = made = socket.socket(family, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        if options.receive_buffer is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
+        made.bind(address)
+        host, port = made.getsockname()[:2]
+        self.context.described["address"] = f"{host}:{port}"
+
+    async def close(self) -> None:
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if not self._found:
+            made = self._socket
+            if made is None:
+                raise DisconnectedError("not listening")
+            waiting = ready(made.fileno())
+            try:
+                if waiting is not None and not await self.wait(waiting):
+                    return []
+            finally:
+                if made.fileno() >= 0:
+                    forget(made.fileno())
+            self._receive(made, limit)
+        return [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+
+    def _receive(self, made: socket.socket, limit: int) -> None:
+        for _ in range(limit):  # those in which there is no event count as well: there may be no end of them
+            try:
+                data, peer = made.recvfrom(LONGEST)
+            except BlockingIOError:
+                return
+            meta: dict[str, Any] = {"peer": f"{peer[0]}:{peer[1]}"}
+            try:
+                self._found += self._reading.feed(data, meta)
+            except ValueError as error:
+                self._found.append(Event(data, {**meta, "error": str(error)}, path="err"))
+            self._found += self._reading.end(meta)  # a datagram's rest is no beginning of the next
+
+
+class UdpClient(Sink):
+    """A datagram that the kernel took is delivered, as far as anybody can tell."""
+
+    type = "udp_client"
+    Options = UdpOptions
+
+    def __init__(self, options: UdpOptions) -> None:
+        self._options = options
+        self._writing = Writing(options)
+        self._socket: socket.socket | None = None
+        self._address: Any = None
+
+    async def connect(self) -> None:
+        family, self._address = await _resolve(self._options.host, self._options.port)
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    async def close(self) -> None:
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for event in events:
+            try:
+                for piece in self._writing.encode(event):
+                    await self._send(piece)
+            except RejectError as error:
+                outcomes.append((REJECT, str(error)))
+            else:
+                outcomes.append(OK)
+        for piece in self._writing.end():
+            await self._send(piece)
+        return outcomes
+
+    async def _send(self, piece: bytes) -> None:
+        made = self._socket
+        if made is None:
+            raise DisconnectedError("not connected")
+        while True:
+            try:
+                made.sendto(piece, self._address)
+                return
+            except BlockingIOError:
+                waiting = ready(made.fileno(), to_write=True)
+                try:
+                    if waiting is not None:
+                        await waiting
+                finally:
+                    forget(made.fileno(), to_write=True)
+            except OSError as error:
+                if error.errno == errno.EMSGSIZE:
+                    raise RejectError(f"{len(piece)} bytes don't fit in a datagram") from None
+                raise
+
+
+async def _resolve(host: str, port: int) -> tuple[int, Any]:
+    """(family, address) of the first that is known."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    return found[0][0], found[0][4]

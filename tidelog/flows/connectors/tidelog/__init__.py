@@ -1,0 +1,13 @@
+"""Streams, dead letters and the WAL on a tidelog server.
+
+    stream            the connector ``stream``, with
+    groupreader       the source with a group: redelivery until an entry is settled
+    plainreader       the source without a group
+    entrywaiter       waits for entries without polling
+    streamwriter      the sink
+    fieldcodec        entries as values, and values as entries
+    wal               the connector ``wal``: makes any source durable
+    deadletters       dead letters of flows
+    deadlettersink    the sink ``dead_letters``
+    serverconnection  connections to a flow's server, and notifications of new entries
+"""

@@ -1,0 +1,69 @@
+"""``dead_letters``: events that are given up, kept on the server until they are replayed or purged (``tidelog dlq``).
+
+Every flow has one: ``enrich.err -> dead_letters`` needs no declaration. Sources write theirs without it: ``stream`` by
+itself, others through ``letters.Letters``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redis
+
+from tidelog.client.channel import Channel
+from tidelog.flows.connectors.base import Outcome, Sink
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.connectors.tidelog.deadletters import NOWHERE, LetterBox, entry_of, fields_of, returned, topic_of
+from tidelog.flows.connectors.tidelog.serverconnection import access, channel
+from tidelog.flows.event import Event
+from tidelog.flows.tokens import RETRY
+
+
+class DeadLettersOptions(ConnectorOptions):
+    """Options of ``dead_letters``."""
+
+    topic: str | None = None  # for dead letters; null: flow.<name>.dead
+    replay: str | None = None  # the stream that a replay appends to; null: the one that the event came from
+
+
+class DeadLetters(Sink):
+    """Writes a letter for each event. Its reason is ``meta["error"]``."""
+
+    type = "dead_letters"
+    Options = DeadLettersOptions
+
+    @classmethod
+    def option_server(cls, options: ConnectorOptions) -> bool:  # noqa: ARG003
+        return True
+
+    def __init__(self, options: DeadLettersOptions | None = None) -> None:
+        self._options = options or DeadLettersOptions()
+        self._channel: Channel | None = None
+        self._box: LetterBox | None = None
+
+    async def connect(self) -> None:
+        context = self.context
+        self._box = LetterBox(self._options.topic or topic_of(context.flow))
+        self._channel = await channel(access(context.server or ""), f"tidelog-flow:{context.flow}:{context.name}")
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        if self._channel is None or self._box is None:
+            raise ConnectionError("not connected")
+        try:
+            await self._box.write(self._channel, [self._letter(each) for each in events])
+        except redis.ResponseError as error:
+            return [(RETRY, f"{self._box.topic}: {error}")] * len(events)
+        return None
+
+    def _letter(self, event: Event) -> list[tuple[bytes, bytes]]:
+        stream, entry = returned(event) or (NOWHERE, entry_of(event))
+        reason = str(event.meta.get("error") or "sent to the dead letters")
+        source = event.path.partition(".")[0] or self.context.name
+        return fields_of(
+            self._options.replay or stream, entry, self.context.flow, source, reason, event.attempt, rejected=True
+        )

@@ -1,0 +1,113 @@
+"""Entries as values, and values as entries.
+
+plain     every field of the entry is one of a dict: text, or bytes where it is no UTF-8
+json      the whole value is one field, ``data``, as topics have it
+msgpack   the same in MessagePack
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tidelog.client.calls import Value
+from tidelog.flows.errors import RejectError
+
+FieldCodec = Literal["plain", "json", "msgpack"]
+Written = tuple[tuple[Any, ...], Sequence[Value]]  # names, values
+
+FIELD: Final = "data"  # as in tidelog.codecs.packed
+ALONE: Final = "value"  # of a value that has no names
+_FIELDS: Final = (FIELD,)
+_AS_THEY_ARE: Final = frozenset((str, bytes, int, float))
+
+
+class Entries:
+    """One codec of the three."""
+
+    def __init__(self, name: FieldCodec) -> None:
+        self.name = name
+        self.decode = _Dicts().decode if name == "plain" else _Data(name).decode
+        self.encode = _fields if name == "plain" else _Data(name).encode
+
+
+class _Dicts:
+    """Entries of a stream mostly have the same names, in the same order: the last entry's are kept."""
+
+    def __init__(self) -> None:
+        self._raw: Sequence[bytes] = ()
+        self._names: list[str] = []
+
+    def decode(self, flat: Sequence[bytes]) -> Any:
+        """``flat``: names and values, one after the other."""
+        raw, values = flat[::2], flat[1::2]
+        if raw != self._raw:
+            self._names = [_name(each) for each in raw]
+            self._raw = raw
+        try:
+            return dict(zip(self._names, map(bytes.decode, values), strict=True))
+        except UnicodeDecodeError:
+            return dict(zip(self._names, map(_text, values), strict=True))
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _fields(value: Any) -> Written:
+    """RejectError: there would be no field, or one can't be written."""
+    if type(value) is not dict:
+        value = dict(value) if isinstance(value, Mapping) else {ALONE: value}
+    if _AS_THEY_ARE.issuperset(map(type, value.values())) and value:
+        return tuple(value), list(value.values())
+    made = {str(name): _plain(each) for name, each in value.items() if each is not None}
+    if not made:
+        raise RejectError("an entry has at least one field, and this value has none that is not null")
+    return tuple(made), list(made.values())
+
+
+def _plain(value: Any) -> Value:
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        known: Value = value
+        return known
+    if kind is bool:
+        return "true" if value else "false"
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RejectError(f"a {kind.__name__} can't be written: {error}") from None
+
+
+class _Data:
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._encoder: Any = (msgspec.json.Encoder() if form == "json" else msgspec.msgpack.Encoder()).encode
+        self._decoder: Any = (msgspec.json.Decoder() if form == "json" else msgspec.msgpack.Decoder()).decode
+
+    def decode(self, flat: Sequence[bytes]) -> Any:
+        """ValueError: it isn't in that form, or has no such field."""
+        if len(flat) == 2 and flat[0] == b"data":
+            return self._decoder(flat[1])
+        for at in range(0, len(flat), 2):
+            if flat[at] == b"data":
+                return self._decoder(flat[at + 1])
+        raise ValueError(f"the entry has no field {FIELD!r}, which is where codec {self._form} looks: say codec: plain")
+
+    def encode(self, value: Any) -> Written:
+        """RejectError: it has no such form."""
+        try:
+            return _FIELDS, (self._encoder(value),)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise RejectError(f"a value can't be written as {self._form}: {error}") from None

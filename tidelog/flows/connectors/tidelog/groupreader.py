@@ -1,0 +1,347 @@
+"""Reading streams with a group: each entry is pending on the server until it is settled.
+
+    ok, discard   TACK
+    retry         TNACK, with a delay that grows with the entry's deliveries
+    reject        a dead letter, written and acknowledged in one MULTI; so is a retry after ``max_deliveries``
+
+Rule 1: what is in hand is kept: before its ``retry`` is over it is touched (TTOUCH), so it is not delivered to another
+        while this process lives. Its dead reader's entries come to others after ``retry``.
+Rule 2: an entry that is delivered here again while it is in hand (a server that has lost its last second, a process
+        that stood still) is passed over. Its settlement is on the way.
+Rule 3: what a read brings to a source that may not send any more is given back, so a paused source holds nothing. What
+        it has sent goes on.
+Rule 4: attempts are the server's deliveries, so they survive this process. They are asked for only where an entry is
+        not new: its ID is not above the offset that the group had before the read. An entry that was delivered more
+        than ``max_deliveries`` times and never settled takes its process down: it becomes a dead letter unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import redis
+
+from tidelog.client import calls
+from tidelog.client.access import Access
+from tidelog.client.calls import Call
+from tidelog.client.entries import Entry, StreamId
+from tidelog.flows.connectors.context import Context
+from tidelog.flows.connectors.tidelog import deadletters
+from tidelog.flows.connectors.tidelog.deadletters import LetterBox
+from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
+from tidelog.flows.connectors.tidelog.fieldcodec import Entries
+from tidelog.flows.event import Event
+from tidelog.flows.tokens import DISCARD, REJECT, Token
+
+DELAY_MOST: Final = 30.0  # s
+FAREWELL: Final = 2.0  # s for giving back what is in hand when the flow ends
+ZERO: Final = StreamId(0)
+
+log = logging.getLogger("tidelog.flows")
+
+Row = list[bytes]  # ID, field, value, ...
+
+
+class GroupReader:
+    """For one source. Times in seconds; ``start`` as in the options; ``letters``: the topic for dead letters."""
+
+    def __init__(
+        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: Entries, context: Context, *,
+        retry: float, max_deliveries: int | None, delay: float, letters: str,
+    ) -> None:  # fmt: skip
+        self._keys = keys
+        self._group = group
+        self._codec = codec
+        self._context = context
+        self._retry = retry
+        self._most = max_deliveries
+        self._delay = delay
+        self._waiting = Waiting(where, name, group)
+        self._box = LetterBox(letters)
+        self._about = {} if codec.name == "plain" else {"codec": codec.name}
+        self._prefixes = {key: f"{key}/" if len(keys) > 1 else "" for key in keys}
+        self._hot: dict[str, None] = {}
+        self._offsets: dict[str, StreamId] = {}
+        self._held: dict[str, Row] = {}  # by event ID: delivered here, and not settled on the server
+        self._attempts: dict[str, int] = {}  # of what is in hand, where it is not the first
+        self._reads: deque[tuple[float, list[str]]] = deque()  # when to touch them, what
+        self._kept = asyncio.Event()  # there is something in hand
+        self._keeper: asyncio.Task[None] | None = None
+        begin = {"oldest": "0", "newest": ""}.get(start, start)
+        options = ("GROUP", group, 0, "RETRY", round(retry * 1000), 0)
+        self._lists = {key: Call(("TGROUP", "LIST", key), self._offset) for key in keys}
+        self._read = {key: (("TREAD", key, begin), options) for key in keys}
+
+    async def open(self) -> None:
+        await self._waiting.open()
+        self._hot = dict.fromkeys(self._keys)
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        channel = self._waiting.channel
+        if self._context.over and self._held and channel is not None and channel.lost is None:
+            try:
+                async with asyncio.timeout(FAREWELL):
+                    await self._waiting.ask(self._nacks({0: list(self._held)}))
+                self._waiting.given_back(self._keys)
+            except (OSError, TimeoutError) as error:
+                log.debug("%s: not given back, so due after %g s: %s", self._context.flow, self._retry, error)
+            self._held.clear()
+        await self._waiting.close()
+
+    def interrupt(self) -> None:
+        self._waiting.interrupt()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    async def pull(self, limit: int) -> list[Event]:
+        """As ``Source.pull``."""
+        while True:
+            if not self._hot:
+                due_in = None if self._waiting.warm() else await self._waiting.due_in(self._keys)
+                found = await self._waiting.until(self._offsets, due_in)
+                if not found:
+                    return []
+                self._hot = dict.fromkeys(found)
+            events, blocked = await self._round(limit)
+            if events:
+                self._waiting.found()
+            if events or blocked:
+                return events
+
+    async def _round(self, limit: int) -> tuple[list[Event], bool]:
+        """Read what is hot once. (events, whether they were given back because nothing may be sent)"""
+        wanted = list(self._hot)[:limit]
+        room = limit // len(wanted)
+        asked: list[Call[Any]] = []
+        for key in wanted:
+            head, options = self._read[key]
+            asked += (self._lists[key], Call((*head, room, *options), _as_it_is))
+        replies = await self._waiting.ask(asked)
+        new: list[str] = []
+        events: list[Event] = []
+        again: dict[str, Row] = {}
+        for key, offset, rows in zip(wanted, replies[::2], replies[1::2], strict=True):
+            self._offsets[key] = offset or self._offsets.get(key, ZERO)
+            del self._hot[key]
+            if len(rows) >= room:
+                self._hot[key] = None  # behind the others
+            if rows:
+                events += self._events(key, offset, rows, new, again)
+        if again:
+            events = await self._counted(events, again)
+        if new:
+            self._reads.append((asyncio.get_running_loop().time() + self._retry / 2, new))
+            self._kept.set()
+        if new and not self._context.taking:  # Rule 3
+            ids = [each for each in new if each in self._held]
+            await self._waiting.ask(self._nacks({0: ids}))
+            self._drop(ids)
+            self._waiting.given_back(self._keys)
+            self._hot = dict.fromkeys(self._keys)  # for when it may send again
+            return [], True
+        return events, False
+
+    def _events(
+        self, key: str, offset: StreamId | None, rows: Sequence[Row | None], new: list[str], again: dict[str, Row]
+    ) -> list[Event]:  # fmt: skip
+        """Events of one stream; their IDs are added to ``new``, those that may not be first deliveries to ``again``."""
+        events = []
+        held, decode, prefix = self._held, self._codec.decode, self._prefixes[key]
+        about = {"stream": key, **self._about}
+        looking = offset is not None  # entries that are due come first, new ones after them in order
+        for row in rows:
+            if row is None:
+                self._context.count("missing")
+                continue
+            name = prefix + row[0].decode()
+            if name in held:  # Rule 2
+                self._context.count("delivered_in_hand")
+                continue
+            if looking and offset is not None:
+                if StreamId.parse(row[0]) <= offset:
+                    again[name] = row
+                else:
+                    looking = False
+            held[name] = row
+            new.append(name)
+            flat = row[1:]
+            try:
+                events.append(Event(decode(flat), about.copy(), name))
+            except ValueError as error:
+                events.append(Event(flat, {"stream": key, "error": str(error)}, name, path="err"))
+        last = rows[-1]
+        if last is not None and not looking:
+            self._offsets[key] = max(self._offsets[key], StreamId.parse(last[0]))
+        return events
+
+    async def _counted(self, events: list[Event], again: dict[str, Row]) -> list[Event]:
+        """With their attempts; without those that were delivered too often (Rule 4)."""
+        found = await self._waiting.ask([self._pending(name) for name in again])
+        for name, pending in zip(again, found, strict=True):
+            if pending:
+                self._attempts[name] = pending[0].deliveries
+        spent = {}
+        for event in events:
+            attempt = self._attempts.get(event.id, 1)
+            event.attempt = attempt
+            if self._most is not None and attempt > self._most:
+                reason = f"delivered {attempt} times and never settled: it may have ended its process"
+                spent[event.id] = (False, reason)
+        if spent:
+            await self._bury(spent)
+            events = [each for each in events if each.id not in spent]
+        return events
+
+    def _pending(self, name: str) -> Call[Any]:
+        key, at = self._place(name)
+        return calls.tpending_range(key, self._group, at, at, 1)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """(stream, entry ID) of an event."""
+        if len(self._keys) == 1:
+            return self._keys[0], name
+        key, _, at = name.rpartition("/")
+        return key, at
+
+    # -- settling --------------------------------------------------------------------------------------------
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        """As ``Source.settled``. Letters first: if the rest fails, all are done again, and letters are not."""
+        if all(each.status <= DISCARD for each in tokens):
+            ids = [each.key for each in tokens]
+            await self._waiting.ask(self._acks(ids))
+            self._drop(ids)
+            return
+        good: list[str] = []
+        back: dict[int, list[str]] = {}  # by delay in ms
+        spent: dict[str, tuple[bool, str]] = {}
+        for token in tokens:
+            name, status = token.key, token.status
+            if name not in self._held:  # settled before, by a call whose reply came too late
+                continue
+            if status <= DISCARD:
+                good.append(name)
+            elif status == REJECT:
+                spent[name] = (True, token.reason)
+            elif self._most is not None and self._attempts.get(name, 1) >= self._most:
+                spent[name] = (False, token.reason)
+            else:
+                tries = self._attempts.get(name, 1)
+                delay = min(self._delay * 2 ** min(tries - 1, 60), DELAY_MOST)
+                back.setdefault(round(delay * 1000), []).append(name)
+        if spent:
+            await self._bury(spent)
+        await self._waiting.ask([*self._acks(good), *self._nacks(back)])
+        self._drop(good)
+        for names in back.values():
+            self._drop(names)
+        if back:
+            self._waiting.given_back(self._keys)
+            self._wake_in(min(back) / 1000)
+
+    def _wake_in(self, seconds: float) -> None:
+        """Entries are due again then: read, though nothing new came."""
+
+        def due() -> None:
+            self._hot = dict.fromkeys(self._keys)
+            self._waiting.ring()
+
+        asyncio.get_running_loop().call_later(seconds + 0.005, due)
+
+    def _acks(self, names: Sequence[str]) -> list[Call[Any]]:
+        return [calls.tack(key, self._group, *ids) for key, ids in self._by_key(names)]
+
+    def _nacks(self, names: dict[int, list[str]]) -> list[Call[Any]]:
+        return [
+            calls.tnack(key, self._group, *ids, delay=delay)
+            for delay, some in names.items()
+            for key, ids in self._by_key(some)
+        ]
+
+    def _by_key(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
+        if not names:
+            return ()
+        if len(self._keys) == 1:
+            return ((self._keys[0], names),)
+        found: dict[str, list[str]] = {}
+        for name in names:
+            key, at = self._place(name)
+            found.setdefault(key, []).append(at)
+        return found.items()
+
+    def _drop(self, names: Iterable[str]) -> None:
+        held, attempts = self._held, self._attempts
+        for name in names:
+            held.pop(name, None)
+        if attempts:
+            for name in names:
+                attempts.pop(name, None)
+
+    async def _bury(self, spent: dict[str, tuple[bool, str]]) -> None:
+        """Dead letters. What is not pending any more has got one, or was settled by somebody else."""
+        channel = self._waiting.channel
+        if channel is None:
+            raise ConnectionError("not connected")
+        found = await self._waiting.ask([self._pending(name) for name in spent])
+        made, names = [], []
+        for (name, (rejected, reason)), pending in zip(spent.items(), found, strict=True):
+            row = self._held.get(name)
+            if not pending or row is None:
+                continue
+            key, at = self._place(name)
+            fields = deadletters.fields_of(
+                key, Entry(StreamId.parse(at), row[1:]), self._context.flow, self._context.name, reason,
+                self._attempts.get(name, 1), rejected=rejected,
+            )  # fmt: skip
+            made.append(fields)
+            names.append(name)
+        if made:
+            try:
+                await self._box.write(channel, made, self._acks(names))
+            except redis.ResponseError as error:
+                raise RuntimeError(f"dead letters to {self._box.topic}: {error}") from None
+            self._context.count("dead", len(made))
+        self._drop(spent)
+
+    # -- what is in hand -------------------------------------------------------------------------------------
+    async def _keep(self) -> None:
+        """Touch what is in hand (Rule 1)."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._reads:
+                self._kept.clear()
+                await self._kept.wait()
+            await asyncio.sleep(max(0.0, self._reads[0][0] - loop.time()))
+            due: list[str] = []
+            while self._reads and self._reads[0][0] <= loop.time():
+                due += [name for name in self._reads.popleft()[1] if name in self._held]
+            if not due:
+                continue
+            ms = round(self._retry * 1000)
+            self._reads.append((loop.time() + self._retry / 2, due))
+            try:
+                await self._waiting.ask([
+                    calls.ttouch(key, self._group, ms, *ids) for key, ids in self._by_key(due)
+                ])  # fmt: skip
+            except OSError:
+                await asyncio.sleep(1.0)  # whoever reads or settles notices as well, and connects again
+
+    def _offset(self, reply: list[Any]) -> StreamId | None:
+        """The group's, from TGROUP LIST; None: it is to be made."""
+        name = self._group.encode()
+        for group in reply:
+            facts = group if isinstance(group, dict) else dict(zip(group[::2], group[1::2], strict=True))
+            if facts[b"name"] == name:
+                return StreamId.parse(facts[b"offset"])
+        return None
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply

@@ -1,0 +1,152 @@
+"""``stream``: streams of the tidelog server, as a source and as a sink.
+
+groupreader   the source with ``group``: redelivery until an entry is settled
+plainreader   the source without: from an ID on, nothing is kept on the server
+streamwriter  the sink
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidelog.client.access import Access
+from tidelog.client.entries import StreamId
+from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.connectors.tidelog.deadletters import topic_of
+from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
+from tidelog.flows.connectors.tidelog.groupreader import GroupReader
+from tidelog.flows.connectors.tidelog.plainreader import PlainReader
+from tidelog.flows.connectors.tidelog.serverconnection import access
+from tidelog.flows.connectors.tidelog.streamwriter import Evict, Keys, StreamWriter
+from tidelog.flows.event import Event
+from tidelog.flows.options import Duration
+from tidelog.flows.tokens import Token
+
+
+class StreamOptions(ConnectorOptions):
+    """Options of ``stream``."""
+
+    key: str | list[str] = ""  # the stream; a source may read several
+    url: str | None = None  # of the server; null: the flow's
+    codec: FieldCodec = "plain"
+    # as a source
+    group: str | None = None  # null: plain, from ``start`` on, and nothing is remembered
+    start: str = "oldest"  # oldest, newest, or an ID: where a new group begins, or a source without one
+    retry: Duration = Duration(30.0)  # after so long an entry whose reader has died is delivered to another
+    dead_letters: str | None = None  # their topic; null: flow.<name>.dead
+    # as a sink
+    topic: str | None = None  # JMESPath over the value: the stream; it takes the place of {} in ``key``
+    topic_meta: str | None = None  # a name in meta, in the same way
+    evict: int | None = None  # the newest so many entries stay
+    evict_age: Duration | None = None  # younger ones stay
+    concurrency: int = 4  # batches on their way to the server
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        keys = [self.key] if isinstance(self.key, str) else self.key
+        if not self.topic and not self.topic_meta and not all(keys):
+            raise ValueError("key is missing: name the stream, or for a sink topic or topic_meta")
+        if len(set(keys)) != len(keys) or not keys:
+            raise ValueError("key names a stream twice, or none")
+        if self.topic and self.topic_meta:
+            raise ValueError("topic and topic_meta say the same: give one of them")
+        if self.group == "":
+            raise ValueError("group is empty: leave it out to read without one")
+        if self.start not in ("oldest", "newest"):
+            try:
+                StreamId.parse(self.start)
+            except ValueError:
+                raise ValueError(f"start is {self.start!r}: it must be oldest, newest or an ID") from None
+        if self.retry < 0.1:
+            raise ValueError(f"retry is {self.retry:g} s: it must be at least 100ms")
+        if self.evict is not None and self.evict < 1:
+            raise ValueError(f"evict is {self.evict}: it must be at least 1")
+        if self.evict is not None and self.evict_age is not None:
+            raise ValueError("evict and evict_age: give one of them")
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
+        if self.url is not None:
+            access(self.url)
+        Keys(keys[0], self.topic, self.topic_meta)
+
+
+class Reader(Protocol):
+    """Reads streams: ``groupreader``, ``plainreader``."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def pull(self, limit: int) -> list[Event]: ...
+    def interrupt(self) -> None: ...
+    async def settled(self, tokens: Sequence[Token]) -> None: ...
+
+
+class Stream(Source, Sink):
+    """Streams of the tidelog server."""
+
+    type = "stream"
+    Options = StreamOptions
+
+    @classmethod
+    def option_server(cls, options: StreamOptions) -> bool:
+        return options.url is None
+
+    def __init__(self, options: StreamOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._keys = [options.key] if isinstance(options.key, str) else list(options.key)
+        self.owns_policy = options.group is not None
+        self.concurrency = options.concurrency
+        self._reader: Reader | None = None
+        self._writer: StreamWriter | None = None
+
+    def _where(self) -> Access:
+        return access(self._options.url or self.context.server or "")
+
+    async def connect(self) -> None:
+        options, context = self._options, self.context
+        name = f"tidelog-flow:{context.flow}:{context.name}"
+        if context.source is not None:
+            if self._reader is None:
+                codec = Entries(options.codec)
+                if options.group is not None:
+                    self._reader = GroupReader(
+                        self._where(), name, self._keys, options.group, options.start, codec, context,
+                        retry=options.retry, max_deliveries=options.max_deliveries, delay=options.retry_delay,
+                        letters=options.dead_letters or topic_of(context.flow),
+                    )  # fmt: skip
+                else:
+                    self._reader = PlainReader(self._where(), name, self._keys, options.start, codec, context)
+            await self._reader.open()
+        if context.sink is not None:
+            if self._writer is None:
+                evict = Evict(options.evict, options.evict_age)
+                keys = Keys(self._keys[0], options.topic, options.topic_meta)
+                self._writer = StreamWriter(self._where(), name, keys, Entries(options.codec), evict)
+            await self._writer.open()
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if self._reader is None:
+            raise ConnectionError("not connected")
+        return await self._reader.pull(limit)
+
+    def interrupt(self) -> None:
+        if self._reader is not None:
+            self._reader.interrupt()
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        if self._reader is None:
+            raise ConnectionError("not connected")
+        await self._reader.settled(tokens)
+
+    async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
+        if self._writer is None:
+            raise ConnectionError("not connected")
+        return await self._writer.write(events)

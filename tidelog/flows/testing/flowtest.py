@@ -1,0 +1,294 @@
+"""A flow, or some operators, in a test: fed and read by hand, with a clock that is moved by hand.
+
+    with PipelineTest(op("where", "amount > `10`"), op("batch", count=100, timeout="500ms")) as test:
+        test.feed({"amount": 5}, {"amount": 20})
+        assert test.read() == []                        # the batch isn't full
+        test.advance(0.5)
+        assert test.read() == [[{"amount": 20}]]
+        assert test.settled == [("discard", 0), ("ok", 1)]
+
+    with FlowTest(flow) as test:                        # all connectors of the flow are replaced
+        test.feed({"amount": 20}, source="in")
+        assert test.read("search") == [{"amount": 20}]
+
+Rule 1: nothing happens but in ``feed``, ``advance``, ``drain`` and the calls that steer: each runs what can run, and
+        returns when nothing can happen before the clock moves.
+Rule 2: only ``advance`` moves the clock. ``loop.now_ns()`` follows it.
+Rule 3: the flow is in debug mode: an event that is settled twice, or never, fails the test, when it is noticed and at
+        the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from tidelog.flows.connectors.base import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.declare import Flow, Op, operator_spec
+from tidelog.flows.event import Event
+from tidelog.flows.options import Problems
+from tidelog.flows.runtime.run import Report, Running
+from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.spec import ConnectorSpec, FlowSpec
+from tidelog.flows.testing.virtualloop import VirtualLoop
+from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
+
+T = TypeVar("T")
+
+Status = Literal["ok", "discard", "reject", "retry"]
+
+_STATUS: dict[str, int] = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retry": RETRY}
+
+
+class _Fed(Source):
+    """What a test fed. It hears of every settlement itself, and tries nothing again."""
+
+    owns_policy = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fed: list[Event] = []
+        self.told: list[Token] = []
+        self._news = asyncio.Event()
+
+    def add(self, events: Sequence[Event]) -> None:
+        self.fed += events
+        self._news.set()
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        self._news.clear()
+        if not self.fed and not await self.wait(self._news.wait()):
+            return []
+        events, self.fed = self.fed[:limit], self.fed[limit:]
+        return events
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        self.told += tokens
+
+
+class _Read(Sink):
+    """What came, for the test to read."""
+
+    concurrency = 1_000_000
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.answer: Callable[[Event], Status | None] = lambda _: "ok"
+
+    async def write(self, events: list[Event]) -> Later | Sequence[Outcome]:
+        self.events += events
+        for event in events:
+            status = self.answer(event)
+            if status is not None:
+                self.context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so")
+        return LATER
+
+
+class FlowTest:
+    """A flow under test. Its connectors are replaced: sources are fed, sinks are read.
+
+    seed: of everything that goes by chance. ``settled``: (status, ID) of each event that was fed and has been settled,
+    in this order. IDs are numbers from 0, unless Events with others are fed. ``loop``: the clock, and chance.
+    """
+
+    def __init__(self, flow: Flow | FlowSpec, *, seed: int = 0) -> None:
+        declared = flow.spec() if isinstance(flow, Flow) else flow
+        self.loop = VirtualLoop(seed)
+        self._number = 0
+        self._closed = False
+        replaced = {name: _replaced(each) for name, each in declared.connectors.items()}
+        self.spec = replace(declared, connectors=replaced, debug=True, settle=True)
+        around = Surroundings(
+            declared.name, declared.server, debug=True, queue=declared.queue, now_ns=self.loop.now_ns,
+            random=self.loop.random,
+        )  # fmt: skip
+        self.running = Running(self.spec, around)
+        graph = self.running.graph
+        self._sources = {name: each.source for name, each in graph.sources.items() if isinstance(each.source, _Fed)}
+        self._sinks = {name: each.sink for name, each in graph.sinks.items() if isinstance(each.sink, _Read)}
+        self._run(self.running.start())
+
+    # -- feeding and reading ---------------------------------------------------------------------------------
+    def feed(self, *values: Any, source: str | None = None) -> None:
+        """values: or Events. source: the connector's name; it may be left out where there is only one."""
+        fed = self._source(source)
+        events = []
+        for value in values:
+            event = value if isinstance(value, Event) else Event(value)
+            if event.id is None:
+                event.id = self._number
+            self._number += 1
+            events.append(event)
+        fed.add(events)
+        self._settle_down(0.0)
+
+    def read(self, sink: str | None = None) -> list[Any]:
+        """Values that came since they were read last."""
+        return [each.value for each in self.read_events(sink)]
+
+    def read_events(self, sink: str | None = None) -> list[Event]:
+        """The same with meta, id and attempt."""
+        found = self._sink(sink)
+        events, found.events = found.events, []
+        return events
+
+    @property
+    def settled(self) -> list[tuple[str, Any]]:
+        return [(STATUSES[each.status], each.key) for source in self._sources.values() for each in source.told]
+
+    def reasons(self) -> dict[Any, str]:
+        """Why events were settled as they were, by ID: what is not ok."""
+        tokens = (each for source in self._sources.values() for each in source.told)
+        return {each.key: each.reason for each in tokens if each.status != OK}
+
+    # -- what sinks do ---------------------------------------------------------------------------------------
+    def answers(self, answer: Callable[[Event], Status | None], sink: str | None = None) -> None:
+        """From now on a sink settles its events by this function; None: later, by ``settle``. At first all are ok."""
+        self._sink(sink).answer = answer
+
+    def settle(self, event: Event, status: Status = "ok", sink: str | None = None) -> None:
+        """Answer an event that was read and not answered."""
+        context = self._sink(sink).context
+        if not context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so"):
+            raise AssertionError(f"{event} was answered before, or never came")
+        self._settle_down(0.0)
+
+    def disconnect(self, connector: str | None = None) -> None:
+        """A connector loses its connection; it has it again after the first wait of its ``reconnect`` option."""
+        name = connector if connector is not None else self._sink(None).context.name
+        self.running.graph.connections[name].lost(ConnectionError("the test says so"))
+        self._settle_down(0.0)
+
+    def trigger(self, kind: str = "test", sink: str | None = None) -> None:
+        """A sink has its sources stop, by the reason ``kind:sink``."""
+        self._sink(sink).context.trigger(kind)
+        self._settle_down(0.0)
+
+    def restore(self, kind: str = "test", sink: str | None = None, *, probe: bool = False) -> None:
+        self._sink(sink).context.restore(kind, probe=probe)
+        self._settle_down(0.0)
+
+    def _source(self, name: str | None) -> _Fed:
+        return _one(self._sources, name, "source")
+
+    def _sink(self, name: str | None) -> _Read:
+        return _one(self._sinks, name, "sink")
+
+    # -- time and the end ------------------------------------------------------------------------------------
+    def advance(self, seconds: float) -> None:
+        """Move the clock."""
+        self._settle_down(seconds)
+
+    def standing(self, source: str | None = None) -> set[str]:
+        """The reasons why a source sends nothing."""
+        names = [source] if source is not None else list(self._sources)
+        return {each.reason for name in names for each in self.running.graph.sources[name].breaker.reasons}
+
+    def drain(self, seconds: float | None = None) -> Report:
+        """Drain the flow; that takes its time. Nothing can be fed any more."""
+        return self._run(self.running.drain(seconds))
+
+    def close(self) -> None:
+        """Stop the flow. AssertionError: it failed, or events were settled twice or lost."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._settle_down(0.0)
+            self._run(self.running.stop())
+        finally:
+            self._cancel()
+            self.loop.close()
+
+    def _settle_down(self, seconds: float) -> None:
+        self.loop.run_for(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        if self.running.status == "failed":
+            raise AssertionError(f"the flow failed: {self.running.error}")
+
+    def _run(self, work: Awaitable[T]) -> T:
+        async def whole() -> T:
+            return await work
+
+        result = self.loop.run_until_complete(whole())
+        self._settle_down(0.0)
+        return result
+
+    def _cancel(self) -> None:
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except AssertionError as second:  # what the test says itself is more to the point
+            error.add_note(str(second))
+
+
+class PipelineTest(FlowTest):
+    """Operators under test: what a pipeline of them does with what is fed.
+
+    ``read()`` has what came out, ``read("err")`` what failed, ``read(port)`` what came out of another port.
+    """
+
+    def __init__(self, *operators: Op | Callable[..., Any], seed: int = 0, server: str | None = None) -> None:
+        flow = Flow("test", server=server)
+        flow.connector("in", "null")
+        flow.pipeline("pipeline", *operators)
+        flow.connect("in -> pipeline")
+        for port in ("out", "err", *_ports(operators)):
+            flow.connector(port, "null")
+            flow.connect(f"pipeline.{port} -> {port}")
+        super().__init__(flow, seed=seed)
+
+    def _sink(self, name: str | None) -> _Read:
+        return super()._sink("out" if name is None else name)
+
+
+def _ports(operators: Sequence[Op | Callable[..., Any]]) -> list[str]:
+    """Those besides out and err. What is wrong with the operators is said elsewhere."""
+    made = [operator_spec(each, "", Problems()) for each in operators]
+    return sorted({port for each in made if each is not None for port in each.ports})
+
+
+def _replaced(one: ConnectorSpec) -> ConnectorSpec:
+    """The same name, fed or read. What the runtime does with it stays, but what is given back is only noted."""
+    kept = {name: getattr(one.options, name) for name in ConnectorOptions.__struct_fields__}
+    options = ConnectorOptions(**kept)
+    return replace(one, make=_Both, options=options, is_source=True, is_sink=True)
+
+
+class _Both(_Fed, _Read):
+    def __init__(self) -> None:
+        _Fed.__init__(self)
+        _Read.__init__(self)
+
+
+C = TypeVar("C")
+
+
+def _one(known: dict[str, C], name: str | None, what: str) -> C:
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        text = f"which {what}? There are" if name is None else f"no {what} {name!r}: there are"
+        raise ValueError(f"{text} {names}")
+    return known[name]
