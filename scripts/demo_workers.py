@@ -27,7 +27,7 @@ from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic
-from tidelog.workers.status import AppStatus, ProcessorStatus, look
+from tidelog.workers.operate.status import AppStatus, ProcessorStatus, look
 
 LEASE: Final = 2.0  # seconds
 EVERY: Final = 0.1  # seconds between two looks

@@ -24,10 +24,11 @@ from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.steps import Steps, drive
 from tidelog.client.wire import ReplyError
 from tidelog.topics import TopicError
-from tidelog.workers import App, AppError, deletion, steering
-from tidelog.workers.deletion import Found
-from tidelog.workers.members import MembersError
-from tidelog.workers.status import AppStatus, look
+from tidelog.workers import App, AppError
+from tidelog.workers.coordination.member_document import MembersError
+from tidelog.workers.operate import control, deletion
+from tidelog.workers.operate.deletion import Found
+from tidelog.workers.operate.status import AppStatus, look
 
 T = TypeVar("T")
 Ask = Callable[[Steps[Any]], Any]
@@ -134,7 +135,7 @@ def reset(
         if not yes:
             where = "all partitions" if partition is None else f"partition {partition}"
             click.confirm(f"Reset {processor} of {app.name} to {to}, in {where}?", abort=True)
-        moved = ask(steering.reset(app, processor, target, partition, force))
+        moved = ask(control.reset(app, processor, target, partition, force))
         rows = [
             [str(each.partition), _shown(each.before), _shown(each.after), f"{each.forgotten:,}", f"{each.left:,}"]
             for each in moved
@@ -158,7 +159,7 @@ def pause(
     until "tidelog app resume". Events that are held back wait on the server.
     """
     with asking(app, url) as ask:
-        held = ask(steering.hold(app, processor, partition, key, reason))
+        held = ask(control.hold(app, processor, partition, key, reason))
         echo(f"{processor}: {', '.join(held)} held back" if held else f"{processor}: held back already")
 
 
@@ -175,7 +176,7 @@ def resume(app: App, processor: str, partition: int | None, key: str | None, url
     failed is tried again first.
     """
     with asking(app, url) as ask:
-        found = ask(steering.resume(app, processor, partition, key))
+        found = ask(control.resume(app, processor, partition, key))
         for each in found:
             echo(f"{processor}: {each} resumed")
         if not found:
@@ -258,7 +259,7 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
 
 def _target(text: str) -> StreamId | str:
     """The ID that is meant: the processor goes on with the first entry after it."""
-    if text == steering.END:
+    if text == control.END:
         return text
     if text[4:5] == "-" and text[:4].isdigit():
         try:
@@ -267,7 +268,7 @@ def _target(text: str) -> StreamId | str:
             raise click.BadParameter(f"{text!r} is no time: {error}", param_hint="--to") from None
         if at.tzinfo is None:
             raise click.BadParameter(f"{text!r} needs its zone, such as {text}Z", param_hint="--to")
-        return steering.before(max(0, round((at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)))
+        return control.before(max(0, round((at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)))
     try:
         return StreamId.parse(text)
     except ValueError:

@@ -11,7 +11,7 @@ import click
 
 from tidelog.codecs import CodecError
 from tidelog.topics import TopicError
-from tidelog.workers.errors import AppError
+from tidelog.workers.declare.errors import AppError
 
 T = TypeVar("T")
 

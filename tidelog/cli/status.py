@@ -11,7 +11,7 @@ import msgspec
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
 from tidelog.cli.report import table
-from tidelog.workers.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
+from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
 SHOWN: Final = 64  # partitions of a processor: beyond that, those with most to do
 NAMED: Final = 12  # partitions of a member, and parked keys, that are named

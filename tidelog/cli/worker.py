@@ -26,8 +26,8 @@ from tidelog.client.signals import ENDING
 from tidelog.codecs import CodecError
 from tidelog.topics import TopicError
 from tidelog.workers import App, AppError
-from tidelog.workers.metrics import serving
-from tidelog.workers.worker import Worker
+from tidelog.workers.execution.worker import Worker
+from tidelog.workers.operate.metrics import serving
 
 AGAIN: Final = 1.0  # seconds until a process that has failed is started again
 MOST: Final = 30.0  # the same, where it has failed again and again

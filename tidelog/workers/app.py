@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.codecs import CodecError
 from tidelog.topics import Topic, TopicError
-from tidelog.workers.declared import BatchOptions, Declared, EachOptions, Options, check_name, declare
-from tidelog.workers.errors import AppError
-from tidelog.workers.events import Take
-from tidelog.workers.middleware import Middleware, checked
-from tidelog.workers.policy import DeadLetter, Policy, is_number
-from tidelog.workers.schedule import Cron, Every, Scheduled
-from tidelog.workers.signature import Kind, check_takes, name_of, wants_time
+from tidelog.workers.declare.errors import AppError
+from tidelog.workers.declare.events import Take
+from tidelog.workers.declare.middleware import Middleware, checked
+from tidelog.workers.declare.policy import DeadLetter, Policy, is_number
+from tidelog.workers.declare.processor import BatchOptions, Declared, EachOptions, Options, check_name, declare
+from tidelog.workers.declare.schedule import Cron, Every, Scheduled
+from tidelog.workers.declare.signature import Kind, check_takes, name_of, wants_time
 
 if TYPE_CHECKING:
     from tidelog.testing import Server
-    from tidelog.workers.testing import AppTest
+    from tidelog.workers.operate.testing import AppTest
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Awaitable[None]])
@@ -174,7 +174,7 @@ class App:
         The app's topics are on that server until the end, whatever they were declared with. ``processors``: only
         these. ``server``: one of ``tidelog.testing`` that runs already, such as the fixture; it should be empty.
         """
-        from tidelog.workers.testing import AppTest  # it imports pytest where that is installed
+        from tidelog.workers.operate.testing import AppTest  # it imports pytest where that is installed
 
         return AppTest(self, workers, processors, lease, grace, server)
 

@@ -19,7 +19,8 @@ from tests.tidelog.workers.workerkit import eventually, process
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
-from tidelog.workers import AppError, deletion
+from tidelog.workers import AppError
+from tidelog.workers.operate import deletion
 
 Run = Callable[..., Result]
 SOURCE = """
@@ -128,7 +129,7 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
 def test_rates_are_of_two_looks(run: Run) -> None:
     """Looks are a tenth of a second apart; nothing is finished meanwhile, so what is sent shows."""
     from tidelog.client.steps import run as run_steps
-    from tidelog.workers.status import look, rates
+    from tidelog.workers.operate.status import look, rates
 
     send((1, "a"))
     import shopapp

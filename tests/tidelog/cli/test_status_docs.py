@@ -11,7 +11,7 @@ import msgspec
 from tidelog.jobs.registry.overview import JobLook, Look
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Status
-from tidelog.workers.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus
+from tidelog.workers.operate.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus
 
 TEXT = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
 

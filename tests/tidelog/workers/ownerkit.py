@@ -11,9 +11,9 @@ from tidelog.client.access import Access
 from tidelog.client.aio import AsyncClient
 from tidelog.leases import Claim, Keeper, Lease
 from tidelog.workers import keys
-from tidelog.workers.control import Control
-from tidelog.workers.leadership import Leadership
-from tidelog.workers.ownership import Ownership
+from tidelog.workers.coordination.control_stream import Control
+from tidelog.workers.coordination.leadership import Leadership
+from tidelog.workers.coordination.ownership import Ownership
 
 PARTITIONS = 16
 

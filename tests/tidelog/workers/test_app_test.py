@@ -13,8 +13,9 @@ from tests.tidelog.workers.workerkit import until
 from tidelog.client.steps import arun
 from tidelog.testing import Server
 from tidelog.topics import Topic
-from tidelog.workers import App, AppError, DeadLetter, Event, Events, Halt, Park, Retry, Take, steering
-from tidelog.workers.testing import NotIdleError
+from tidelog.workers import App, AppError, DeadLetter, Event, Events, Halt, Park, Retry, Take
+from tidelog.workers.operate import control
+from tidelog.workers.operate.testing import NotIdleError
 
 ELSEWHERE = "redis://127.0.0.1:1"  # nobody answers there
 
@@ -250,22 +251,22 @@ def test_held_back_and_resumed_from_outside(tidelog_server: Server) -> None:
         async with app.test(server=tidelog_server) as test:
             await test.send(orders, Order(1, "a"), Order(2, "b"))
             await test.idle()
-            assert await arun(test.client, steering.hold(app, "bill")) == ["all partitions"]
+            assert await arun(test.client, control.hold(app, "bill")) == ["all partitions"]
             executor = test.workers[0].executors["bill"]
             await until(lambda: executor._paused == {"*"})
             await test.send(orders, Order(3, "a"), Order(4, "b"))
             await test.idle(paused=True)
             assert sorted(done) == [1, 2]
-            assert await arun(test.client, steering.resume(app, "bill")) == ["all partitions"]
+            assert await arun(test.client, control.resume(app, "bill")) == ["all partitions"]
             await test.idle()
             assert sorted(done) == [1, 2, 3, 4]
             at = orders.partition(Order(0, "a"))
-            assert await arun(test.client, steering.hold(app, "bill", key="a")) == [f"key a in partition {at}"]
+            assert await arun(test.client, control.hold(app, "bill", key="a")) == [f"key a in partition {at}"]
             await until(lambda: "a" in executor.partitions[at].parked)
             await test.send(orders, Order(5, "a"), Order(6, "b"))
             await test.idle()
             assert sorted(done) == [1, 2, 3, 4, 6]
-            assert await arun(test.client, steering.resume(app, "bill", key="a")) == [f"key a in partition {at}"]
+            assert await arun(test.client, control.resume(app, "bill", key="a")) == [f"key a in partition {at}"]
             await test.idle()
             assert sorted(done) == [1, 2, 3, 4, 5, 6]
 

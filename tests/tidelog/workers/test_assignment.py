@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.workers.assignment import assign
+from tidelog.workers.coordination.assignment import assign
 
 NAMES = st.sampled_from([f"w{number}" for number in range(8)])
 PREVIOUS = st.lists(st.one_of(st.none(), NAMES), max_size=24)

@@ -11,8 +11,8 @@ from tests.tidelog.workers.workerkit import until
 from tidelog import Client, StreamId
 from tidelog.client.access import Access
 from tidelog.testing import Server
-from tidelog.workers.control import Control, message
-from tidelog.workers.link import Link
+from tidelog.workers.coordination.connections import Link
+from tidelog.workers.coordination.control_stream import Control, message
 
 NAME = "follower"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.tidelog.workers.feedkit import Order, event_of, made
-from tidelog.workers.deadlines import Deadlines
-from tidelog.workers.declared import Declared
+from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.timeouts import Deadlines
 
 
 async def timed(deadlines: Deadlines, call: Any) -> str:

@@ -20,10 +20,10 @@ from tidelog.cli.worker import worker
 from tidelog.testing import Server
 from tidelog.topics.deadletters import FIELDS, MESSAGE, TRACEBACK
 from tidelog.workers import App, Event, Events
-from tidelog.workers.declared import EachOptions
-from tidelog.workers.metrics import NOT_EVENTS
-from tidelog.workers.stats import Stats
-from tidelog.workers.testing import AppTest
+from tidelog.workers.declare.processor import EachOptions
+from tidelog.workers.execution.stats import Stats
+from tidelog.workers.operate.metrics import NOT_EVENTS
+from tidelog.workers.operate.testing import AppTest
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "workers.md").read_text()

@@ -16,8 +16,8 @@ from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, deadletters, partition_of
 from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker
-from tidelog.workers import worker as worker_module
-from tidelog.workers.transactions import Committer
+from tidelog.workers.execution import worker as worker_module
+from tidelog.workers.execution.transactions import Committer
 
 SOON = Retry(2, first=0.01, most=0.02)
 
@@ -427,7 +427,7 @@ def test_a_letter_has_the_key_of_its_topic(app: App, tidelog_server: Server) -> 
 def test_an_ending_that_the_server_refuses_stops_nobody(
     app: App, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.workers.failures.REFUSED", 0.05)
+    monkeypatch.setattr("tidelog.workers.execution.failures.REFUSED", 0.05)
     topic = orders(app)
 
     @app.each(topic, ordering="key", on_error=[DeadLetter()])

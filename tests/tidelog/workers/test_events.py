@@ -13,7 +13,7 @@ import pytest
 from tests.tidelog.workers.feedkit import MemoryFeed, MemorySink, Order, event_of, made
 from tidelog.topics import CodecError, Topic, UndecodableError
 from tidelog.workers import AppError, CallNext, EarlyReturnError, Event, Events, Take
-from tidelog.workers.declared import Declared
+from tidelog.workers.declare.processor import Declared
 
 
 # -- one event -----------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from tidelog.workers import (
     Retry,
     Skip,
     Take,
-    marks,
 )
+from tidelog.workers.coordination import pauses
 
 SOON = Retry(2, first=0.01, most=0.02)
 
@@ -169,14 +169,14 @@ def test_a_parked_key_is_held_back_until_it_is_resumed(app: App, tidelog_server:
             raise RuntimeError("broken")
         seen.append((order.key, order.id))
 
-    key = marks.parked_key("shop", "bill", 0)
+    key = pauses.parked_key("shop", "bill", 0)
 
     async def main(client: Client) -> None:
         nonlocal broken
         await topic.send_many(Order(number, "bad" if number % 2 else "good") for number in range(10))
         async with working(app) as worker:
             await until(lambda: len(seen) == 5 and worker.stats["bill"].parked == 5)
-            (name, facts), *more = run(client, marks.read(key)).items()
+            (name, facts), *more = run(client, pauses.read(key)).items()
             assert (name, more) == ("bad", [])
             assert facts["error"] == "RuntimeError: broken"
         assert pending(client, app, "bill") == 5
@@ -185,7 +185,7 @@ def test_a_parked_key_is_held_back_until_it_is_resumed(app: App, tidelog_server:
             await until(lambda: len(seen) == 6 and worker.stats["bill"].parked == 5)
             assert worker.stats["bill"].failed == 0
             broken = False
-            run(client, marks.remove(key, ["bad"]))
+            run(client, pauses.remove(key, ["bad"]))
             await until(lambda: len(seen) == 11)
             await until(lambda: not pending(client, app, "bill"))
 
@@ -215,8 +215,8 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
     async def index(order: Order) -> None:
         other.append(order.id)
 
-    key = marks.paused_key("shop", "bill")
-    name = str(first) if isinstance(ending, Pause) else marks.ALL
+    key = pauses.paused_key("shop", "bill")
+    name = str(first) if isinstance(ending, Pause) else pauses.ALL
 
     async def main(client: Client) -> None:
         nonlocal broken
@@ -224,7 +224,7 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
         keys = {topic.partition(Order(0, f"k{number}")): f"k{number}" for number in range(100)}
         async with working(app):
             await topic.send(Order(1, keys[first]))
-            await until(lambda: name in run(client, marks.read(key)))
+            await until(lambda: name in run(client, pauses.read(key)))
             await topic.send_many([Order(2, keys[first]), Order(3, keys[second])])
             await until(lambda: sorted(other) == [1, 2, 3])
             if isinstance(ending, Pause):
@@ -236,7 +236,7 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
             assert worker.stats["bill"].failed == 0
             assert seen == ([3] if isinstance(ending, Pause) else [])
             broken = False
-            run(client, marks.remove(key, [name]))
+            run(client, pauses.remove(key, [name]))
             await until(lambda: sorted(seen) == [1, 2, 3])
 
     with tidelog_server.client() as client:
@@ -360,7 +360,7 @@ def test_a_halt_stops_the_processor_in_all_workers(app: App, tidelog_server: Ser
             await topic.send_many(Order(number, f"k{number}") for number in range(1, 40))
             assert not seen
             broken = False
-            run(client, marks.remove(marks.paused_key("shop", "bill"), [marks.ALL]))
+            run(client, pauses.remove(pauses.paused_key("shop", "bill"), [pauses.ALL]))
             await until(lambda: sorted(seen) == list(range(40)))
 
     with tidelog_server.client() as client:

@@ -20,9 +20,9 @@ from tidelog.leases.claims import take
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.workers import App
-from tidelog.workers.executor import Executor
-from tidelog.workers.link import Link
-from tidelog.workers.partition import Partition
+from tidelog.workers.coordination.connections import Link
+from tidelog.workers.execution.executor import Executor
+from tidelog.workers.execution.partition import Partition
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tests.tidelog.workers.feedkit import MemorySink, Order, event_of, made
 from tidelog import AsyncClient
 from tidelog.testing import Server
 from tidelog.workers import AppError, Event, Take, Timing, deduplicate, timing, to_prometheus, tracing
-from tidelog.workers.declared import Declared
+from tidelog.workers.declare.processor import Declared
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -55,7 +55,7 @@ def test_timing_tells_of_each_call(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_fast_is_logged_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "tidelog.workers.layers")
+    caplog.set_level(logging.DEBUG, "tidelog.workers.declare.builtin_middleware")
     for slow in (3600, None):
         call(*declared(timing(slow=slow)), 1)
     assert [record.levelno for record in caplog.records] == [logging.DEBUG] * 2

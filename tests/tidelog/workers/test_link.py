@@ -10,7 +10,7 @@ from tests.tidelog.workers.workerkit import until
 from tidelog.client.access import Access
 from tidelog.client.channel import LostError
 from tidelog.testing import Server
-from tidelog.workers.link import Link
+from tidelog.workers.coordination.connections import Link
 
 
 def test_a_line_that_is_closed_while_it_connects_leaves_no_connection(tidelog_server: Server) -> None:

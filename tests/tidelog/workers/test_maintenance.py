@@ -16,7 +16,7 @@ from tidelog.topics import Topic
 from tidelog.topics.admin import alter, grow
 from tidelog.topics.facts import Retention
 from tidelog.workers import App
-from tidelog.workers.maintenance import Maintenance
+from tidelog.workers.coordination.retention import Maintenance
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.tidelog.workers.workerkit import eventually, process, until
 from tidelog.testing import Server, free_port
 from tidelog.topics import Topic
-from tidelog.workers import App, metrics
+from tidelog.workers import App
 from tidelog.workers.logs import LogFields
+from tidelog.workers.operate import metrics
 
 SOURCE = """
 import asyncio, logging, msgspec

@@ -16,7 +16,7 @@ from tidelog.leases import Lease
 from tidelog.testing import Server
 from tidelog.topics import admin
 from tidelog.workers import App
-from tidelog.workers.movers import Movers
+from tidelog.workers.coordination.delayed_records import Movers
 
 CLAIM = "orders:delayed:mover"
 

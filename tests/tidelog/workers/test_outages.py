@@ -49,7 +49,8 @@ def test_a_refusal_that_passes_is_waited_out(
 
     with Refusing(tidelog_server.port, text) as refusing:
         asyncio.run(main(refusing))
-    told = [record.getMessage() for record in caplog.records if record.name == "tidelog.workers.link"]
+    logger = "tidelog.workers.coordination.connections"
+    told = [record.getMessage() for record in caplog.records if record.name == logger]
     told = [each for each in told if "connected again" not in each]
     assert 1 <= sum(text in each for each in told) <= 2, told  # of two outages, which may be one
     assert len(told) <= 4, told  # the connection that was lost first may be one more of each

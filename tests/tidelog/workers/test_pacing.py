@@ -10,12 +10,12 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.testing import Server
 from tidelog.workers import App, Take
-from tidelog.workers.pacing import Pace
+from tidelog.workers.execution.prefetch import Pace
 
 
 def test_a_pace_follows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("tidelog.workers.pacing.time.monotonic", lambda: now)
+    monkeypatch.setattr("tidelog.workers.execution.prefetch.time.monotonic", lambda: now)
     waiting = 0
     pace = Pace(lambda: waiting, lambda: 5, 1000)
     assert pace.room(0, 0) == 5

@@ -10,7 +10,7 @@ import pytest
 from tidelog import Entry, StreamId
 from tidelog.topics import UndecodableError
 from tidelog.workers import AppError, DeadLetter, Halt, Park, Pause, Policy, Retry, Skip
-from tidelog.workers.policy import Again
+from tidelog.workers.declare.policy import Again
 
 
 def even() -> float:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.workers import App, AppError
-from tidelog.workers.schedule import MOST, Cron, Every, Scheduled
+from tidelog.workers.declare.schedule import MOST, Cron, Every, Scheduled
 
 OSLO = ZoneInfo("Europe/Oslo")
 LATE = 30.0

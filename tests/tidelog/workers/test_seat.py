@@ -15,9 +15,10 @@ from tidelog.client.steps import run
 from tidelog.leases import Lease, LeaseLostError
 from tidelog.leases.lease import now
 from tidelog.testing import Server
-from tidelog.workers import keys, members
-from tidelog.workers.members import Member, Members, MembersError
-from tidelog.workers.seat import RESTARTS, Seat
+from tidelog.workers import keys
+from tidelog.workers.coordination import member_document
+from tidelog.workers.coordination.member_document import Member, Members, MembersError
+from tidelog.workers.coordination.membership import RESTARTS, Seat
 
 KEY = keys.members("app", "p")
 
@@ -35,7 +36,7 @@ def seat(client: Client, name: str, partitions: int = 4, clock: Hands | None = N
 
 
 def owners(client: Client) -> list[str | None]:
-    return run(client, members.read(KEY)).owners
+    return run(client, member_document.read(KEY)).owners
 
 
 class TestDocument:
@@ -48,7 +49,7 @@ class TestDocument:
         run(client, other.turn(True))
         clock.now += 0.2  # the other's time is not over
         assert run(client, one.turn(True)).acquired == []
-        assert run(client, members.read(KEY)).waiting == ["w1", "w2"]
+        assert run(client, member_document.read(KEY)).waiting == ["w1", "w2"]
         clock.now += 0.2
         assert [claim.partition for claim in run(client, other.turn(True)).acquired] == [2, 3]
         assert [claim.partition for claim in run(client, one.turn(True)).acquired] == [0, 1]
@@ -71,7 +72,7 @@ class TestDocument:
         run(client, other.turn(True))
         client.redis.delete(keys.lease("app", "w2"))
         assert len(run(client, one.turn(True)).acquired) == 4
-        assert sorted(run(client, members.read(KEY)).members) == ["w1"]
+        assert sorted(run(client, member_document.read(KEY)).members) == ["w1"]
 
     def test_capacity(self, client: Client) -> None:
         one, other = seat(client, "w1"), seat(client, "w2", capacity=3)
@@ -93,15 +94,15 @@ class TestDocument:
 
     def test_changes_at_the_same_time(self, client: Client) -> None:
         """A change between reading and writing is not lost."""
-        steps = members.change(KEY, lambda doc: doc.joined("w1", Member(1)))
+        steps = member_document.change(KEY, lambda doc: doc.joined("w1", Member(1)))
         replies = client.together(*next(steps))
-        run(client, members.change(KEY, lambda doc: doc.joined("w2", Member(2))))
+        run(client, member_document.change(KEY, lambda doc: doc.joined("w2", Member(2))))
         replies = client.together(*steps.send(replies))  # the swap, which fails
         assert replies[0] is not None
         swap = steps.send(replies)
         with pytest.raises(StopIteration):
             steps.send(client.together(*swap))
-        assert run(client, members.read(KEY)).waiting == ["w2", "w1"]
+        assert run(client, member_document.read(KEY)).waiting == ["w2", "w1"]
 
     def test_a_newer_document(self, client: Client) -> None:
         client.redis.set(KEY, '{"version": 2}')
@@ -120,7 +121,7 @@ class TestDocument:
         client.redis.set(KEY, text)
         one = seat(client, "w1")
         run(client, one.turn(True))
-        assert list(run(client, members.read(KEY)).members) == ["w1"]
+        assert list(run(client, member_document.read(KEY)).members) == ["w1"]
 
     def test_owners_of_partitions_that_there_are_not(self, client: Client) -> None:
         client.redis.set(KEY, '{"version": 1, "members": {"w1": {"epoch": 1}}, "owners": ["w1", "w1", "w1"]}')
@@ -138,7 +139,7 @@ class TestSeat:
             if client.redis.exists(keys.owner("app", "p", 0)):  # by a SET whose reply was lost
                 break
         assert one.doubtful == {0}
-        run(client, members.change(KEY, lambda doc: doc.without({"w1": 1}, 1)))
+        run(client, member_document.change(KEY, lambda doc: doc.without({"w1": 1}, 1)))
         other = seat(client, "v2", 1)
         run(client, other.turn(True))
         assert owners(client) == ["v2"]
@@ -162,7 +163,7 @@ class TestSeat:
     def test_a_partition_that_comes_back_while_it_is_given_up(self, client: Client) -> None:
         one = seat(client, "w1", 1)
         run(client, one.turn(True))
-        run(client, members.change(KEY, lambda doc: doc.joined("a0", Member(9)).without({"w1": 1}, 1)))
+        run(client, member_document.change(KEY, lambda doc: doc.joined("a0", Member(9)).without({"w1": 1}, 1)))
         client.redis.set(keys.lease("app", "a0"), "a0:9", px=30_000)
         assert run(client, one.turn(True)).leaving == [0]
         client.redis.delete(keys.lease("app", "a0"))

@@ -18,8 +18,8 @@ from tests.tidelog.workers.modelled import Modelled
 from tidelog.client.steps import Steps
 from tidelog.leases import Lease, LeaseLostError
 from tidelog.workers import keys
-from tidelog.workers.members import decoded
-from tidelog.workers.seat import Seat, View
+from tidelog.workers.coordination.member_document import decoded
+from tidelog.workers.coordination.membership import Seat, View
 
 PARTITIONS = 5
 TTL = 10.0

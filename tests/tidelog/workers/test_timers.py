@@ -18,8 +18,8 @@ from tidelog.leases import Claim, Lease
 from tidelog.leases.claims import release, take
 from tidelog.testing import Server
 from tidelog.workers import App, keys
-from tidelog.workers.duties import Duties
-from tidelog.workers.timers import Counts, Timers
+from tidelog.workers.coordination.singleton_tasks import Duties
+from tidelog.workers.coordination.timers import Counts, Timers
 
 HOUR = 3600.0
 KEY = "app:shop:timer:tick"

@@ -1,0 +1,17 @@
+"""Coordination of the workers of an app, through documents, leases and claims on the server.
+
+    ownership         ``Ownership``: keeps a running worker's share of a processor's partitions up to date
+    membership        ``Membership``: one worker's membership in a processor, as operations without I/O
+    member_document   the document that lists the members of a processor, changed by compare-and-set
+    assignment        which member gets which partitions: sticky, by capacity
+    control_stream    the stream in which workers notify each other of changes
+    leadership        ``Leadership``: one worker of an app is the leader
+    leader_tasks      ``LeaderTasks``: what a worker runs in addition to its processors
+    singleton_tasks   ``SingletonTasks``: coroutines that run on the leader only
+    timers            runs timers and crons, on the leader and in each worker
+    delayed_records   a singleton task: sends records whose scheduled time has come
+    retention         a singleton task: evicts entries that the retention of topics no longer covers
+    pauses            the parked keys and paused partitions, on the server
+    connections       connections that are re-established after a loss
+    cancellation      cancels tasks and waits for their end
+"""

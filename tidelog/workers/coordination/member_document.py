@@ -1,0 +1,141 @@
+"""The document that says who takes part in a processor, and who should own what.
+
+    app:shop:members:bill = {"version": 1, "revision": 7,
+        "members": {"w1": {"epoch": 17, "capacity": 1, "joined": 1700000000000}, ...},
+        "owners": ["w1", "w2", ...],       the member that should own each partition, or null
+        "waiting": ["w3"]}                 members that have joined and have no share yet, the last one last
+
+Rule 1: it changes by SET IFEQ on exactly the bytes that were read, so changes come one after another and none is lost.
+Rule 2: every change may be made twice. Who lost a reply looks again, and makes it again if it is not there.
+Rule 3: it says what should be. What is, the claims say.
+Rule 4: who leaves or is dead is taken out and its partitions are given away in one change. Who joins waits first, so
+        that many who start together cause one new assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tidelog.client import strings
+from tidelog.client.calls import Call
+from tidelog.client.saying import Unreadable
+from tidelog.client.steps import Steps, good
+from tidelog.workers import logs
+from tidelog.workers.coordination.assignment import assign
+
+VERSION: Final = 1
+_unreadable: Final = Unreadable(logs.get(__name__))
+
+
+class MembersError(ValueError):
+    """The members document on the server has a newer version."""
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A worker that takes part. It is alive while its lease has this epoch."""
+
+    epoch: int  # of its lease
+    capacity: int = 1  # its share, in proportion to the others'
+    joined: int = 0  # ms since 1970, on its own clock: for people
+
+
+class Members(msgspec.Struct, frozen=True):
+    """The document."""
+
+    version: int = VERSION
+    revision: int = 0  # counts changes
+    members: dict[str, Member] = {}
+    owners: list[str | None] = []
+    waiting: list[str] = []
+
+    def of(self, worker: str) -> list[int]:
+        """The partitions that a worker should own."""
+        return [partition for partition, owner in enumerate(self.owners) if owner == worker]
+
+    # -- changes: each returns the document itself where nothing changes ------------------------------------------
+    def joined(self, worker: str, member: Member) -> Members:
+        """With a worker that takes part. One that comes back under another epoch keeps its share."""
+        known = self.members.get(worker)
+        if known is not None and known.epoch == member.epoch:
+            return self
+        waiting = self.waiting if known is not None else [*self.waiting, worker]
+        return self._changed(members={**self.members, worker: member}, waiting=waiting)
+
+    def without(self, gone: Mapping[str, int], partitions: int) -> Members:
+        """Without workers, each under the epoch given; what they had is the others'."""
+        left = {name: each for name, each in self.members.items() if gone.get(name) != each.epoch}
+        return self if len(left) == len(self.members) else self._changed(members=left).assigned(partitions)
+
+    def settled(self, partitions: int) -> Members:
+        """With a share for everyone who waits."""
+        return self.assigned(partitions) if self.waiting or len(self.owners) != partitions else self
+
+    def assigned(self, partitions: int) -> Members:
+        """With partitions assigned anew."""
+        capacities = {name: member.capacity for name, member in self.members.items()}
+        return self._changed(owners=assign(self.owners, capacities, partitions), waiting=[])
+
+    def _changed(self, **fields: Any) -> Members:
+        return msgspec.structs.replace(self, revision=self.revision + 1, **fields)
+
+
+def decoded(key: str, text: bytes | None) -> Members:
+    """The document from its JSON; an empty one for None. An invalid document is reported, and counts as none: the
+    next change replaces it. Raises MembersError if it has a newer version.
+    """
+    if text is None:
+        return Members()
+    try:
+        version = msgspec.json.decode(text, type=_Version).version
+        if version == VERSION:
+            return _sound(msgspec.json.decode(text, type=Members))
+    except (ValueError, RecursionError) as error:
+        _unreadable.tell(key, error)
+        return Members()
+    if version < VERSION:
+        _unreadable.tell(key, f"its version is {version}")
+        return Members()
+    raise MembersError(f"{key!r} is of version {version}, this program knows {VERSION}: it is too old")
+
+
+def _sound(found: Members) -> Members:
+    """Raises ValueError if a name can't be a worker's, because it could not be sent."""
+    for name in [*found.members, *found.waiting, *filter(None, found.owners)]:
+        name.encode()
+        if not name or "|" in name:
+            raise ValueError(f"{name!r} is no name of a worker")
+    return found
+
+
+def read(key: str) -> Steps[Members]:
+    """The document as it is."""
+    (text,) = good((yield [strings.get(key)]))
+    return decoded(key, text)
+
+
+def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]] = ()) -> Steps[Members]:
+    """Change the document; returns it as it is then. ``also``: calls that are sent with each attempt.
+
+    ``how`` may be called several times, and returns its argument where nothing is to be changed.
+    """
+    (text,) = good((yield [strings.get(key)]))
+    while True:
+        before = decoded(key, text)
+        after = how(before)
+        if after is before:
+            return before
+        written = msgspec.json.encode(after)
+        swap = strings.set_absent(key, written) if text is None else strings.set_equal(key, written, text)
+        (found,) = good((yield [swap, *also])[:1])  # what is sent with it are hints, which nothing depends on
+        if found == text:
+            return after
+        if found is None:
+            (found,) = good((yield [strings.get(key)]))
+        text = found

@@ -1,0 +1,159 @@
+"""``Maintenance``: the leader evicts what the retention of the app's topics gives up.
+
+    a look        TLEN of each partition, the topic's facts; with max_age, the age of its oldest entry
+    an eviction   of partitions that hold too much: behind the slowest group, in ``tidelog.topics.retention``
+
+Rule 1: a look is cheap, and rarer where nothing changes: from LEAST seconds after an eviction to MOST.
+Rule 2: nothing goes before each processor of the app that reads the topic has its group on the partition. Groups of
+        others are waited for as well, also those that nobody reads any more: these are named in the log.
+Rule 3: a topic, or a partition, that the server refuses something for does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import redis
+
+from tidelog.client import calls, strings
+from tidelog.client.channel import LostError
+from tidelog.client.saying import Once, text_of
+from tidelog.client.steps import Link, Steps, arun, good
+from tidelog.leases import Claim
+from tidelog.topics.facts import Retention, TopicError, key_of, read_facts
+from tidelog.topics.retention import trim
+from tidelog.workers import logs
+from tidelog.workers.declare.processor import Declared
+
+log = logs.get(__name__)
+LEAST: Final = 1.0  # seconds between two looks where the last one found something to evict
+CHANGING: Final = 5  # times LEAST: where a partition has grown
+MOST: Final = 300.0  # seconds where nothing changes
+PAGE: Final = 500  # partitions of one pipeline
+
+
+class Maintenance:
+    """For the topics ``names`` of ``app``; ``processors`` are all that the app declares. ``lead`` is a duty."""
+
+    def __init__(
+        self, app: str, names: Iterable[str], processors: Iterable[Declared], link: Link, *, least: float = LEAST,
+        most: float = MOST,
+    ) -> None:  # fmt: skip
+        self.evicted = 0  # entries
+        self._app = app
+        self._names = sorted(set(names))
+        self._link = link
+        self._least, self._most = least, most
+        self._groups: dict[str, set[bytes]] = {name: set() for name in self._names}
+        for declared in processors:
+            self._groups.setdefault(declared.topic.name, set()).add(declared.group.encode())
+        self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
+        self._partitions: dict[str, int] = {}  # by topic: as they were at the first look
+        self._told: set[str] = set()  # what was logged
+        self._trouble = Once(log)
+
+    async def lead(self, claim: Claim) -> None:
+        """Look after the topics until cancelled."""
+        wait = self._least
+        while self._names:
+            await asyncio.sleep(wait)
+            if not claim.held:
+                continue
+            before = self.evicted
+            try:
+                changed = [await self._looked(name) for name in self._names]
+            except (redis.RedisError, OSError) as error:
+                if not isinstance(error, LostError):  # which the link has logged
+                    self._trouble.warn(f"app {self._app}: retention: {text_of(error)}; trying again")
+                wait = min(self._most, wait * 2)
+                continue
+            self._trouble.well()
+            if self.evicted > before:
+                wait = self._least
+            else:
+                wait = min(self._most, self._least * CHANGING if any(changed) else wait * 2)
+
+    async def _looked(self, name: str) -> bool:
+        try:
+            return await arun(self._link, self.look(name))
+        except (redis.ResponseError, TopicError) as error:
+            self._tell(f"topic {name}: nothing is evicted: {error}")
+            return False
+
+    def look(self, name: str) -> Steps[bool]:
+        """Evict what a topic has too much; whether its length has changed since the last look."""
+        (text,) = good((yield [strings.get(key_of(name))]))
+        if text is None:
+            return False
+        facts = read_facts(name, text)
+        known = self._partitions.setdefault(name, facts.partitions or 0)
+        if facts.partitions != known:
+            self._tell(
+                f"topic {name}: it had {known} partitions and has {facts.partitions} now. Workers keep to those that it"
+                " had when they started: start them again"
+            )
+        kept = facts.retention
+        if kept.partition_size is None and kept.max_age_ms is None:
+            return False
+        streams = [f"{name}:{at}" for at in range(facts.partitions or 0)]
+        lengths: list[int] = []
+        for at in range(0, len(streams), PAGE):
+            lengths += [
+                reply if isinstance(reply, int) else self._unknown(name, reply)
+                for reply in (yield [calls.tlen(stream) for stream in streams[at : at + PAGE]])
+            ]
+        for stream in (yield from self._overfull(streams, lengths, kept)):
+            evicted = yield from trim(stream, kept, self._groups[name])
+            self.evicted += evicted
+            lengths[streams.index(stream)] -= evicted
+            if not kept.drops and not evicted:
+                yield from self._explain(name, stream)
+        changed = lengths != self._seen.get(name)
+        self._seen[name] = lengths
+        return changed
+
+    def _overfull(self, streams: Sequence[str], lengths: Sequence[int], kept: Retention) -> Steps[list[str]]:
+        """Those that hold more, or for longer, than the retention says."""
+        size, age = kept.partition_size, kept.max_age_ms
+        found = {stream for stream, length in zip(streams, lengths, strict=True) if size is not None and length > size}
+        filled = [stream for stream, length in zip(streams, lengths, strict=True) if length]
+        if age is not None and filled:
+            (now,) = good((yield [strings.server_time()]))
+            for at in range(0, len(filled), PAGE):
+                part = filled[at : at + PAGE]
+                batches = good((yield [calls.tread(stream, "0", 0, with_info=True) for stream in part]))
+                found.update(
+                    stream
+                    for stream, batch in zip(part, batches, strict=True)
+                    if batch.info.first is not None and batch.info.first.ms + age <= now
+                )
+        return [stream for stream in streams if stream in found]
+
+    def _unknown(self, name: str, error: Exception) -> int:
+        self._tell(f"topic {name}: nothing is evicted from a partition: {error}")
+        return 0
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning(text)
+
+    def _explain(self, name: str, stream: str) -> Steps[None]:
+        """Say what holds the eviction up, once for each cause: a processor that has not begun, a group without one."""
+        (groups,) = good((yield [calls.tgroup_list(stream)]))
+        for missing in sorted(self._groups[name] - {group.name for group in groups}):
+            self._tell(
+                f"topic {name}: nothing is evicted before all processors have begun with it, and"
+                f" {missing.decode()} has not. Does a worker run it?"
+            )
+        ours = f"{self._app}.".encode()
+        for group in groups:
+            if not group.name.startswith(ours) or group.name in self._groups[name]:
+                continue
+            title = group.name.decode(errors="replace")
+            self._tell(
+                f"topic {name}: its entries can't be evicted behind the group {title}, which no processor of the app"
+                f" has any more. If nobody needs it: TGROUP DESTROY {name}:N {title} for each partition N"
+            )

@@ -1,0 +1,223 @@
+"""Middleware that is shipped: ``timing``, ``tracing``, ``deduplicate``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client import strings
+from tidelog.codecs import CodecError
+from tidelog.topics.partition import Key, canonical
+from tidelog.workers import keys, logs
+from tidelog.workers.declare.errors import AppError
+from tidelog.workers.declare.events import Event
+from tidelog.workers.declare.middleware import CallNext, Middleware
+from tidelog.workers.declare.policy import is_number
+from tidelog.workers.declare.signature import check_takes
+
+log = logs.get(__name__)
+SECONDS: Final = "tidelog_processor_seconds"  # the histogram's name
+EXTRA: Final = "pip install 'tidelog[workers]'"
+
+
+# -- timing --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Timing:
+    """One call of a processor's function, or one pull of a processor of Runnel's form."""
+
+    app: str
+    processor: str
+    events: int
+    seconds: float
+    error: BaseException | None  # what came out
+
+
+def timing(slow: float | None = 1.0, observe: Callable[[Timing], None] | None = None) -> Middleware:
+    """Measures how long the inner layers and the function take.
+
+    slow: seconds from which on a call is logged as a warning; None: never. All calls are logged for debugging.
+    observe: gets each Timing, also of calls that failed; ``to_prometheus()`` is one.
+    """
+    if slow is not None and (not is_number(slow) or slow < 0):
+        raise AppError(f"timing: slow is a number of seconds from 0, or None: {slow!r}")
+    if observe is not None:
+        check_takes("timing: observe", observe, "observe=lambda timing: ...")
+
+    async def layer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        began = time.perf_counter()
+        error: BaseException | None = None
+        try:
+            await call_next(events)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            if events:
+                _tell(events, time.perf_counter() - began, error)
+
+    def _tell(events: Sequence[Event[Any]], seconds: float, error: BaseException | None) -> None:
+        first = events[0]
+        made = Timing(first.app, first.processor, len(events), seconds, error)
+        level = logging.WARNING if slow is not None and seconds >= slow else logging.DEBUG
+        where = f"{first.topic.stream(first.partition)} {first.id}"
+        group = f"{first.app}.{first.processor}"
+        log.log(level, "%s: %d events from %s on took %.3f s", group, len(events), where, seconds)
+        if observe is not None:
+            observe(made)
+
+    return layer
+
+
+def to_prometheus(registry: Any = None) -> Callable[[Timing], None]:
+    """What ``timing`` observes becomes the histogram ``tidelog_processor_seconds``, by app, processor and outcome.
+
+    registry: a CollectorRegistry; None: the default one, with one histogram however often this is called. AppError
+    without the extra ``workers``.
+    """
+    try:
+        import prometheus_client
+    except ImportError:
+        raise AppError(f"to_prometheus needs prometheus-client: {EXTRA}") from None
+    where = prometheus_client.REGISTRY if registry is None else registry
+    histogram: Any = _histograms.get(where)
+    if histogram is None:
+        labels = ("app", "processor", "outcome")
+        histogram = prometheus_client.Histogram(SECONDS, "Seconds of a processor's call.", labels, registry=where)
+        _histograms[where] = histogram
+
+    def observe(timing: Timing) -> None:
+        outcome = "ok" if timing.error is None else "error"
+        histogram.labels(timing.app, timing.processor, outcome).observe(timing.seconds)
+
+    return observe
+
+
+_histograms: dict[Any, Any] = {}  # by registry: a registry takes a name once
+
+
+# -- tracing -------------------------------------------------------------------------------------------------
+def tracing(tracer: Any = None) -> Middleware:
+    """A span of OpenTelemetry around each call, named ``process <topic>``, with its exception if one comes out.
+
+    An entry with a field ``traceparent`` continues that trace; in a batch, its spans are linked.
+
+    tracer: None: the one of the provider that the program has set. AppError without the extra ``workers``.
+    """
+    try:
+        from opentelemetry import propagate, trace
+    except ImportError:
+        raise AppError(f"tracing needs opentelemetry-api: {EXTRA}") from None
+
+    async def layer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        if not events:
+            await call_next(events)
+            return
+        contexts = [propagate.extract(_carrier(event)) for event in events]
+        spans = [trace.get_current_span(context).get_span_context() for context in contexts]
+        single = len(events) == 1
+        begun = (tracer or trace.get_tracer("tidelog")).start_as_current_span(
+            f"process {events[0].topic.name}",
+            context=contexts[0] if single else None,
+            kind=trace.SpanKind.CONSUMER,
+            attributes=_attributes(events),
+            links=() if single else [trace.Link(span) for span in spans if span.is_valid],
+        )
+        with begun:
+            await call_next(events)
+
+    return layer
+
+
+def _carrier(event: Event[Any]) -> dict[str, str]:
+    """The fields of the entry that propagators of W3C's trace context look for."""
+    found = {name: event.entry.get(name) for name in ("traceparent", "tracestate")}
+    return {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
+
+
+def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
+    """By OpenTelemetry's conventions for messaging."""
+    first = events[0]
+    made: dict[str, str | int] = {
+        "messaging.system": "tidelog",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": first.topic.name,
+        "messaging.consumer.group.name": f"{first.app}.{first.processor}",
+    }
+    if len({event.partition for event in events}) == 1:
+        made["messaging.destination.partition.id"] = str(first.partition)
+    if len(events) == 1:
+        made["messaging.message.id"] = str(first.id)
+        made["tidelog.attempt"] = first.attempt
+    else:
+        made["messaging.batch.message_count"] = len(events)
+    return made
+
+
+# -- deduplication -------------------------------------------------------------------------------------------
+def deduplicate(field: str | Callable[[Any], Key | None], seconds: float) -> Middleware:
+    """Of events with the same value in a field, only the first within so many seconds gets through; None is no value.
+
+    field: its name in the record, or a function from the record to the value: str, int, bytes or UUID.
+
+    Each value is a key on the server for that time, ``app:<app>:seen:<processor>:<value>``, whose value is the event
+    that has it: so that event may be delivered again. If it fails, the key is removed: another one may pass then.
+    """
+    if not is_number(seconds) or seconds < 0.001:
+        raise AppError(f"deduplicate: seconds is a number from 0.001: {seconds!r}")
+    if not isinstance(field, str):
+        check_takes("deduplicate: field", field, "deduplicate(lambda record: record.id, 60)")
+    get: Callable[[Any], Any] = _getter(field) if isinstance(field, str) else field
+    ms = round(seconds * 1000)
+
+    async def layer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
+        found = [_seen_key(event, get(event.record)) for event in events]
+        first: dict[bytes, Event[Any]] = {}
+        for key, event in zip(found, events, strict=True):
+            if key is not None:
+                first.setdefault(key, event)
+        asked = [event.sink.run(strings.set_absent(key, _identity(event), ms)) for key, event in first.items()]
+        holders = await asyncio.gather(*asked)
+        held = {
+            key: event
+            for (key, event), holder in zip(first.items(), holders, strict=True)
+            if holder is None or holder == _identity(event)
+        }
+        passed = [
+            event for key, event in zip(found, events, strict=True) if key is None or held.get(key) is event
+        ]
+        try:
+            await call_next(passed)
+        except Exception:
+            freed = [event.sink.run(strings.delete_equal(key, _identity(event))) for key, event in held.items()]
+            await asyncio.gather(*freed, return_exceptions=True)  # what stays ends by its time
+            raise
+
+    return layer
+
+
+def _getter(field: str) -> Callable[[Any], Any]:
+    def get(record: Any) -> Any:
+        try:
+            return record.get(field) if isinstance(record, dict) else getattr(record, field)
+        except AttributeError:
+            raise CodecError(f"deduplicate: a record has no field {field!r}") from None
+
+    return get
+
+
+def _seen_key(event: Event[Any], value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return keys.seen(event.app, event.processor).encode() + canonical(value)
+    except TypeError:
+        raise CodecError(f"deduplicate: a value is str, int, bytes or UUID, not {type(value).__name__}") from None
+
+
+def _identity(event: Event[Any]) -> bytes:
+    return f"{event.topic.stream(event.partition)} {event.id}".encode()

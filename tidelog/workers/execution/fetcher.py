@@ -1,0 +1,265 @@
+"""``Fetcher``: reads entries into the buffers of one processor's partitions.
+
+    hot      a TREAD returned as many entries as were asked for, or TWAIT named the stream: it is read next
+    waiting  all others with room: one TWAIT for them together, on a line of its own
+
+Rule 1: all TREADs of a round leave as one pipeline. A partition without room is not in it.
+Rule 2: what a former owner reads is missing at the new one, who goes on with what comes after it: the order of a key
+        would break. A process that goes on after a pause can have a TREAD in hand that it has not sent yet. So a round
+        is one transaction that watches the claims: MULTI TREAD ... EXEC WATCH MGET, the last two for the next round.
+Rule 3: TWAIT delivers nothing. A wait whose partitions are out of date is ended (CLIENT UNBLOCK) where it lacks one,
+        and otherwise left alone: what it names and is not ours is passed over.
+Rule 4: when the reply of a TREAD was lost, what it may have delivered is made due before anything else is read, or it
+        would come after newer entries. Not where partitions have no owner: there it may be another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import redis
+
+from tidelog.client import calls
+from tidelog.client.calls import Call, Value
+from tidelog.client.channel import Channel, LostError, plain, queued, watching
+from tidelog.client.client import NoGroupError
+from tidelog.client.refusals import denies
+from tidelog.client.saying import Once, text_of
+from tidelog.client.steps import good
+from tidelog.leases import Claim
+from tidelog.workers import logs
+from tidelog.workers.coordination.connections import Line, Link
+from tidelog.workers.execution.buffers import Buffer, Row
+
+log = logs.get(__name__)
+PAGE: Final = 1000  # pending messages that are looked at at once
+WAIT_MS: Final = 60_000  # of one TWAIT
+REFUSED: Final = 1.0  # seconds until a stream that could not be read is tried again
+
+
+class Fetcher:
+    """For one processor in one worker. ``reads``: the line that TREADs and TACKs share, so that they keep their order.
+
+    ``start``: where a group that does not exist yet begins, as TREAD takes it.
+    """
+
+    def __init__(
+        self, link: Link, reads: Line, group: str, retry_ms: int, start: str, taken: Callable[[Claim], None],
+        owned: bool = True,
+    ) -> None:  # fmt: skip
+        self._reads = reads
+        self._waits = link.line(self._opened)
+        self._group = group
+        self._options: tuple[Value, ...] = ("GROUP", group, 0, "RETRY", retry_ms, 0)
+        self._start = start
+        self._owned = owned  # whether all that is pending is this worker's
+        self._unseen: set[Buffer] = set()  # something may have been delivered to them in a reply that was lost
+        self._buffers: dict[str, Buffer] = {}  # by stream
+        self._hot: dict[str, Buffer] = {}
+        self._taken = taken  # called with a claim that is somebody else's
+        self._channel: Channel | None = None  # on which is watched
+        self._watched: dict[str, Claim] = {}  # by key
+        self._refusing: set[str] = set()  # streams that can't be read now
+        self._trouble: dict[str, Once] = {}  # by stream
+        self._wake = asyncio.Event()
+        self._waiting: asyncio.Task[list[str]] | None = None
+        self._awaited: frozenset[str] = frozenset()  # the streams that it waits for
+        self._client_id = 0  # of the connection that waits
+
+    def add(self, buffer: Buffer) -> None:
+        """Read this one too, now."""
+        buffer.open = True
+        self._buffers[buffer.stream] = self._hot[buffer.stream] = buffer
+        self._wake.set()
+
+    def remove(self, buffer: Buffer) -> None:
+        """Read it no more."""
+        buffer.open = False
+        self._buffers.pop(buffer.stream, None)
+        self._hot.pop(buffer.stream, None)
+        self._unseen.discard(buffer)
+
+    def roomy(self) -> None:
+        """A buffer has room again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                wanted = [buffer for buffer in self._hot.values() if buffer.room and buffer.claim.held]
+                if wanted:
+                    await self._read(wanted)
+                else:
+                    await self._wait()
+        finally:
+            if self._waiting is not None:
+                self._waiting.cancel()
+            self._waits.close()
+
+    async def _read(self, wanted: list[Buffer]) -> None:
+        try:
+            for buffer in self._unseen.intersection(wanted):
+                await self._make_due(buffer)
+            channel = await self._reads.channel()
+            await self._watch(channel)
+        except LostError:
+            return
+        wanted = [buffer for buffer in wanted if buffer.room and buffer.claim.held]
+        asked = [buffer.room for buffer in wanted]
+        for buffer in wanted:
+            buffer.quiet.clear()
+        try:
+            replies = await self._round(channel, wanted, asked)
+            if replies is None:
+                return  # they stay hot
+            now = time.monotonic()
+            for buffer, room, rows in zip(wanted, asked, replies, strict=True):
+                if isinstance(rows, Exception):
+                    self._refused(buffer, rows)
+                    continue
+                if self._trouble:
+                    self._trouble.pop(buffer.stream, None)
+                if buffer.take_in(rows, now) < room:
+                    self._hot.pop(buffer.stream, None)
+        except LostError:  # they stay hot
+            if self._owned:
+                self._unseen.update(wanted)
+        finally:
+            for buffer in wanted:
+                buffer.read_ended()
+
+    async def _round(self, channel: Channel, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
+        """What TREAD returns for each, or errors; None, and nothing is read, where a claim has changed."""
+        made = [
+            Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
+            for buffer, room in zip(wanted, asked, strict=True)
+        ]
+        keys = list(self._watched)
+        if not keys or not made:  # nobody owns them
+            return await channel.send(made)
+        *_, done, _, values = await channel.send([plain("MULTI"), *map(queued, made), plain("EXEC"), *watching(keys)])
+        self._compare(keys, values)
+        return [done] * len(made) if isinstance(done, Exception) else done
+
+    async def _watch(self, channel: Channel) -> None:
+        """Watch the claims of all partitions that are read. LostError."""
+        if channel is not self._channel:
+            self._channel = channel
+            self._watched.clear()
+        claims = {buffer.claim.key: buffer.claim for buffer in self._buffers.values() if buffer.claim.key}
+        new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
+        self._watched = claims
+        if new:
+            _, values = await channel.send(watching(new))
+            self._compare(new, values)
+
+    def _compare(self, keys: list[str], values: Any) -> None:
+        """Whether the claims are this worker's, under whatever epoch: another part of it may have claimed them anew."""
+        for key, value in zip(keys, good([values])[0], strict=True):
+            claim = self._watched[key]
+            if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:
+                del self._watched[key]
+                self._taken(claim)
+
+    async def _make_due(self, buffer: Buffer) -> None:
+        """Make due what is pending and not in hand. LostError."""
+        start = "-"
+        while True:
+            (page,) = await self._reads.send([calls.tpending_range(buffer.stream, self._group, start, "+", PAGE)])
+            if isinstance(page, redis.ResponseError) or not page or not buffer.claim.held:
+                break
+            ids = [message.id for message in page if b"%d.%d" % (message.id.ms, message.id.seq) not in buffer.held]
+            if ids:
+                await self._reads.send([calls.tnack(buffer.stream, self._group, *ids)])
+            last = page[-1].id
+            start = f"{last.ms}.{last.seq + 1}"
+        self._unseen.discard(buffer)
+
+    def _refused(self, buffer: Buffer, error: Exception) -> None:
+        """The others are read meanwhile."""
+        if denies(error):
+            raise error
+        stream = buffer.stream
+        text = f"group {self._group} can't read {stream}: {text_of(error)}; trying again every {REFUSED:g} s"
+        self._trouble.setdefault(stream, Once(log)).warn(text)
+        self._hot.pop(stream, None)
+        self._refusing.add(stream)
+        asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
+
+    def _try_again(self, buffer: Buffer) -> None:
+        self._refusing.discard(buffer.stream)
+        if self._buffers.get(buffer.stream) is buffer:
+            self._hot[buffer.stream] = buffer
+            self._wake.set()
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+    async def _wait(self) -> None:
+        """Until a stream has something, or the buffers have changed."""
+        streams = frozenset(
+            stream
+            for stream, buffer in self._buffers.items()
+            if stream not in self._hot and stream not in self._refusing and buffer.room
+        )
+        if self._waiting is not None and not streams <= self._awaited:
+            await self._unblock(self._waiting)
+        if self._waiting is None and streams:
+            self._awaited = streams
+            self._waiting = asyncio.create_task(self._next(sorted(streams)))
+        woken = asyncio.create_task(self._wake.wait())
+        try:
+            await asyncio.wait(
+                {woken} if self._waiting is None else {woken, self._waiting}, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            woken.cancel()
+        self._take()
+
+    def _take(self) -> None:
+        """What the wait has found, if it has ended."""
+        waiting = self._waiting
+        if waiting is None or not waiting.done():
+            return
+        self._waiting = None
+        for stream in waiting.result():
+            buffer = self._buffers.get(stream)
+            if buffer is not None and stream not in self._refusing:
+                self._hot[stream] = buffer
+
+    async def _unblock(self, waiting: asyncio.Task[list[str]]) -> None:
+        while not waiting.done():
+            try:
+                await self._reads.send([plain("CLIENT", "UNBLOCK", self._client_id)])
+            except LostError:
+                continue
+            await asyncio.wait({waiting}, timeout=0.1)  # it may not have been blocked yet
+        self._take()
+
+    async def _next(self, streams: list[str]) -> list[str]:
+        """Those of the streams that have something for the group; none if the wait was ended."""
+        while True:
+            try:
+                (found,) = await self._waits.send([calls.twait_group(self._group, streams, block=WAIT_MS)])
+            except LostError:
+                continue
+            if isinstance(found, NoGroupError):
+                return streams  # the next TREAD makes it again
+            if isinstance(found, redis.ResponseError):
+                if denies(found):
+                    raise found
+                log.error("group %s can't wait for %s ...: %s", self._group, streams[0], text_of(found))
+                await asyncio.sleep(REFUSED)
+                return streams
+            return [stream.decode() for stream in found]
+
+    async def _opened(self, channel: Channel) -> None:
+        (self._client_id,) = await channel.send([plain("CLIENT", "ID")])
+
+
+def _rows(reply: Any) -> list[Row | None]:
+    found: list[Row | None] = reply
+    return found

@@ -1,0 +1,315 @@
+"""``Committer``: entries are appended and others acknowledged in one step, if the partition is still ours.
+
+    WATCH <claims>; MGET <claims>     the claims are those that this worker made
+    MULTI
+      TMAPPEND ...; TACK ...          of all events that were finished while the last commit was under way
+    EXEC                              nothing happens if a claim has changed since the WATCH
+    WATCH <claims>; MGET <claims>     for the next commit, in the same pipeline
+
+Rule 1: one commit is under way at a time, and events are committed in the order in which they were given.
+Rule 2: without a reply it is unknown whether an EXEC was carried out, or still will be. The partition is claimed anew
+        first: then it can't be carried out any more. Then the pending list says whether it was.
+Rule 3: inside EXEC the server carries out what follows a command that failed. So a stream is looked at before it is
+        first appended to: TLEN fails for a key of another type. If it becomes one later, the events whose outputs are
+        missing are known from EXEC's reply, or without one from another look: their futures get PartlyError, so that
+        they end as dead letters. All other events of the transaction are whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import redis
+
+from tidelog.client import calls
+from tidelog.client.calls import Call
+from tidelog.client.channel import Channel, LostError, plain, queued, watching
+from tidelog.client.steps import arun, good
+from tidelog.leases import Claim, Lease, LeaseLostError
+from tidelog.leases.claims import reclaim
+from tidelog.topics.sending import BYTES, ROWS, Run, Sender
+from tidelog.workers import logs
+from tidelog.workers.coordination.connections import Line, Link
+from tidelog.workers.execution.outputs import Output
+from tidelog.workers.execution.partition import Partition, StoppedError
+from tidelog.workers.execution.stats import Stats
+
+log = logs.get(__name__)
+AT_ONCE: Final = 4000  # events of one commit
+MOST: Final = 8 * BYTES  # of what one commit appends, unless one event sends more
+
+
+class PartlyError(redis.ResponseError):
+    """The server has acknowledged events and appended only some of what they sent: a stream has become another type."""
+
+
+class _Commit:
+    __slots__ = ("future", "ids", "outputs", "partition", "size")
+
+    def __init__(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> None:
+        self.partition = partition
+        self.outputs = outputs
+        self.ids = ids
+        self.size = sum(len(output.row) for output in outputs)  # bytes
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Committer:
+    """Of one processor in one worker. ``lost(claim)`` is called for a claim that is somebody else's."""
+
+    def __init__(self, link: Link, lease: Lease, group: str, stats: Stats, lost: Callable[[Claim], None]) -> None:
+        self._line: Line = link.line()
+        self._lease = lease
+        self._group = group
+        self._stats = stats
+        self._lost = lost
+        self._queue: list[_Commit] = []
+        self._some = asyncio.Event()
+        self._under_way = False
+        self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on this channel
+        self._channel: Channel | None = None
+        self._looked_at: set[str] = set()  # streams that may be appended to
+
+    def commit(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> asyncio.Future[None]:
+        """Append and acknowledge, soon. The future: StoppedError if the partition is not ours any more, and
+        redis.ResponseError if the server refuses it; then nothing of it has happened, but for PartlyError.
+        """
+        made = _Commit(partition, outputs, ids)
+        self._queue.append(made)
+        self._some.set()
+        return made.future
+
+    async def flushed(self, partition: Partition) -> None:
+        """Wait until everything of this partition that was given is settled."""
+        if self._under_way or self._queue:
+            try:
+                await self.commit(partition, [], [])
+            except StoppedError:
+                pass
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        try:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                while self._queue:
+                    count = _fitting(self._queue)
+                    batch, self._queue = self._queue[:count], self._queue[count:]
+                    self._under_way = True
+                    try:
+                        await self._commit_all(batch)
+                    finally:
+                        self._under_way = False
+                        for commit in batch:
+                            commit.future.cancel()  # does nothing to those that are settled
+        finally:
+            for commit in self._queue:
+                commit.future.cancel()
+            self._line.close()
+
+    async def _commit_all(self, batch: list[_Commit]) -> None:
+        while batch := self._ours(batch):
+            try:
+                channel = await self._line.channel()
+                await self._watch(channel, batch)
+                await self._look_at(channel, batch)
+            except LostError:
+                continue
+            except redis.ResponseError as error:
+                await self._refused(batch, error)
+                return
+            batch = self._ours(batch)
+            if not batch:
+                return
+            watched = list(self._watched)
+            changes, senders = self._changes(batch)
+            made = [plain("MULTI"), *changes, plain("EXEC"), *watching(watched)]
+            try:
+                replies = await channel.send(made)
+            except LostError:
+                batch = await self._after_loss(batch)
+                continue
+            done = replies[-3] if watched else replies[-1]
+            if watched:
+                self._compare(watched, replies[-1])
+            if done is None:
+                continue  # a claim has changed: those that are still ours are tried again
+            await self._done(batch, done, senders)
+            return
+
+    def _ours(self, batch: list[_Commit]) -> list[_Commit]:
+        """Those whose partitions are held. The others are told."""
+        kept = []
+        for commit in batch:
+            if commit.future.done():
+                continue
+            if commit.partition.held:
+                kept.append(commit)
+            else:
+                commit.future.set_exception(StoppedError())
+        return kept
+
+    async def _done(self, batch: list[_Commit], done: Any, senders: list[tuple[str, set[_Commit]]]) -> None:
+        """After EXEC."""
+        if isinstance(done, redis.ResponseError):  # nothing was carried out
+            await self._refused(batch, done)
+            return
+        failed: dict[_Commit, Exception] = {}
+        for at, reply in enumerate(done):
+            if isinstance(reply, Exception):
+                log.error("group %s: part of a transaction failed, the rest was carried out: %s", self._group, reply)
+                if at < len(senders):
+                    stream, commits = senders[at]
+                    self._looked_at.discard(stream)
+                    failed |= dict.fromkeys(commits, reply)
+        self._stats.transactions += 1
+        for commit in batch:
+            self._settle(commit, failed.get(commit))
+        await self._keep_short(batch)
+
+    async def _keep_short(self, batch: list[_Commit]) -> None:
+        """Evict what the retention of topics drops, or look at their hard limits, as a send does."""
+        touched: dict[Sender, set[int]] = {}
+        for commit in batch:
+            for output in commit.outputs:
+                if output.sender is not None:
+                    touched.setdefault(output.sender, set()).add(output.partition)
+        for sender, partitions in touched.items():
+            try:
+                await arun(self._line, sender.settled(sorted(partitions)))
+            except LostError:
+                return  # after the next commit
+
+    async def _refused(self, batch: list[_Commit], error: redis.ResponseError) -> None:
+        """The server refuses it as a whole. One by one, the others come through."""
+        if len(batch) > 1:
+            for commit in batch:
+                await self._commit_all([commit])
+        elif not batch[0].future.done():
+            batch[0].future.set_exception(error)
+
+    def _settle(self, commit: _Commit, failed: Exception | None = None) -> None:
+        """The commit was carried out, but for an append that failed."""
+        self._stats.acknowledged += len(commit.ids)
+        commit.partition.buffer.forget(commit.ids)
+        if commit.future.done():
+            return
+        if failed is None:
+            commit.future.set_result(None)
+        else:
+            error = PartlyError(f"{failed}: not all was appended, and the events are acknowledged")
+            commit.future.set_exception(error)
+
+    def _changes(self, batch: list[_Commit]) -> tuple[list[Call[Any]], list[tuple[str, set[_Commit]]]]:
+        """The appends in their order for each stream, then the acknowledgements; and whose each append is."""
+        runs: list[tuple[str, Run]] = []
+        senders: list[tuple[str, set[_Commit]]] = []
+        whose: dict[str, set[_Commit]] = {}  # the last run of a stream
+        last: dict[str, Run] = {}
+        ids: dict[str, list[bytes]] = {}
+        for commit in batch:
+            ids.setdefault(commit.partition.buffer.stream, []).extend(commit.ids)
+            for output in commit.outputs:
+                run = last.get(output.stream)
+                if run is None or run.fields != output.fields or run.number >= ROWS or run.size >= BYTES:
+                    run = last[output.stream] = Run(output.fields)
+                    runs.append((output.stream, run))
+                    whose[output.stream] = set()
+                    senders.append((output.stream, whose[output.stream]))
+                run.add(output.row)
+                whose[output.stream].add(commit)
+        made: list[Call[Any]] = [run.append(stream) for stream, run in runs]
+        made += [Call(("TACK", stream, self._group, *found), int) for stream, found in ids.items() if found]
+        return [queued(call) for call in made], senders
+
+    # -- claims ----------------------------------------------------------------------------------------------
+    async def _watch(self, channel: Channel, batch: list[_Commit]) -> None:
+        """Watch the claims of the batch, where they aren't. LostError."""
+        if channel is not self._channel:
+            self._channel = channel
+            self._watched.clear()
+        wanted = {
+            commit.partition.claim.key: commit.partition.claim
+            for commit in batch
+            if commit.partition.claim.key
+            and self._watched.get(commit.partition.claim.key) is not commit.partition.claim
+        }
+        if wanted:
+            self._watched.update(wanted)
+            _, values = good(await channel.send(watching(list(wanted))))
+            self._compare(list(wanted), values)
+
+    def _compare(self, keys: list[str], values: Any) -> None:
+        """Whether the claims are as this worker made them. Those that aren't are lost."""
+        for key, value in zip(keys, values, strict=True):
+            claim = self._watched[key]
+            if value != claim.value:
+                del self._watched[key]
+                if not claim.lost:
+                    self._lost(claim)
+
+    async def _look_at(self, channel: Channel, batch: list[_Commit]) -> None:
+        unknown = {output.stream for commit in batch for output in commit.outputs} - self._looked_at
+        if unknown:
+            good(await channel.send([calls.tlen(stream) for stream in unknown]))
+            self._looked_at |= unknown
+
+    async def _after_loss(self, batch: list[_Commit]) -> list[_Commit]:
+        """Find out what was carried out; returns what was not."""
+        for partition in {commit.partition for commit in batch}:
+            if partition.held and partition.claim.key and not await self._reclaimed(partition.claim):
+                self._lost(partition.claim)
+        refusing = await self._refusing(batch)
+        left = []
+        for commit in self._ours(batch):
+            stream = commit.partition.buffer.stream
+            asked = [calls.tpending_range(stream, self._group, i.decode(), i.decode(), 1) for i in commit.ids]
+            try:
+                there = any(await self._line.ask(*asked))
+            except redis.ResponseError as error:  # such as a group that was deleted: EXEC says what it says
+                log.warning("group %s: what of %s was committed is unknown: %s", self._group, stream, error)
+                there = True
+            if there or (commit.outputs and not commit.ids):  # a dead letter twice is better than none
+                left.append(commit)
+                continue
+            refused = [refusing[output.stream] for output in commit.outputs if output.stream in refusing]
+            self._settle(commit, refused[0] if refused else None)
+        return left
+
+    async def _refusing(self, batch: list[_Commit]) -> dict[str, Exception]:
+        """Streams that can't be appended to, so that EXEC may have left them out."""
+        streams = sorted({output.stream for commit in batch for output in commit.outputs})
+        self._looked_at.difference_update(streams)
+        while True:
+            try:
+                replies = await self._line.send([calls.tlen(stream) for stream in streams])
+            except LostError:
+                if not any(commit.partition.held for commit in batch):
+                    return {}
+            else:
+                found = zip(streams, replies, strict=True)
+                return {stream: reply for stream, reply in found if isinstance(reply, Exception)}
+
+    async def _reclaimed(self, claim: Claim) -> bool:
+        """Claim it anew, under another epoch: what is under way under the old one fails. False if it is lost."""
+        while True:
+            try:
+                return await arun(self._line, reclaim(self._lease, claim))
+            except LostError:
+                continue
+            except (LeaseLostError, redis.ResponseError) as error:
+                log.error("group %s: %s can't be claimed anew: %s", self._group, claim.key, error)
+                return False
+
+
+def _fitting(queue: list[_Commit]) -> int:
+    """How many of these make one commit."""
+    size = 0
+    for count, commit in enumerate(queue[:AT_ONCE]):
+        size += commit.size
+        if size > MOST and count:
+            return count
+    return min(len(queue), AT_ONCE)

@@ -1,0 +1,212 @@
+"""``/metrics`` for Prometheus: what a worker counts anyway, read when it is scraped.
+
+    tidelog_worker_events_total{app,processor,event}     event: fetched, finished, failed, retried, skipped, ...
+    tidelog_worker_transactions_total{app,processor}
+    tidelog_worker_calls_in_progress{app,processor}
+    tidelog_worker_partitions{app,processor}             that it owns
+    tidelog_worker_in_hand{app,processor,partition}      events that are fetched and not acknowledged
+    tidelog_worker_lease_held{app,worker}                1 or 0
+    tidelog_worker_loop_delay_seconds{app,worker}        a histogram: how late the event loop is
+    tidelog_worker_server_up{app,worker}                 1 if the server has answered this scrape
+    tidelog_processor_lag_entries{app,processor,partition}     entries that were not delivered yet
+    tidelog_processor_lag_seconds{app,processor,partition}     the age of the oldest entry that is not finished
+    tidelog_processor_pending_entries{app,processor,partition}
+    tidelog_processor_paused{app,processor,partition}          1 or 0
+
+Rule 1: counters are those of ``Stats``. While nobody scrapes, all of this costs a timer four times a second.
+Rule 2: those of ``tidelog_processor`` are asked of the server with each scrape, by the worker that owns the partition.
+        With ordering "none" every worker has all of them, and the same.
+Rule 3: labels are names that were declared, and numbers of partitions: their number is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from tidelog.client.servers import Servers
+from tidelog.client.steps import drive
+from tidelog.client.wire import ReplyError
+from tidelog.topics import TopicError
+from tidelog.workers import logs
+from tidelog.workers.coordination.member_document import MembersError
+from tidelog.workers.declare.builtin_middleware import EXTRA
+from tidelog.workers.declare.errors import AppError
+from tidelog.workers.execution.stats import Stats
+from tidelog.workers.execution.worker import Worker
+from tidelog.workers.operate.metrics_server import serve
+from tidelog.workers.operate.status import AppStatus, PartitionStatus, look
+
+log = logs.get(__name__)
+ANSWER_MS: Final = 2000  # that the server has for each reply to a scrape
+PERIOD: Final = 0.25  # seconds between two looks at the event loop's delay
+BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+NOT_EVENTS: Final = ("transactions", "busy")
+
+
+@contextmanager
+def serving(worker: Worker, port: int, host: str = "127.0.0.1") -> Iterator[int]:
+    """Serve ``/metrics`` of a worker and of the program's default registry; gives the port, for 0 one that is free.
+
+    For use in the worker's event loop. AppError without the extra ``workers``, OSError where the port is taken.
+    """
+    try:
+        import prometheus_client
+    except ImportError:
+        raise AppError(f"--metrics needs prometheus-client: {EXTRA}") from None
+    registry = prometheus_client.REGISTRY
+    collector = Collector(worker, prometheus_client)
+    server, thread = serve(prometheus_client.make_wsgi_app(registry), port, host)
+    registry.register(collector)
+    delays = asyncio.get_running_loop().create_task(collector.watch_loop())
+    try:
+        log.info("metrics: http://%s:%d/metrics", host, server.server_port)
+        yield server.server_port
+    finally:
+        delays.cancel()
+        registry.unregister(collector)
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        collector.close()
+
+
+class Collector:
+    """What Prometheus's registry asks when it is scraped, in a thread of its own. ``client``: the module."""
+
+    def __init__(self, worker: Worker, client: Any) -> None:
+        self._worker = worker
+        self._core = client.metrics_core
+        self._asking = threading.Lock()  # scrapes may overlap
+        access = worker.app.access
+        self._servers = Servers(
+            replace(
+                access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
+            ),
+            "tidelog-metrics",
+        )  # fmt: skip
+        self._buckets = [0] * (len(BUCKETS) + 1)
+        self._delays = 0.0  # seconds, the sum of all
+
+    def close(self) -> None:
+        with self._asking:
+            self._servers.close()
+
+    async def watch_loop(self) -> None:
+        """Measure how late the event loop is, until cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(PERIOD)
+            delay = max(0.0, time.monotonic() - before - PERIOD)
+            self._delays += delay
+            self._buckets[next((at for at, most in enumerate(BUCKETS) if delay <= most), len(BUCKETS))] += 1
+
+    def describe(self) -> list[Any]:
+        """Nothing: names don't depend on what was collected, and nothing is asked when this is registered."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics, as they are now."""
+        yield from self._counted()
+        yield from self._own()
+        with self._asking:
+            seen = self._look()
+        yield self._gauge("tidelog_worker_server_up", "1 if the server has answered this scrape.", seen is not None)
+        if seen is not None:
+            yield from self._behind(seen)
+
+    # -- this worker -----------------------------------------------------------------------------------------
+    def _counted(self) -> Iterator[Any]:
+        app, labels = self._worker.app.name, ["app", "processor"]
+        events = self._core.CounterMetricFamily(
+            "tidelog_worker_events", "Events, by what became of them.", labels=[*labels, "event"]
+        )
+        transactions = self._core.CounterMetricFamily(
+            "tidelog_worker_transactions", "Commits of a transactional processor.", labels=labels
+        )
+        busy = self._core.GaugeMetricFamily(
+            "tidelog_worker_calls_in_progress", "Calls of user code that are under way.", labels=labels
+        )
+        owned = self._core.GaugeMetricFamily("tidelog_worker_partitions", "Partitions owned.", labels=labels)
+        in_hand = self._core.GaugeMetricFamily(
+            "tidelog_worker_in_hand", "Events fetched and not acknowledged.", labels=[*labels, "partition"]
+        )
+        for name, executor in list(self._worker.executors.items()):
+            stats = executor.stats
+            for each in fields(Stats):
+                if each.name not in NOT_EVENTS:
+                    events.add_metric([app, name, each.name], getattr(stats, each.name))
+            transactions.add_metric([app, name], stats.transactions)
+            busy.add_metric([app, name], stats.busy)
+            partitions = list(executor.partitions.items())
+            owned.add_metric([app, name], len(partitions))
+            for number, partition in partitions:
+                in_hand.add_metric([app, name, str(number)], len(partition.buffer.held))
+        yield from (events, transactions, busy, owned, in_hand)
+
+    def _own(self) -> Iterator[Any]:
+        yield self._gauge("tidelog_worker_lease_held", "1 while the worker holds its lease.", self._worker.lease.held)
+        counts, total = [], 0
+        for most, count in zip([*BUCKETS, "+Inf"], list(self._buckets), strict=True):
+            total += count
+            counts.append((str(most), total))
+        delays = self._core.HistogramMetricFamily(
+            "tidelog_worker_loop_delay_seconds", "How late the event loop is.", labels=["app", "worker"]
+        )
+        delays.add_metric(self._labels, counts, self._delays)
+        yield delays
+
+    def _gauge(self, name: str, text: str, value: float) -> Any:
+        family = self._core.GaugeMetricFamily(name, text, labels=["app", "worker"])
+        family.add_metric(self._labels, float(value))
+        return family
+
+    @property
+    def _labels(self) -> list[str]:
+        return [self._worker.app.name, self._worker.name]
+
+    # -- the server ------------------------------------------------------------------------------------------
+    def _look(self) -> AppStatus | None:
+        def send(calls: Any) -> list[Any]:
+            replies = iter(self._servers.ask(*[call for call in calls if call.args]))
+            return [next(replies) if call.args else call.read(None) for call in calls]
+
+        try:
+            return drive(send, look(self._worker.app, [declared.name for declared in self._worker.declared]))
+        except (OSError, ReplyError, TopicError, MembersError) as error:
+            log.info("metrics: how far processors are is unknown: %s", error)
+            return None
+
+    def _behind(self, seen: AppStatus) -> Iterator[Any]:
+        labels = ["app", "processor", "partition"]
+        made = {
+            name: self._core.GaugeMetricFamily(f"tidelog_processor_{name}", text, labels=labels)
+            for name, text in (
+                ("lag_entries", "Entries that were not delivered yet."),
+                ("lag_seconds", "Age of the oldest entry that is not finished."),
+                ("pending_entries", "Entries delivered and not acknowledged."),
+                ("paused", "1 if the partition is held back."),
+            )
+        }
+        for processor in seen.processors:
+            executor = self._worker.executors.get(processor.name)
+            for each in processor.partitions:
+                if executor is None or each.partition not in executor.partitions:
+                    continue
+                for name, value in _figures(each, processor.halted is not None).items():
+                    made[name].add_metric([seen.app, processor.name, str(each.partition)], value)
+        yield from made.values()
+
+
+def _figures(partition: PartitionStatus, halted: bool) -> dict[str, float]:
+    return {
+        "lag_entries": partition.lag,
+        "lag_seconds": partition.lag_ms / 1000,
+        "pending_entries": partition.pending,
+        "paused": float(halted or partition.paused is not None),
+    }

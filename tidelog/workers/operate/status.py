@@ -1,0 +1,283 @@
+"""What an app is doing: members, owners, how far each processor is. Read from the server, whoever runs the workers.
+
+    look      one look at everything, some round trips for all partitions together
+    rates     two looks make rates
+
+Rule 1: it changes nothing on the server, and needs no worker.
+Rule 2: a look is not of one moment. Figures of one partition are read together, those of others a little later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tidelog.client import calls, strings
+from tidelog.client.calls import Call
+from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
+from tidelog.client.steps import Steps, good
+from tidelog.topics import deadletters
+from tidelog.topics.agreement import known
+from tidelog.topics.facts import key_of
+from tidelog.workers import keys
+from tidelog.workers.coordination import member_document, pauses
+from tidelog.workers.coordination.member_document import Member
+from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.declare.policy import DeadLetter
+from tidelog.workers.declare.processor import Declared
+from tidelog.workers.execution.failures import ASIDE_MS
+
+PAGE: Final = 1000  # pending messages read at once
+NONE: Final = StreamId(0)
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """A worker that takes part in a processor."""
+
+    worker: str
+    joined: int  # ms since 1970, on its own clock
+    capacity: int
+    lease_ms: int  # what is left of its lease; 0: it is dead, or has just left
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """One partition, as far as one processor is."""
+
+    partition: int
+    owner: str | None  # the worker that holds its claim; always None with ordering "none"
+    assigned: str | None  # the worker that should own it
+    lag: int  # entries that were not delivered yet
+    lag_ms: int  # the age of the oldest entry that is not finished; 0 if there is none
+    pending: int  # entries that were delivered and are not acknowledged, those set aside included
+    aside: int  # of these, entries set aside because their key is parked
+    parked: Mapping[str, Mapping[str, Any]]  # by key: id, error, time
+    paused: Mapping[str, Any] | None  # reason, time, worker
+    offset: StreamId | None  # the last entry that was delivered; None before the processor has begun
+    added: int  # entries that were ever sent to this partition
+
+    @property
+    def unfinished(self) -> int:
+        return self.lag + self.pending
+
+    @property
+    def finished(self) -> int:
+        """Entries that the processor is through with, or that were evicted before."""
+        return self.added - self.unfinished
+
+
+@dataclass(frozen=True)
+class ProcessorStatus:
+    """One processor. ``partitions`` is empty while nobody has made its topic."""
+
+    name: str
+    topic: str
+    ordering: str
+    members: Sequence[MemberStatus]
+    partitions: Sequence[PartitionStatus]
+    halted: Mapping[str, Any] | None  # reason, time, worker: it is paused in all partitions
+
+    @property
+    def alive(self) -> list[str]:
+        """The workers whose leases last."""
+        return [member.worker for member in self.members if member.lease_ms]
+
+
+@dataclass(frozen=True)
+class AppStatus:
+    """One look at an app."""
+
+    app: str
+    at: int  # ms since 1970, by the server's clock
+    leader: str | None
+    processors: Sequence[ProcessorStatus]
+    dead_letters: Mapping[str, int]  # open letters, by topic of dead letters
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Entries a second of one processor between two looks."""
+
+    sent: float
+    finished: float
+
+
+def rates(before: AppStatus, after: AppStatus) -> dict[str, Rates]:
+    """By processor. Those of which a partition is new, or whose topic was made anew, are left out."""
+    seconds = (after.at - before.at) / 1000
+    earlier = {each.name: each for each in before.processors}
+    found = {}
+    for now in after.processors:
+        then = earlier.get(now.name)
+        if then is None or seconds <= 0 or len(then.partitions) != len(now.partitions) or not now.partitions:
+            continue
+        sent = sum(each.added for each in now.partitions) - sum(each.added for each in then.partitions)
+        finished = sum(each.finished for each in now.partitions) - sum(each.finished for each in then.partitions)
+        if sent >= 0:
+            found[now.name] = Rates(sent / seconds, finished / seconds)
+    return found
+
+
+# -- looking -------------------------------------------------------------------------------------------------
+def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
+    """Look at these processors of an app, all by default. AppError for a processor that there is not."""
+    wanted = app.select(names)
+    (clock,) = good((yield [strings.server_time()]))
+    topics = {}
+    for declared in wanted:
+        name = declared.topic.name
+        if name not in topics:
+            topics[name] = yield from _topic(name, clock)
+    leader = yield from _holders([keys.leader(app.name)])
+    processors: list[ProcessorStatus] = []
+    for declared in wanted:
+        found = yield from _processor(app.name, declared, topics[declared.topic.name])
+        if declared.ordering == "none":
+            found = replace(found, members=(yield from _workers(app.name)))
+        processors += [found]
+    letters = {}
+    for declared in wanted:
+        ending = declared.policy.ending
+        if isinstance(ending, DeadLetter) and (target := ending.target(declared.topic.name)) not in letters:
+            (there,) = good((yield [strings.get(key_of(target))]))
+            letters[target] = (yield from deadletters.count(target)) if there is not None else 0
+    return AppStatus(app.name, clock, leader[0], processors, letters)
+
+
+@dataclass
+class _Topic:
+    """A topic's streams, read once for all processors that share it."""
+
+    clock: int  # ms since 1970 on the server
+    infos: list[Info | None] = field(default_factory=list)  # by partition; None: no entry was ever sent there
+    groups: list[dict[bytes, GroupInfo]] = field(default_factory=list)
+
+
+def _topic(name: str, clock: int) -> Steps[_Topic]:
+    facts = yield from known(name)
+    streams = [f"{name}:{at}" for at in range(facts.partitions or 0)] if facts is not None else []
+    found = _Topic(clock)
+    replies = yield [call for each in streams for call in (calls.tinfo(each), calls.tgroup_list(each))]
+    for info, groups in zip(replies[::2], replies[1::2], strict=True):
+        good([groups])
+        if isinstance(info, Exception) and "no such key" not in str(info):
+            raise info
+        found.infos.append(None if isinstance(info, Exception) else info)
+        found.groups.append({group.name: group for group in groups})
+    return found
+
+
+def _processor(app: str, declared: Declared, topic: _Topic) -> Steps[ProcessorStatus]:
+    name, count = declared.name, len(topic.infos)
+    document = yield from member_document.read(keys.members(app, name))
+    paused = yield from pauses.read(pauses.paused_key(app, name))
+    parked_keys = [pauses.parked_key(app, name, at) for at in range(count)]
+    (parked,) = good((yield [strings.mget(*parked_keys)]))
+    owners = yield from _holders([keys.owner(app, name, at) for at in range(count)])
+    taking_part = yield from _members(app, document.members)
+    behind = yield from _behind(declared, topic)
+    partitions: list[PartitionStatus] = []
+    for at, (lag, first, pending) in enumerate(behind):
+        info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
+        held = pauses.decoded(parked[at], parked_keys[at])
+        aside = 0
+        if held and pending.count:
+            aside = yield from _aside(declared, at, topic.clock)
+        oldest = min([each for each in (first, pending.lowest) if each is not None], default=None)
+        made = PartitionStatus(
+            at, owners[at], document.owners[at] if at < len(document.owners) else None, lag,
+            max(0, topic.clock - oldest.ms) if oldest is not None else 0, pending.count, aside, held,
+            paused.get(str(at)), group.offset if group is not None else None,
+            info.entries_added if info is not None else 0,
+        )  # fmt: skip
+        partitions += [made]
+    return ProcessorStatus(
+        name, declared.topic.name, declared.ordering, taking_part, partitions, paused.get(pauses.ALL)
+    )  # fmt: skip
+
+
+def _behind(declared: Declared, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
+    """For each partition: entries that were not delivered, the first of them, and what is pending."""
+    asked: list[Call[Any]] = []
+    streams = []
+    for at, (info, groups) in enumerate(zip(topic.infos, topic.groups, strict=True)):
+        group = groups.get(declared.group.encode())
+        stream, offset = declared.topic.stream(at), group.offset if group is not None else NONE
+        streams.append((group is not None, info is not None and info.last > offset))
+        if info is not None and info.last > offset:
+            asked += [calls.tcount(stream, f"({offset}"), calls.tseek(stream, str(offset), 1)]
+        if group is not None:
+            asked.append(calls.tpending(stream, declared.group))
+    replies = iter((yield asked))
+    found = []
+    for grouped, more in streams:
+        lag, first = good([next(replies), next(replies)]) if more else (0, None)
+        pending = next(replies) if grouped else None
+        if isinstance(pending, Exception) and not str(pending).startswith("NOGROUP"):
+            raise pending
+        empty = PendingSummary(0, None, None, None)
+        found.append((lag, first, pending if isinstance(pending, PendingSummary) else empty))
+    return found
+
+
+def _aside(declared: Declared, partition: int, clock: int) -> Steps[int]:
+    """How many pending messages are set aside: they are not due for hours, whatever the lease is."""
+    stream, start, found = declared.topic.stream(partition), "-", 0
+    while True:
+        page: list[Pending]
+        (page,) = good((yield [calls.tpending_range(stream, declared.group, start, "+", PAGE)]))
+        found += sum(message.due - clock > ASIDE_MS // 4 for message in page)
+        if len(page) < PAGE:
+            return found
+        start = f"({page[-1].id}"
+
+
+# -- who -----------------------------------------------------------------------------------------------------
+def _members(app: str, document: Mapping[str, Member]) -> Steps[list[MemberStatus]]:
+    values = yield from _leases([keys.lease(app, name) for name in document])
+    found = []
+    for (name, member), (value, left) in zip(document.items(), values, strict=True):
+        lives = value == f"{name}:{member.epoch}".encode()
+        found += [MemberStatus(name, member.joined, member.capacity, left if lives else 0)]
+    return sorted(found, key=lambda member: member.worker)
+
+
+def _workers(app: str) -> Steps[list[MemberStatus]]:
+    """All workers of an app: with ordering "none" nobody joins, so any of them may read."""
+    prefix, cursor, found = keys.lease(app, ""), "0", set[str]()
+    while True:
+        (reply,) = good((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
+        cursor = reply[0].decode()
+        found.update(each.decode("utf-8", "backslashreplace") for each in reply[1])
+        if cursor == "0":
+            break
+    values = yield from _leases(sorted(found))
+    ends = zip(sorted(found), values, strict=True)
+    return [MemberStatus(lease.removeprefix(prefix), 0, 1, left) for lease, (_, left) in ends if left]
+
+
+def _leases(leases: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
+    """The value of each lease, and the milliseconds that are left of it: 0 if it is gone."""
+    replies = good((yield [call for each in leases for call in (strings.get(each), strings.left(each))]))
+    return [(value, max(0, left)) for value, left in zip(replies[::2], replies[1::2], strict=True)]
+
+
+def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:
+    """The workers that hold these claims, None where nobody does."""
+    (values,) = good((yield [strings.mget(*claims)]))
+    named = [_lease(value) for value in values]
+    leases = sorted({key for key, _ in named if key})
+    (found,) = good((yield [strings.mget(*leases)]))
+    there = dict(zip(leases, found, strict=True))
+    return [
+        value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if key and there[key] == value else None
+        for key, value in named
+    ]
+
+
+def _lease(claim: bytes | None) -> tuple[str, bytes]:
+    """Key and value of the lease that a claim names; empty ones if it is free."""
+    key, _, rest = (claim or b"||").partition(b"|")
+    return key.decode("utf-8", "backslashreplace"), rest.partition(b"|")[0]

@@ -1,0 +1,232 @@
+"""``app.test()``: an app in this process, on a real server that is started for it.
+
+    async with app.test() as test:
+        await test.send(orders, Order(1, "ann", "tea"))
+        await test.idle()
+        assert not await test.dead_letters(orders)
+
+Rule 1: what the app says about its server, its lease and its grace is put back at the end; so are its topics.
+Rule 2: the app is idle when at one moment nothing was left to do. So ``idle`` looks twice, and believes it only if
+        nothing was sent between the two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tidelog.client.access import Access
+from tidelog.client.aio import AsyncClient
+from tidelog.client.steps import arun
+from tidelog.testing import Server, running_server
+from tidelog.topics import Topic, deadletters
+from tidelog.topics.deadletters import Letter
+from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.declare.errors import AppError
+from tidelog.workers.declare.policy import DeadLetter
+from tidelog.workers.execution.stats import Stats
+from tidelog.workers.execution.worker import Worker
+from tidelog.workers.operate import status
+from tidelog.workers.operate.status import AppStatus, ProcessorStatus
+
+IDLE: Final = 10.0  # seconds
+LOOK: Final = 0.01  # seconds between two looks
+MOST: Final = 0.1  # seconds between them after a while
+PASSED_OVER: Final = "test.idle(paused=True) passes over it"
+
+
+class NotIdleError(TimeoutError):
+    """The app is not idle. The text says which partitions of which processors are not, and why."""
+
+
+class AppTest:
+    """An app under test: its workers run in this event loop. Made by ``app.test()``; use it with ``async with``.
+
+    ``server`` is the server (kill it, restart it), ``client`` an AsyncClient of it, ``workers`` the workers.
+    """
+
+    def __init__(
+        self, app: Program, workers: int = 1, processors: Iterable[str] | None = None, lease: float = 1.0,
+        grace: float = 5.0, server: Server | None = None,
+    ) -> None:  # fmt: skip
+        if workers < 0 or lease > grace:
+            raise AppError(f"app.test: {workers} workers, a lease of {lease} s within a grace of {grace} s")
+        self.app = app
+        self.declared = app.select(processors)
+        self.workers: list[Worker] = []
+        self.client: AsyncClient
+        self.server: Server
+        self._count = workers
+        self._names = None if processors is None else [declared.name for declared in self.declared]
+        self._lease = lease
+        self._grace = grace
+        self._given = server
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.server = await stack.enter_async_context(_started()) if self._given is None else self._given
+            stack.enter_context(self._redirected(self.server.url))
+            stack.push_async_callback(self._close_topics)
+            self.client = await stack.enter_async_context(AsyncClient(self.server.url))
+            stack.push_async_exit(self._stop)
+            for _ in range(self._count):
+                await self.add_worker()
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._open.__aexit__(kind, error, at)
+
+    async def add_worker(self) -> Worker:
+        """Start one more worker; returns it when it has joined."""
+        worker = Worker(self.app, self._names, f"test-{len(self.workers) + 1}")
+        task = asyncio.create_task(worker.run(signals=False), name=worker.name)
+        self.workers.append(worker)
+        self._tasks.append(task)
+        ready = asyncio.create_task(worker.ready.wait())
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if task.done():
+            self._tasks.remove(task)
+            await task
+        return worker
+
+    # -- sending ---------------------------------------------------------------------------------------------
+    async def send(self, topic: Topic[Any], *records: Any) -> int:
+        """Send records to a topic; returns how many. ``topic.send`` does as well."""
+        return await topic.send_many(records)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+    async def idle(self, timeout: float = IDLE, paused: bool = False) -> None:  # noqa: ASYNC109 - its error says more
+        """Return when all that was sent has been processed and acknowledged, but for events of parked keys.
+
+        Records that are to be sent later (``delay``, ``at``) don't count before they are sent. ``paused``: nor do
+        paused partitions count; otherwise they are an error, since they would not become idle.
+
+        NotIdleError after ``timeout`` seconds; what a worker died of, if one did.
+        """
+        clock = asyncio.get_running_loop().time
+        end, wait = clock() + timeout, LOOK
+        before: list[int] | None = None
+        while True:
+            await self._check_workers()
+            seen = await self.status()
+            left = self._left(seen, paused)
+            sent = [each.added for processor in seen.processors for each in processor.partitions]
+            if not left and sent == before:
+                return
+            before = None if left else sent
+            if left and (clock() > end or any(final for _, final in left)):
+                why = "\n".join(f"  {text}" for text, _ in left)
+                after = f" after {timeout:g} s" if clock() > end else ""
+                raise NotIdleError(f"app {self.app.name!r} is not idle{after}:\n{why}")
+            await asyncio.sleep(wait)
+            wait = min(MOST, wait * 1.1)
+
+    def _left(self, seen: AppStatus, paused: bool) -> list[tuple[str, bool]]:
+        """What is not finished, in words, and whether waiting is of no use."""
+        left = []
+        for processor in seen.processors:
+            if processor.halted is None:
+                left += _partitions_left(processor, paused)
+            elif not paused:
+                left.append((f"{processor.name} is halted: {processor.halted.get('reason')}. {PASSED_OVER}", True))
+        stats = self.stats
+        for declared in self.declared:  # with ack="before", the server knows nothing of what is in work
+            if declared.ack == "before" and declared.kind != "events" and (busy := stats[declared.name].busy):
+                left.append((f"{declared.name}: {busy} calls are under way", False))
+        return left
+
+    async def _check_workers(self) -> None:
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self._tasks.remove(task)
+                raise error
+
+    # -- looking ---------------------------------------------------------------------------------------------
+    async def status(self) -> AppStatus:
+        """What ``tidelog app status`` shows."""
+        return await arun(self.client, status.look(self.app, self._names))
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """What each processor has done, in all workers together."""
+        found: dict[str, Stats] = {declared.name: Stats() for declared in self.declared}
+        for worker in self.workers:
+            for name, stats in worker.stats.items():
+                total = found[name]
+                for each in fields(Stats):
+                    setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))
+        return found
+
+    async def dead_letters(self, topic: Topic[Any] | str) -> list[Letter]:
+        """The open dead letters of a topic's events, oldest first. With the name of a topic for dead letters: its."""
+        name = topic if isinstance(topic, str) else DeadLetter().target(topic.name)
+        found: list[Letter] = []
+        start = None
+        while True:
+            entries, start = await arun(self.client, deadletters.page(name, start))
+            found += map(deadletters.read, entries)
+            if start is None:
+                return found
+
+    # -- the beginning and the end ---------------------------------------------------------------------------
+    @contextmanager
+    def _redirected(self, url: str) -> Iterator[None]:
+        app = self.app
+        kept = app.access, app.lease, app.grace
+        app.access, app.lease, app.grace = Access((url,), retries=0), self._lease, self._grace
+        try:
+            with ExitStack() as stack:
+                for topic in app.topics.values():
+                    stack.enter_context(topic.elsewhere(url))
+                yield
+        finally:
+            app.access, app.lease, app.grace = kept
+
+    async def _close_topics(self) -> None:
+        for topic in self.app.topics.values():
+            await topic.close()
+
+    async def _stop(self, kind: type[BaseException] | None, *_: object) -> None:
+        for worker in self.workers:
+            worker.stop()
+        results: Sequence[Any] = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for result in results:
+            if kind is None and isinstance(result, Exception):
+                raise result
+
+
+@asynccontextmanager
+async def _started() -> AsyncIterator[Server]:
+    """A server, without keeping the event loop while it starts and stops."""
+    running = running_server()
+    server = await asyncio.to_thread(running.__enter__)
+    try:
+        yield server
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+def _partitions_left(processor: ProcessorStatus, paused: bool) -> list[tuple[str, bool]]:
+    left = []
+    for each in processor.partitions:
+        where = f"{processor.name}: {processor.topic}:{each.partition}"
+        waiting = each.pending - each.aside
+        if each.paused is not None:
+            if not paused:
+                left.append((f"{where} is paused: {each.paused.get('reason')}. {PASSED_OVER}", True))
+        elif each.lag or waiting:
+            text = f"{where}: {each.lag} entries not delivered, {waiting} not acknowledged"
+            if processor.ordering != "none":
+                text += f"; owned by {each.owner or 'nobody'}"
+            left.append((text, False))
+    return left
