@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [*PROJECT["tool"]["importlinter"]["root_packages"], "_tidelog_server"]
 SCRIPTS = ["scripts/check", "scripts/test", "scripts/test-compiled", "scripts/demo", "scripts/bench", ".ci/run"]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 FOLDERS = sorted({path.parent for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py")})
 
 
@@ -66,12 +67,17 @@ def test_folders_of_slow_tests_exist() -> None:
     assert {path.name for path in (ROOT / "tests").rglob("*") if path.is_dir()} >= SLOW_FOLDERS
 
 
-def test_architecture_has_a_reason_for_each_dependency() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+def test_each_dependency_has_a_reason() -> None:
+    text = (ROOT / "docs/internals/dependencies.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
     extras = PROJECT["project"]["optional-dependencies"]
-    for requirement in PROJECT["project"]["dependencies"] + [name for extra in extras.values() for name in extra]:
-        name = re.split(r"[^\w-]", requirement)[0]
-        assert name == "tidelog" or re.search(rf"^\| `{re.escape(name)}` \|", text, re.MULTILINE), name
+    needed = PROJECT["project"]["dependencies"] + [name for extra in extras.values() for name in extra]
+    names = {re.split(r"[^\w-]", requirement)[0] for requirement in needed} - {"tidelog"}
+    assert sorted(rows) == sorted(names)
+
+
+def test_architecture_is_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 200
 
 
 def test_dependencies_are_bounded_above() -> None:
@@ -79,10 +85,18 @@ def test_dependencies_are_bounded_above() -> None:
         assert re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+", requirement), requirement
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
-def test_links_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", (ROOT / name).read_text()):
-        assert (ROOT / target).exists(), target
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in _anchors(linked), f"{target}#{anchor}"
 
 
 def test_every_ignored_rule_has_its_reason() -> None:
