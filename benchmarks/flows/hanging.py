@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.flows.through import VALUE
 from tidelog.flows import Event, Flow
-from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.api.connector import Sink, Source
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
@@ -68,8 +68,8 @@ def measure(timeout: float | None = None) -> Held:
     declared = flow(timeout)
 
     async def story(loop: VirtualLoop) -> Held:
-        around = Surroundings("benchmark", queue=declared.queue, now_ns=loop.now_ns, random=loop.random)
-        running = Running(declared, around)
+        context = FlowContext("benchmark", queue=declared.queue, now_ns=loop.now_ns, random=loop.random)
+        running = Running(declared, context)
         tracemalloc.start()
         await running.start()
         seen: list[float] = []

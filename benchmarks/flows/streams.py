@@ -20,9 +20,9 @@ from benchmarks.flows.through import alone
 from benchmarks.peers import handled
 from benchmarks.workers.rates import cpu
 from tidelog.flows import Event, Flow
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 from tidelog.testing import Server, running_server
 
@@ -90,7 +90,7 @@ def _flow(server: Server, codec: str, operator: Callable[..., Any]) -> FlowSpec:
 
 async def _through(declared: FlowSpec, events: int) -> tuple[float, float]:
     """Until all is acknowledged."""
-    running = Running(declared, Surroundings("benchmark", server=declared.server, queue=declared.queue))
+    running = Running(declared, FlowContext("benchmark", server=declared.server, queue=declared.queue))
     begun, used = time.perf_counter(), time.process_time()
     await running.start()
     source = running.graph.sources["in"]

@@ -17,9 +17,9 @@ import uvloop
 
 from tidelog.cli.collector import collect_less
 from tidelog.flows import Event, Flow, op
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def rate(events: int, way: str = "functions", *, settle: bool = True) -> Rate:
     declared = flow(events, way, settle=settle)
 
     async def whole() -> Rate:
-        running = Running(declared, Surroundings("benchmark", queue=declared.queue))
+        running = Running(declared, FlowContext("benchmark", queue=declared.queue))
         begun, used = time.perf_counter(), time.process_time()
         await running.start()
         await running.finished()

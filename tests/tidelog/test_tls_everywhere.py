@@ -25,8 +25,8 @@ from tidelog.cli.program import main
 from tidelog.client.servers import Servers
 from tidelog.client.strings import server_time
 from tidelog.flows.connectors.redis.base import client as flow_client
-from tidelog.flows.connectors.tidelog.serverconnection import access as flow_access
-from tidelog.flows.connectors.tidelog.serverconnection import channel
+from tidelog.flows.serveraccess import access as flow_access
+from tidelog.flows.serveraccess import channel
 from tidelog.moving.ends import End
 from tidelog.spark.given import Given
 from tidelog.spark.options import access_of, given_of

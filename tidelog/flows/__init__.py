@@ -7,9 +7,8 @@ event back along the way it came.
     named        codecs and interceptors by name
     registry     types of connectors and operators by name
     spec         a flow as it was declared, checked
-    event        ``Event``
-    tokens       ``Token``, ``Group``: what became of an event
-    errors       what is raised
+    serveraccess  the tidelog server, for connectors and operators
+    api/         events, tokens, ``Source``, ``Sink``, ``Operator``
     runtime/     entities, channels, contraflow, the breaker, a running flow
     connectors/  sources and sinks
     operators/   what pipelines are made of
@@ -20,9 +19,9 @@ event back along the way it came.
     testing/     a pipeline in a test, with a clock that is moved by hand
 """
 
+from tidelog.flows.api.errors import FlowError, FlowFileError, RejectError, RetryError
+from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, Op, op
-from tidelog.flows.errors import FlowError, FlowFileError, RejectError, RetryError
-from tidelog.flows.event import Event
 from tidelog.flows.operators.functions import operator
 
 __all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op", "operator"]

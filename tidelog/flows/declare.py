@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.flows import links, registry
-from tidelog.flows.connectors.base import Connector, Sink, Source
-from tidelog.flows.errors import FlowError, FlowFileError
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import Connector, Sink, Source
+from tidelog.flows.api.errors import FlowError, FlowFileError
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import API
 from tidelog.flows.options import Duration, Problems, Struct, read
-from tidelog.flows.runtime.signals import API
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 
 

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidelog.flows.errors import FlowError
+from tidelog.flows.api.errors import FlowError
 from tidelog.flows.options import nearest
 
 CONNECTORS: Final[dict[str, str]] = {  # type: module:class

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.flows.connectors.base import Connector
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import Connector
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.operator import Operator
 
 
 @dataclass(frozen=True)

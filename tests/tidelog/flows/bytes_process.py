@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from tidelog.flows import Flow
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 
 
 def _flow(what: str, paths: list[str]) -> Flow:
@@ -33,8 +33,8 @@ def _flow(what: str, paths: list[str]) -> Flow:
 
 async def main() -> int:
     flow = _flow(sys.argv[1], sys.argv[2:])
-    around = Surroundings("copy", debug=True)
-    running = Running(flow.spec(), around)
+    context = FlowContext("copy", debug=True)
+    running = Running(flow.spec(), context)
     loop = asyncio.get_running_loop()
     drain = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, drain.set)
@@ -49,10 +49,10 @@ async def main() -> int:
     for each in waits:
         each.cancel()
     report = await running.drain(20)
-    if running.error or around.lost:
-        print(running.error, around.lost, file=sys.stderr)
+    if running.error or context.lost:
+        print(running.error, context.lost, file=sys.stderr)
         return 99
-    return int(around.shared.get("exit_code", 0)) if report.complete else 98
+    return int(context.shared.get("exit_code", 0)) if report.complete else 98
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tidelog.flows import Event, Flow
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 
 DEADLINE = 20.0  # s
 
@@ -22,14 +22,14 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[Running]:
-    one = Running(flow.spec(), Surroundings(flow.name, debug=True, letters=None))
+    one = Running(flow.spec(), FlowContext(flow.name, debug=True, letters=None))
     await one.start()
     try:
         if started:
             await until(lambda: one.status in ("running", "paused"))
         yield one
         assert not (one.ended and one.error), one.error
-        assert not one.around.lost
+        assert not one.context.lost
     finally:
         await one.stop()
 

@@ -10,10 +10,10 @@ import signal
 import sys
 
 from tidelog.flows import Flow
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 
 
 class Mark(Operator):
@@ -21,7 +21,7 @@ class Mark(Operator):
 
     def process(self, events: list[Event]) -> None:
         for event in events:
-            event.value["by"] = self.node.around.flow
+            event.value["by"] = self.node.context.flow
         self.emit(events)
 
 
@@ -40,7 +40,7 @@ def flow(url: str, max_unsettled: int) -> Flow:
 
 
 async def main(url: str, alias: str, max_unsettled: int) -> None:
-    running = Running(flow(url, max_unsettled).spec(), Surroundings(alias, server=url))
+    running = Running(flow(url, max_unsettled).spec(), FlowContext(alias, server=url))
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await running.start()

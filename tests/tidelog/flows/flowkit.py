@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidelog.flows import Event
-from tidelog.flows.connectors.base import Connector, Later, Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions, Reconnect
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import Connector, Later, Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.reconnect import Retry
+from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.options import Duration
-from tidelog.flows.runtime.reconnect import Retry
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import RETRY, Token
 
 SOON = Reconnect(retry=Retry(interval=Duration(0.1), jitter="none"))
 
@@ -106,7 +106,7 @@ def flow(
         debug=True,
         **spec,
     )  # fmt: skip
-    around = Surroundings(
+    context = FlowContext(
         "flow", debug=True, queue=declared.queue, now_ns=loop.now_ns, random=loop.random, letters=letters
     )
-    return Running(declared, around)
+    return Running(declared, context)

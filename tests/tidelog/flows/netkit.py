@@ -10,11 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from tidelog.flows import Event, Flow
-from tidelog.flows.connectors.base import Sink, Source
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import Sink, Source
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import STATUSES, Token
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import STATUSES, Token
 
 DEADLINE = 15.0  # s until a condition must hold
 
@@ -99,15 +99,15 @@ async def until(true: Callable[[], Any], what: str = "") -> None:
 
 @contextlib.asynccontextmanager
 async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str = "") -> AsyncIterator[Running]:
-    around = Surroundings(alias or flow.name, debug=True)
+    context = FlowContext(alias or flow.name, debug=True)
     if shared is not None:
-        around.shared = shared
-    one = Running(flow.spec(), around)
+        context.shared = shared
+    one = Running(flow.spec(), context)
     await one.start()
     try:
         yield one
         assert one.error == ""
-        assert around.lost == []
+        assert context.lost == []
     finally:
         await one.stop()
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.flows import Flow
-from tidelog.flows.connectors.base import Outcome, Sink, Source
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import STATUSES, Token
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import STATUSES, Token
 
 DEADLINE = 20.0  # s
 
@@ -142,10 +142,10 @@ async def flow_of(
         flow.connector(f"to_{port}", Out)
         flow.connect(f"p.{port} -> to_{port}")
     flow.connect("in -> p")
-    around = Surroundings("t", debug=True, queue=queue)
+    context = FlowContext("t", debug=True, queue=queue)
     if clock is not None:
-        around.now_ns = clock
-    running = Running(flow.spec(), around)
+        context.now_ns = clock
+    running = Running(flow.spec(), context)
     feed = running.graph.connectors["in"]
     assert isinstance(feed, Feed)
     kit = Kit(running, feed)
@@ -160,7 +160,7 @@ async def flow_of(
     finally:
         await running.stop()
     gc.collect()
-    assert around.lost == []
+    assert context.lost == []
 
 
 async def passed(*operators: Any, values: Sequence[Any], **options: Any) -> Kit:

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tidelog.flows.connectors.base import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.tokens import OK, STATUSES, Token
 from tidelog.flows.declare import Flow, Op
-from tidelog.flows.event import Event
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import OK, STATUSES, Token
 
 SEEDS = range(6)  # orders in which what is ready runs
 GONE = "disconnected:a"
@@ -174,8 +174,8 @@ async def lab(
     for name, port in (sinks or {"a": "out"}).items():
         flow.connector(name, sink)
         flow.connect(f"line.{port} -> {name}")
-    around = Surroundings(alias, server, debug=flow.options.debug, queue=flow.options.queue, random=random.Random(seed))
-    running = Running(flow.spec(), around)
+    context = FlowContext(alias, server, debug=flow.options.debug, queue=flow.options.queue, random=random.Random(seed))
+    running = Running(flow.spec(), context)
     made = Lab(running)
     before(made)
     await running.start()
@@ -184,7 +184,7 @@ async def lab(
     finally:
         await running.stop()
         assert running.status != "failed", running.error
-        assert not around.lost, around.lost
+        assert not context.lost, context.lost
         assert all("settled_twice" not in each.counts for each in running.graph.nodes)
 
 

@@ -9,8 +9,8 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from tidelog.flows import Flow
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 
 PATIENCE = 20.0  # s
 P = ParamSpec("P")
@@ -27,14 +27,14 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 @asynccontextmanager
-async def running(flow: Flow, alias: str | None = None, **around: Any) -> AsyncIterator[Running]:
+async def running(flow: Flow, alias: str | None = None, **context: Any) -> AsyncIterator[Running]:
     """The flow, started; stopped at once at the end. A flow that has failed is an error."""
-    made = Running(flow.spec(), Surroundings(alias or flow.name, server=flow.server, debug=True, **around))
+    made = Running(flow.spec(), FlowContext(alias or flow.name, server=flow.server, debug=True, **context))
     await made.start()
     try:
         yield made
         assert made.status != "failed", made.error
-        assert not made.around.lost
+        assert not made.context.lost
     finally:
         await made.stop()
 

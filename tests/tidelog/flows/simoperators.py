@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tidelog.flows import Event, RejectError, RetryError
-from tidelog.flows.operators.base import Operator
-from tidelog.flows.tokens import RETRY, Group, Token
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import RETRY, Token, TokenGroup
 
 
 def ids(value: Any) -> list[int]:
@@ -49,7 +49,7 @@ class Batch(Operator):
             self.timer = None
         events, self.events = self.events, []
         if events:
-            group = Group([each.token for each in events if each.token is not None])
+            group = TokenGroup([each.token for each in events if each.token is not None])
             self.emit([Event([each.value for each in events], None, events[0].id, token=group)])
 
     def drain(self) -> None:

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.tidelog.flows.simoperators import ids
+from tidelog.flows.api.connectoroptions import Reconnect
+from tidelog.flows.api.errors import RetryError
 from tidelog.flows.connectors.http.client import HttpClient, HttpClientOptions
 from tidelog.flows.connectors.http.requests import Answer
-from tidelog.flows.connectors.options import Reconnect
-from tidelog.flows.errors import RetryError
 from tidelog.flows.options import Duration
 
 if TYPE_CHECKING:

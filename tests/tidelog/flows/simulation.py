@@ -18,23 +18,23 @@ from typing import Any
 from tests.tidelog.flows.simoperators import Batch, Failing, Hop, Unbatch, Where, ids
 from tests.tidelog.flows.simpeers import Peer, peer_options
 from tidelog.flows import Event, op
-from tidelog.flows.connectors.base import Later, Outcome, Source
+from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.connector import Later, Outcome, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.reconnect import Retry
+from tidelog.flows.api.signals import PAUSED, WINDOW_FULL, Signal
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.builtin.script import Script, ScriptOptions
-from tidelog.flows.connectors.options import ConnectorOptions, Reconnect
 from tidelog.flows.declare import operator_spec
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.plain import Passthrough
 from tidelog.flows.options import Duration, Problems
-from tidelog.flows.runtime.breaker import Breaker
 from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.reconnect import Retry
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.signals import PAUSED, WINDOW_FULL, Signal
 from tidelog.flows.runtime.sourcenode import SourceNode
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Token
 
 HOUR = 3600.0
 ACTS = (
@@ -369,10 +369,10 @@ def begin(world: World) -> Running:
         world.letters(pairs)
         return True
 
-    around = Surroundings(
+    context = FlowContext(
         "sim", debug=True, queue=declared.queue, now_ns=world.loop.now_ns, random=world.loop.random, letters=letters
     )
-    running = Running(declared, around)
+    running = Running(declared, context)
     for node in running.graph.sources.values():
         _watch_source(world, node)
     world.running = running
@@ -498,7 +498,7 @@ async def _drain(world: World, running: Running, seconds: float) -> None:
 
 def _intact(world: World, running: Running) -> None:
     world.check(running.status != "failed", f"the flow failed: {running.error}")
-    world.check(not running.around.lost, f"lost: {running.around.lost}")
+    world.check(not running.context.lost, f"lost: {running.context.lost}")
     for node in running.graph.nodes:
         world.check(not node.counts.get("settled_twice"), f"{node.name}: settled twice")
 

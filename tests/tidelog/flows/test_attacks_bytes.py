@@ -180,7 +180,7 @@ def test_an_event_that_makes_no_sense_costs_no_other_its_answer() -> None:
         async with running(flow) as one:
             await until(lambda: one.status == "running")
             waiting: Any = type("W", (), {"answered": asyncio.Future(), "response": None, "at_once": False})()
-            one.around.shared["http_requests"] = {"r": waiting}
+            one.context.shared["http_requests"] = {"r": waiting}
             source.give(
                 Event("x", {"request": "r", "response_headers": ["a"]}, "a"),
                 Event("x", {"request": "r", "connection": []}, "b"),
@@ -240,10 +240,10 @@ def test_text_that_is_no_unicode_comes_from_no_codec(text: str) -> None:
 
 
 def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
+    from tidelog.flows.api.errors import RejectError
+    from tidelog.flows.api.tokens import REJECT
     from tidelog.flows.connectors.elastic.elastic import Elastic, ElasticOptions
     from tidelog.flows.connectors.templates import in_url
-    from tidelog.flows.errors import RejectError
-    from tidelog.flows.tokens import REJECT
 
     elastic = Elastic(ElasticOptions(url="http://127.0.0.1:1", index="i"))
     item: Any = elastic._items(Event({"a": 1}, {"elastic": {"action": ["index"]}}))

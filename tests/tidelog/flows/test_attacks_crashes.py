@@ -14,8 +14,8 @@ import redis.asyncio
 from tests.conftest import RedisServer
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow
-from tidelog.flows.connectors.base import Sink
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Sink
+from tidelog.flows.api.event import Event
 
 
 @pytest.fixture
@@ -129,9 +129,9 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it() -> 
     pytest.importorskip("aiokafka")
     from aiokafka import TopicPartition
 
-    from tidelog.flows.connectors.context import Context
+    from tidelog.flows.api.connectorcontext import ConnectorContext
+    from tidelog.flows.api.flowcontext import FlowContext
     from tidelog.flows.connectors.kafka.kafka import Kafka, KafkaOptions
-    from tidelog.flows.runtime.surroundings import Surroundings
 
     class Message:
         key = None
@@ -147,7 +147,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it() -> 
 
     given: list[Any] = ["separate"]
     kafka = Kafka(KafkaOptions(topic="t", group="g", preprocessors=given))
-    kafka.context = Context("in", Surroundings("orders"))
+    kafka.context = ConnectorContext("in", FlowContext("orders"))
     at = TopicPartition("t", 0)
     one: Any = Settled("t/0/0")
     assert len(kafka._events(at, Message(0))) == 2

@@ -10,9 +10,9 @@ import pytest
 
 from tests.tidelog.flows.opskit import Kit, Remembering, flow_of, passed
 from tidelog.flows import Event, RejectError, op
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, TokenGroup
 from tidelog.flows.operators.batch import size_of
 from tidelog.flows.testing import PipelineTest
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Group
 
 
 def test_a_batch_of_so_many() -> None:
@@ -187,8 +187,8 @@ def test_two_branches_of_a_batch_are_both_waited_for() -> None:
     async def body() -> None:
         from tests.tidelog.flows.opskit import Feed, Out
         from tidelog.flows import Flow
+        from tidelog.flows.api.flowcontext import FlowContext
         from tidelog.flows.runtime.run import Running
-        from tidelog.flows.runtime.surroundings import Surroundings
 
         flow = Flow("t")
         flow.connector("in", Feed)
@@ -197,7 +197,7 @@ def test_two_branches_of_a_batch_are_both_waited_for() -> None:
         flow.pipeline("gather", op("batch", 3))
         flow.pipeline("apart", op("unbatch"))
         flow.connect("in -> gather -> whole", "gather -> apart -> items")
-        running = Running(flow.spec(), Surroundings("t", debug=True))
+        running = Running(flow.spec(), FlowContext("t", debug=True))
         connectors: Any = running.graph.connectors
         connectors["whole"].answer = lambda event: [(OK, ""), (RETRY, "later"), (OK, "")]
         connectors["items"].answer = lambda event: REJECT if event.value == "a" else OK
@@ -367,14 +367,14 @@ def test_a_group_is_taken_apart_once() -> None:
         split = fork
 
     members: list[Any] = [Told(), Told()]
-    group = Group(members)
+    group = TokenGroup(members)
     group.split(1)
     assert group.apart() is None
     group.settle(REJECT)
     assert group.apart() is None  # a part of it ended worse
     group.settle()
     assert [each.status for each in members] == [REJECT, REJECT]
-    group = Group(members)
+    group = TokenGroup(members)
     assert group.apart() is members
     assert group.apart() is None
 

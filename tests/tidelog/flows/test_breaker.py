@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tidelog.flows.test_tokens import Owner
-from tidelog.flows.event import BATCH
-from tidelog.flows.runtime.breaker import Breaker, Standing
+from tidelog.flows.api.breaker import Breaker, Standing
+from tidelog.flows.api.event import BATCH
+from tidelog.flows.api.signals import Restore, Trigger
+from tidelog.flows.api.tokens import OK, RETRY, Token
 from tidelog.flows.runtime.ramp import Ramp
-from tidelog.flows.runtime.signals import Restore, Trigger
 from tidelog.flows.runtime.underway import UnderWay
-from tidelog.flows.tokens import OK, RETRY, Token
 
 MESSAGES = st.lists(st.tuples(st.sampled_from(["a:x", "a:y", "b:x"]), st.booleans()), max_size=30)
 

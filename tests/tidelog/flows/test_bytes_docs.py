@@ -11,8 +11,8 @@ import pytest
 
 from tests.tidelog import doctables
 from tidelog.flows import registry
+from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.codecs.base import CODECS
-from tidelog.flows.connectors.options import ConnectorOptions
 from tidelog.flows.connectors.payload import WireOptions
 from tidelog.flows.connectors.sockets.tcp import TcpClientOptions
 from tidelog.flows.connectors.sockets.udp import UdpOptions

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import CODECS, NOTHING, codec
 from tidelog.flows.codecs.syslog import Syslog as SyslogCodec
 from tidelog.flows.codecs.syslog import SyslogOptions
-from tidelog.flows.errors import RejectError
 
 DEEP: Any = []
 for _ in range(128):

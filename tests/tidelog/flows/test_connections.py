@@ -13,10 +13,10 @@ import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tidelog.flows import Event
-from tidelog.flows.connectors.base import LATER, Later
+from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.tokens import OK, RETRY, Token
 from tidelog.flows.connectors.builtin.python import GeneratorSource
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import OK, RETRY, Token
 
 
 def test_an_error_of_an_old_connection_does_not_end_the_new_one() -> None:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tidelog.flows import Event, Flow, FlowFileError, op
-from tidelog.flows.connectors.base import Sink, Source
+from tidelog.flows.api.connector import Sink, Source
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.files import read_text
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.options import Duration
 from tidelog.flows.spec import Link
 

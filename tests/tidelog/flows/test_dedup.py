@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.qoskit import OwnFeed, Target, lab
+from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.errors import FlowFileError
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.dedup import Item
-from tidelog.flows.tokens import OK, REJECT, RETRY, Group
 from tidelog.testing import Server
 
 WAIT = 20.0  # s
@@ -27,7 +27,7 @@ class Pairs(Operator):
     def process(self, events: list[Event]) -> None:
         for one, two in zip(events[::2], events[1::2], strict=True):
             tokens = [each.token for each in (one, two) if each.token is not None]
-            self.emit([Event({"k": one.value["k"], "both": True}, token=Group(tokens))])
+            self.emit([Event({"k": one.value["k"], "both": True}, token=TokenGroup(tokens))])
 
 
 def values(*keys: Any) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def test_the_mark_of_one_that_died_ends_with_its_lease(tidelog_server: Server) -
             it.sink("a").answer = lambda event: None
             it.feed.feed({"k": 1})
             await it.until(lambda: it.sink("a").held, WAIT)
-            it.node.around.debug = False
+            it.node.context.debug = False
         async with lab(operator, **kinds) as it:
             it.feed.feed({"k": 1})
             await it.until(lambda: it.operator.kept() == 1, WAIT)

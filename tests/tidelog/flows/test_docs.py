@@ -15,12 +15,12 @@ import pytest
 
 from tests.tidelog import doctables
 from tidelog.cli.flow import flow_commands
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import read_files
 from tidelog.flows.files.document import PARTS, Head
 from tidelog.flows.options import Duration
-from tidelog.flows.runtime.reconnect import Retry
 from tidelog.flows.service import api, tap
 from tidelog.flows.service.openapi import ROUTES
 from tidelog.testing import Server, free_port

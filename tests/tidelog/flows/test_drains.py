@@ -13,14 +13,14 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow, hangs
 from tests.tidelog.flows.qoskit import OwnFeed, lab
 from tidelog.flows import Event, Flow, op
-from tidelog.flows.connectors.base import LATER, Later
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import RETRY
 from tidelog.flows.operators.plain import Passthrough
 from tidelog.flows.operators.roundrobin import Roundrobin, RoundrobinOptions
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import RETRY
 
 
 class Unreachable(Taking):
@@ -157,7 +157,7 @@ def test_a_batch_below_outputs_that_take_no_more_goes_on(retry: bool) -> None:
         else:
             flow.pipeline("gather", op("batch", 100))
         flow.connect("in -> deal", "deal.a -> gather -> out")
-        running = Running(flow.spec(), Surroundings("f", debug=True))
+        running = Running(flow.spec(), FlowContext("f", debug=True))
         await running.start()
         feed: Any = running.graph.connectors["in"]
         feed.feed(*range(25))
@@ -223,7 +223,7 @@ def test_a_flow_that_was_stopped_with_unsettled_events_is_collected(line: list[A
             made.connector("out", sinks.get(write, Hangs))
             made.pipeline("p", *line)
             made.connect("in -> p -> out")
-            return Running(made.spec(), Surroundings("f"))
+            return Running(made.spec(), FlowContext("f"))
 
         class lambda_source(Numbers):  # noqa: N801
             def __init__(self) -> None:

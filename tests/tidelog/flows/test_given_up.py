@@ -13,12 +13,12 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tests.tidelog.flows.servicekit import until
 from tidelog.flows import Event, Flow, RejectError
-from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.declare import op
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import OK, REJECT, RETRY
 from tidelog.testing import free_port
 
 
@@ -144,7 +144,7 @@ def test_each_source_without_letters(kind: str, caplog: pytest.LogCaptureFixture
         made.connector("out", "null")
         made.pipeline("line", op("python", broken))
         made.connect("in -> line -> out")
-        running = Running(made.spec(), Surroundings("shop", debug=True))
+        running = Running(made.spec(), FlowContext("shop", debug=True))
         await running.start()
         await until(lambda: running.status == "running")
         if kind == "udp_server":
@@ -167,5 +167,5 @@ def test_each_source_without_letters(kind: str, caplog: pytest.LogCaptureFixture
 
 def reasons(running: Running, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Said, or about to be."""
-    since = running.around.given_up._since.values()
+    since = running.context.given_up._since.values()
     return [each.getMessage() for each in lines(caplog)] + [reason for each in since for reason in each.reasons]

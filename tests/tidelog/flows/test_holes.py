@@ -9,10 +9,10 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow, hangs
 from tests.tidelog.flows.simoperators import Batch, Where
 from tidelog.flows import Event
-from tidelog.flows.connectors.base import LATER, Later
+from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.operators.plain import Passthrough
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
 
 SEEDS = range(10)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tidelog.flows.servicekit import LONG, hosted, until
 from tidelog.flows import Event, Flow
-from tidelog.flows.connectors.base import Sink
+from tidelog.flows.api.connector import Sink
 from tidelog.flows.service.host import BusyError, Deployed, Host
 
 FLOW = {"connectors": {"in": "null", "out": "null"}, "pipelines": {"p": []}, "connect": ["in -> p -> out"]}

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.http.concurrency import FAILURES, Limit
 from tidelog.flows.connectors.http.options import Auth, Statuses
 from tidelog.flows.connectors.http.requests import retry_after
 from tidelog.flows.connectors.templates import Template, in_url
-from tidelog.flows.errors import RejectError
 from tidelog.flows.testing.virtualloop import simulate
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 
 def _run(scenario: Coroutine[Any, Any, None], seed: int = 1) -> None:

@@ -16,9 +16,9 @@ import trustme
 
 from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, seen, until
 from tidelog.flows import Event, Flow, FlowFileError
-from tidelog.flows.connectors.base import Outcome, Sink
+from tidelog.flows.api.connector import Outcome, Sink
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
 
 
 class Judge(Sink):

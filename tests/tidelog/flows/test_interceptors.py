@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.interceptors.base import (
     POSTPROCESSORS,
     PREPROCESSORS,

@@ -14,12 +14,12 @@ import trustme
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.connectors.context import Context
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.kafka import kafka
 from tidelog.flows.declare import warnings
-from tidelog.flows.event import Event
 from tidelog.flows.files import read_text
-from tidelog.flows.runtime.surroundings import Surroundings
 
 
 class Cluster:
@@ -240,6 +240,6 @@ def test_tls_is_made_for_ssl(tmp_path: Path) -> None:
         flow.connector("out", "null")
         flow.connect("in -> out")
         made: Any = flow.spec().connectors["in"].make()
-        made.context = Context("in", Surroundings("orders"))
+        made.context = ConnectorContext("in", FlowContext("orders"))
         context = asyncio.run(made._common())["ssl_context"]
         assert context.check_hostname == (tls is None or "ca" in tls)

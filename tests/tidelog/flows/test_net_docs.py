@@ -12,7 +12,7 @@ import yaml
 
 from tests.tidelog import doctables
 from tidelog.flows import registry
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.declare import connector_spec
 from tidelog.flows.options import Duration, Problems, Size
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidelog.flows.opskit import Remembering, flow_of, passed
 from tidelog.flows import Event, FlowFileError, RetryError, op
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 
 
 def test_where_lets_pass_what_is_true() -> None:
@@ -181,8 +181,8 @@ def test_history_of_branches_is_apart() -> None:
     async def body() -> None:
         from tests.tidelog.flows.opskit import Feed, Out
         from tidelog.flows import Flow
+        from tidelog.flows.api.flowcontext import FlowContext
         from tidelog.flows.runtime.run import Running
-        from tidelog.flows.runtime.surroundings import Surroundings
 
         flow = Flow("t")
         flow.connector("in", Feed)
@@ -192,7 +192,7 @@ def test_history_of_branches_is_apart() -> None:
             flow.connect(f"first -> {name} -> to_{name}")
         flow.pipeline("first", op("history"))
         flow.connect("in -> first")
-        running = Running(flow.spec(), Surroundings("t", debug=True))
+        running = Running(flow.spec(), FlowContext("t", debug=True))
         await running.start()
         feed: Any = running.graph.connectors["in"]
         feed.put("x")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.tidelog.flows.opskit import Kit, Remembering, flow_of
 from tidelog.flows import Event, RetryError, op
-from tidelog.flows.tokens import OK, RETRY, Group
+from tidelog.flows.api.tokens import OK, RETRY, TokenGroup
 
 
 async def waits(value: Any) -> Any:
@@ -73,7 +73,7 @@ async def run(kit: Kit, count: int, chance: random.Random, failing: float, drain
         return RETRY
 
     def answer(event: Event) -> Any:
-        if isinstance(event.token, Group) and chance.random() < 0.5:
+        if isinstance(event.token, TokenGroup) and chance.random() < 0.5:
             return [(outcome(), "item") for _ in event.token.members]
         return outcome()
 

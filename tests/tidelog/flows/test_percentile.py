@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.qoskit import GONE, OwnFeed, lab, on_seeds
+from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, RETRY
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.errors import FlowFileError
-from tidelog.flows.event import Event
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import OK, RETRY
 
 WAYS = {"a": "out", "over": "overflow"}
 

@@ -10,8 +10,8 @@ import pytest
 from tests.tidelog.flows import simulation
 from tests.tidelog.flows.simoperators import Batch, Unbatch
 from tests.tidelog.flows.simulation import Case, Topology, case, run
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.backpressure import Backpressure, BackpressureOptions
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.fallback import Fallback, FallbackOptions
 from tidelog.flows.operators.percentile import Percentile, PercentileOptions
 from tidelog.flows.operators.ratelimit import RateLimit, RateLimitOptions

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.tidelog.flows.qoskit import OwnFeed, lab, on_seeds
 from tidelog.client import strings
+from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.errors import FlowFileError
-from tidelog.flows.event import Event
 from tidelog.flows.operators.asking import Asking
 from tidelog.flows.operators.keys import LONGEST, key_text
 from tidelog.flows.operators.rates import Buckets, Rate
@@ -286,7 +286,7 @@ def _operator(url: str) -> Any:
 
     class Node:
         name = "o"
-        around = Around()
+        context = Around()
 
         def trigger(self, kind: str, detail: str = "") -> None:
             raise AssertionError(detail)

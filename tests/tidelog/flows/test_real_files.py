@@ -15,8 +15,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
-from tidelog.flows.event import Event
 
 BOM = b"\xef\xbb\xbf"
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"

@@ -10,15 +10,14 @@ import pytest
 
 from tests.tidelog.flows.qoskit import GONE, Lab, OwnFeed, Target, lab, on_seeds
 from tidelog.flows import RejectError
-from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.builtin.python import FunctionSink
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Wanted, parted
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 WAYS = {"a": "a", "b": "b"}
 BACK = {"a": "out", "b": "fallback"}
@@ -63,9 +62,9 @@ class OneByOne(Target):
             outcomes.append(OK if self.up else RETRY)
         return outcomes + [OK] * (len(events) - len(outcomes))  # those that were taken back: nobody looks
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
-        self.left = deque(parted(list(self.left), wanted, found))
+        self.left = deque(extract(list(self.left), wanted, found))
         return found
 
 
@@ -138,7 +137,7 @@ def test_what_operators_behind_the_output_hold_goes_as_it_came(line: list[Any]) 
         flow.pipeline("line", robin())
         flow.pipeline("behind", *line)
         flow.connect("in -> line", "line.a -> behind -> a", "line.b -> b")
-        it = Lab(Running(flow.spec(), Surroundings("f", None, debug=True, random=loop.random)))
+        it = Lab(Running(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
         it.sink("a").answer = lambda event: (RETRY, "not yet")
         await it.running.start()
         await all_connected(it)
@@ -166,7 +165,7 @@ def test_what_waits_to_be_tried_again_is_not_tried_at_the_broken_output() -> Non
         flow.pipeline("line", robin())
         flow.pipeline("behind", op("retry", tries=5, delay="1h"))
         flow.connect("in -> line", "line.a -> behind -> a", "line.b -> b")
-        it = Lab(Running(flow.spec(), Surroundings("f", None, debug=True, random=loop.random)))
+        it = Lab(Running(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
         it.sink("a").answer = lambda event: (RETRY, "not yet")
         await it.running.start()
         await all_connected(it)

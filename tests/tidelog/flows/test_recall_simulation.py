@@ -11,8 +11,8 @@ import pytest
 from tests.tidelog.flows import simulation
 from tests.tidelog.flows.simoperators import Batch, Unbatch
 from tests.tidelog.flows.simulation import Case, Topology, case, run
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.backpressure import Backpressure, BackpressureOptions
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.delay import Delay, DelayOptions
 from tidelog.flows.operators.fallback import Fallback, FallbackOptions
 from tidelog.flows.operators.plain import Passthrough

@@ -13,8 +13,8 @@ import redis
 from tests.conftest import RedisServer
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
+from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.redis import processinglist
-from tidelog.flows.event import Event
 
 
 @pytest.fixture

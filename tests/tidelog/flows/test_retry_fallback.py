@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.qoskit import GONE, OwnFeed, lab, on_seeds
+from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.errors import FlowFileError
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import OK, REJECT, RETRY, Group
 
 WAYS = {"a": "out", "b": "fallback"}
 
@@ -26,7 +26,7 @@ class Four(Operator):
         for place in range(0, len(events), 4):
             some = events[place : place + 4]
             tokens = [each.token for each in some if each.token is not None]
-            self.emit([Event([each.value for each in some], token=Group(tokens))])
+            self.emit([Event([each.value for each in some], token=TokenGroup(tokens))])
 
 
 class Spoils(Operator):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.qoskit import Lab, OwnFeed, lab, on_seeds
+from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.errors import FlowFileError
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 REASON = "roundrobin:line.0"
 STARTING = "starting:line.0"

@@ -12,8 +12,8 @@ import yaml
 
 from tests.tidelog import doctables
 from tidelog.flows import registry
+from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.connectors.builtin.script import Act
-from tidelog.flows.connectors.options import ConnectorOptions
 from tidelog.flows.connectors.payload import WireOptions
 from tidelog.flows.declare import connector_spec
 from tidelog.flows.options import Duration, Problems, Size

@@ -17,9 +17,9 @@ from tidelog import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.steps import run
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
 from tidelog.testing import Server
 from tidelog.topics import deadletters
 
@@ -150,7 +150,7 @@ async def test_poison_reaches_the_dead_letters_with_reason_and_attempts(tidelog_
     assert letters["reject"].event_id == ids["reject"]
     assert "no such customer" in letters["reject"].message
     assert letters["reject"].processor == "orders.in"
-    assert letters["reject"].error == "tidelog.flows.errors.RejectError"
+    assert letters["reject"].error == "tidelog.flows.api.errors.RejectError"
     assert letters["fail"].attempts == 3
     assert letters["fail"].message == "out: ValueError: always"
     assert {each.place for each in letters.values()} == {"orders"}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidelog.flows.simoperators import Batch, Failing, Where
 from tidelog.flows import Event, Flow, op
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.testing import DeadlockError, FlowTest, LivelockError, PipelineTest, VirtualLoop, simulate
 
 

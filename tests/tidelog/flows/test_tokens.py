@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.flows import Event
-from tidelog.flows.tokens import (
+from tidelog.flows.api.tokens import (
     DISCARD,
     OK,
     REJECT,
     RETRY,
-    Group,
     SettledTwiceError,
     Token,
+    TokenGroup,
     Unsettled,
     WatchedToken,
     owners,
@@ -38,7 +38,7 @@ class Owner:
     def wake(self) -> None:
         self.wakes += 1
 
-    def settled_twice(self, token: Token | Group) -> None:
+    def settled_twice(self, token: Token | TokenGroup) -> None:
         raise SettledTwiceError(repr(token))
 
     def lost_unsettled(self, text: str) -> None:
@@ -79,7 +79,7 @@ def test_owners_are_told_once_with_the_worst_status(data: st.DataObject) -> None
         elif move == "group" and whole:
             members = data.draw(st.lists(st.sampled_from(whole), min_size=1, unique_by=id))
             leaves = [each for each in leaves if each not in members]
-            group = Group([each.token for each in members])
+            group = TokenGroup([each.token for each in members])
             leaves.append(Leaf(group, [key for each in members for key in each.keys]))
         elif move == "hop" and leaf in whole:
             leaf.token = Token(hop, None, leaf.token)
@@ -107,7 +107,7 @@ def test_owners_are_told_once_with_the_worst_status(data: st.DataObject) -> None
 @given(st.lists(st.sampled_from([OK, DISCARD, REJECT, RETRY]), min_size=1, max_size=8))
 def test_items_are_settled_each_by_its_own(statuses: list[int]) -> None:
     owner = Owner()
-    group = Group([Token(owner, number) for number in range(len(statuses))])
+    group = TokenGroup([Token(owner, number) for number in range(len(statuses))])
     group.settle_items([(status, f"{status}") for status in statuses])
     assert owner.told() == {number: (each, f"{each}" if each else "") for number, each in enumerate(statuses)}
     with pytest.raises(SettledTwiceError):
@@ -116,7 +116,7 @@ def test_items_are_settled_each_by_its_own(statuses: list[int]) -> None:
 
 def test_items_of_a_split_group_share_a_fate() -> None:
     owner = Owner()
-    group = Group([Token(owner, number) for number in range(2)])
+    group = TokenGroup([Token(owner, number) for number in range(2)])
     group.split(1)
     with pytest.raises(ValueError, match="split"):
         group.settle_items([(OK, ""), (OK, "")])
@@ -133,7 +133,7 @@ def test_items_of_a_split_group_share_a_fate() -> None:
 
 def test_a_forked_group_is_a_branch_of_its_own() -> None:
     owner = Owner()
-    group = Group([Token(owner, number) for number in range(2)])
+    group = TokenGroup([Token(owner, number) for number in range(2)])
     other = group.fork()
     group.settle_items([(OK, ""), (RETRY, "busy")])
     assert owner.told() == {}
@@ -145,7 +145,7 @@ def test_many_are_settled_as_one_by_one() -> None:
     first, second = Owner(), Owner()
     forked = Token(first, "forked")
     forked.split(1)
-    group = Group([Token(second, "member")])
+    group = TokenGroup([Token(second, "member")])
     tokens: list[Unsettled | None] = [Token(first, 0), Token(second, 1), None, forked, group, Token(first, 2)]
     settle_all([Event(0, token=each) for each in tokens], REJECT, "bad")
     assert first.told() == {0: (REJECT, "bad"), 2: (REJECT, "bad")}
@@ -170,8 +170,8 @@ def test_a_watched_token_is_noticed_when_it_is_lost() -> None:
 
 def test_owners_of_a_token_are_those_of_its_members() -> None:
     first, second = Owner(), Owner()
-    inner = Group([Token(first), Token(second)])
-    assert list(owners(Group([inner, Token(second)]))) == [first, second, second]
+    inner = TokenGroup([Token(first), Token(second)])
+    assert list(owners(TokenGroup([inner, Token(second)]))) == [first, second, second]
 
 
 def test_a_fork_of_an_event_has_containers_of_its_own() -> None:

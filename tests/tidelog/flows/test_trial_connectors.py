@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tidelog.flows import Event, Flow, FlowFileError, RejectError, op
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.builtin.script import Script
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 Counts = dict[str, int]
@@ -19,8 +19,8 @@ Counts = dict[str, int]
 
 def begun(loop: VirtualLoop, flow: Flow, letters: Any = None) -> Running:
     spec = flow.spec()
-    around = Surroundings(flow.name, debug=True, now_ns=loop.now_ns, random=loop.random, letters=letters)
-    return Running(spec, around)
+    context = FlowContext(flow.name, debug=True, now_ns=loop.now_ns, random=loop.random, letters=letters)
+    return Running(spec, context)
 
 
 def scripted(values: int, letters: list[Any] | None = None, **sink: Any) -> tuple[Script, float, Counts, Counts]:

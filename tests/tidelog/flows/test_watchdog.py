@@ -15,8 +15,8 @@ import uvloop
 
 from tests.tidelog.flows.servicekit import Client, flowing, until
 from tidelog.flows import Flow
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.service import watchdog
 from tidelog.flows.service.host import Host
 from tidelog.flows.service.watchdog import Watchdog
@@ -92,7 +92,7 @@ def test_the_function_is_named(
         flow.connector("out", sink)
         flow.pipeline("line", function)
         flow.connect("in -> line -> out")
-        running = Running(flow.spec(), Surroundings("shop"))
+        running = Running(flow.spec(), FlowContext("shop"))
         with Watchdog() as dog:
             await running.start()
             await running.finished()
@@ -119,7 +119,7 @@ def test_episodes_of_a_function_are_logged_once_in_a_while_and_counted(caplog: p
         flow.connector("out", "null")
         flow.pipeline("line", slow)
         flow.connect("in -> line -> out")
-        running = Running(flow.spec(), Surroundings("shop"))
+        running = Running(flow.spec(), FlowContext("shop"))
         with Watchdog() as dog:
             await running.start()
             await running.finished()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidelog.flows.opskit import Feed, Kit, Remembering, flow_of, passed
 from tidelog.flows import Event, FlowFileError, op
-from tidelog.flows.tokens import OK, REJECT, RETRY
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 
 ALL = {
     "n": "count", "with_v": {"count": "v"}, "sum": {"sum": "v"}, "mean": {"mean": "v"}, "min": {"min": "v"},

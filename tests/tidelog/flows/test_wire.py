@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import LineOptions, Reading, WireOptions, Writing
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Size
-from tidelog.flows.tokens import OK, REJECT
 
 
 def _reading(**options: Any) -> Reading:

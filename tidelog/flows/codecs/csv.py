@@ -11,10 +11,10 @@ import io
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NOTHING, check_encoding
 from tidelog.flows.codecs.csvrecords import CsvRecords
 from tidelog.flows.codecs.json import write_json
-from tidelog.flows.errors import RejectError
 from tidelog.flows.options import Struct
 
 

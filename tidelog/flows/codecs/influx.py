@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NOTHING
-from tidelog.flows.errors import RejectError
 from tidelog.flows.options import Struct
 
 _UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}

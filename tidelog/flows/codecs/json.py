@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
-from tidelog.flows.errors import RejectError
 from tidelog.flows.options import Struct
 
 _DECODER: Final = msgspec.json.Decoder()

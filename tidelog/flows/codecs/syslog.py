@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal
 
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.options import Struct
 
 FACILITIES: Final = (

@@ -1,8 +1,5 @@
 """Connectors: sources and sinks, in a package for each kind of peer.
 
-    base           ``Source``, ``Sink``
-    context        the part of the runtime that connectors use
-    options        options that all connectors have
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     settledprefix  the position up to which all events are settled
     templates      text with placeholders for an event's meta

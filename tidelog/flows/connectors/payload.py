@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from msgspec import field
 
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.codecs.base import NOTHING, Codec, codec
-from tidelog.flows.connectors.base import Outcome
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.interceptors.base import (
     Bad,
     BrokenStreamError,
@@ -28,7 +29,6 @@ from tidelog.flows.interceptors.base import (
     preprocessor,
 )
 from tidelog.flows.options import Size
-from tidelog.flows.tokens import OK, REJECT
 
 PORTION: Final = 4096  # bytes that a stream's reader is given at a time, by those who count events
 

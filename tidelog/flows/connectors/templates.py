@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 
 _PLACE: Final = re.compile(r"\{\{|\}\}|\{([A-Za-z_][\w.\-]*)\}|[{}]")
 

@@ -23,11 +23,11 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.flows import links
-from tidelog.flows.connectors.tidelog.serverconnection import access
+from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
-from tidelog.flows.errors import FlowFileError
 from tidelog.flows.files import admission, environment, text
 from tidelog.flows.options import Problems, Struct, read, without_marks
+from tidelog.flows.serveraccess import access
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
 
 PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options

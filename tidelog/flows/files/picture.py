@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.graph import Graph, build
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 
 
 async def of_spec(spec: FlowSpec) -> dict[str, Any]:
     """The graph of a flow that does not run."""
-    return of_graph(spec, build(spec, Surroundings(spec.name, spec.server)))
+    return of_graph(spec, build(spec, FlowContext(spec.name, spec.server)))
 
 
 def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:

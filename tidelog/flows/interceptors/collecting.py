@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.options import Size, Struct
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.interceptors.base import Bad, BrokenStreamError, NoOptions
 from tidelog.flows.options import Size, Struct
 

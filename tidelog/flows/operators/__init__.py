@@ -1,6 +1,5 @@
 """Operators: what pipelines are made of. ``base`` says what they are; options are in ``docs/flows-operators.md``.
 
-    base          what every operator is
     plain         ``passthrough``
 
     batch         ``batch``: one event of many

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import redis
 
 from tidelog.client.calls import Call
 from tidelog.client.channel import Channel
 from tidelog.client.wire import ReplyError
-from tidelog.flows.connectors.tidelog.serverconnection import Talk, access, channel
-
-if TYPE_CHECKING:
-    from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.serveraccess import Talk, access, channel
 
 UNREACHABLE: Final = "unreachable"  # the kind of the reason that stands while it doesn't answer
 PATIENCE: Final = 10.0  # s for one answer
@@ -39,14 +37,14 @@ class Asking:
             try:
                 async with asyncio.timeout(PATIENCE):
                     if self._channel is None:
-                        where = access(str(node.around.server))  # there is one: the declaration was checked
-                        self._channel = await channel(where, f"tidelog-flow:{node.around.flow}:{node.name}")
+                        where = access(str(node.context.server))  # there is one: the declaration was checked
+                        self._channel = await channel(where, f"tidelog-flow:{node.context.flow}:{node.name}")
                     replies = await Talk(self._channel).together(*calls)
             except (redis.RedisError, ReplyError, OSError) as error:  # TimeoutError is an OSError
                 await self.close()  # another server may lead by now
                 text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"
                 if wait == AGAIN:
-                    log.warning("%s: %s: the tidelog server: %s", node.around.flow, node.name, text)
+                    log.warning("%s: %s: the tidelog server: %s", node.context.flow, node.name, text)
                 node.count("server_errors")
                 node.trigger(UNREACHABLE, text)
                 await asyncio.sleep(wait)
@@ -64,4 +62,4 @@ class Asking:
 def place(operator: Operator, kind: str, name: str | None) -> str:
     """Where an operator keeps its things on the server: the same for all instances of its flow."""
     node = operator.node
-    return f"tidelog:flows:{kind}:{name or node.around.flow.partition('.')[0] + ':' + node.name}:"
+    return f"tidelog:flows:{kind}:{name or node.context.flow.partition('.')[0] + ':' + node.name}:"

@@ -14,14 +14,13 @@ from asyncio import TimerHandle
 from collections import deque
 from typing import Final, Literal
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import PAUSED, Restore, Trigger
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.operators.hops import Overdue, Ramp, Sent, Stalled, now, runs, send
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.breaker import Breaker
-from tidelog.flows.runtime.channel import Wanted, parted
-from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
-from tidelog.flows.tokens import Token
 
 BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of what is discarded
 STEPS: Final = tuple(Duration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
@@ -80,9 +79,9 @@ class Backpressure(Operator):
     def kept(self) -> int:
         return len(self._kept)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
-        self._kept = parted(self._kept, wanted, found)
+        self._kept = extract(self._kept, wanted, found)
         return found
 
     def process(self, events: list[Event]) -> None:

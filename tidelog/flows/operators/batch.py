@@ -15,11 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import RETRY, TokenGroup, Unsettled, Withheld, settle_all
 from tidelog.flows.options import Duration, Size, Struct
-from tidelog.flows.runtime.channel import Wanted, parted
-from tidelog.flows.tokens import RETRY, Group, Unsettled, Withheld, settle_all
 
 MOST: Final = 1_000_000  # events in a batch
 
@@ -43,7 +42,7 @@ class BatchOptions(Struct):
             raise ValueError(f"timeout is {self.timeout}: it must be more than 0")
 
 
-class Batched(Group):
+class Batched(TokenGroup):
     """The token of a batch. ``origins`` are its members' events, without values."""
 
     __slots__ = ("origins",)
@@ -124,7 +123,7 @@ class Batch(Operator):
             ingest_ns=min(each.ingest_ns for each in members),
             attempt=max(each.attempt for each in members),
             path=first.path,
-            token=Batched(tokens, members) if len(tokens) == len(members) else Group(tokens) if tokens else None,
+            token=Batched(tokens, members) if len(tokens) == len(members) else TokenGroup(tokens) if tokens else None,
         )
         for each in members:
             each.value = each.token = None
@@ -161,9 +160,9 @@ class Batch(Operator):
             reason = Withheld(f"{self.node.name}: the flow drained before the batch was full")
             settle_all(events, RETRY, reason)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
-        self._events = parted(self._events, wanted, found)
+        self._events = extract(self._events, wanted, found)
         if found and self._most_bytes is not None:
             self._bytes = sum(size_of(each.value) for each in self._events)
         return found

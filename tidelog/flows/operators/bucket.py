@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.hops import now
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.operators.keys import key_text

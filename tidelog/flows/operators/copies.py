@@ -10,15 +10,11 @@ Rule 3: there are at most so many copies. An event that comes when there are as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-from tidelog.flows.event import Event, copied
+from tidelog.flows.api.event import Event, copied
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import RETRY, Owner, Token, TokenGroup, Unsettled, WatchedToken, Withdrawn
 from tidelog.flows.operators.hops import Sent, mark, parts
-from tidelog.flows.tokens import RETRY, Group, Token, Unsettled, WatchedToken, Withdrawn
-
-if TYPE_CHECKING:
-    from tidelog.flows.operators.base import Operator
-    from tidelog.flows.runtime.node import Node
 
 
 class Copy:
@@ -33,7 +29,7 @@ class Copy:
         self.failed: dict[int, tuple[int, str]] = {}  # by the member's number: status, reason
         self.tries = 0  # how often it was sent again
 
-    def sent(self, node: Node) -> Event:
+    def sent(self, node: Owner) -> Event:
         """The event to send, with tokens of ``node``."""
         event = duplicate(self.event)
         mark(node, event, self.members, lambda number: (self, number))
@@ -51,7 +47,7 @@ class Copy:
             if isinstance(value, list) and len(value) == len(self.members):
                 self.event.value = [value[each] for each in numbers]
             self.members = [self.members[each] for each in numbers]
-            assert isinstance(self.event.token, Group)  # noqa: S101 - it has members
+            assert isinstance(self.event.token, TokenGroup)  # noqa: S101 - it has members
             self.event.token = self.event.token.of(self.members, numbers)
         self.left = 1 if self.members is None else len(self.members)
 
@@ -75,7 +71,7 @@ class Lent(Sent):
         self._copy = Copy(event, None if members is None else list(members))
         self._back: list[Unsettled | None] = []  # what the tokens were that came back unused
 
-    def sent(self, node: Node) -> Event:
+    def sent(self, node: Owner) -> Event:
         """The event to send."""
         event = duplicate(self._copy.event)
         self.left = mark(node, event, self._copy.members, lambda _: self)
@@ -115,7 +111,7 @@ class LentBatch(Sent):
                 return False
         return True
 
-    def sent(self, node: Node) -> list[Event]:
+    def sent(self, node: Owner) -> list[Event]:
         """The events to send."""
         kind = WatchedToken if node.debug else Token
         going = [
@@ -138,9 +134,7 @@ class LentBatch(Sent):
 class Copies:
     """Those of one operator. ``failed`` is called with a copy when all of it is settled, and something failed."""
 
-    def __init__(
-        self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[Copy], None]
-    ) -> None:
+    def __init__(self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[Copy], None]) -> None:
         self._operator = operator
         self._most = most
         self._statuses = statuses  # those that mean failed

@@ -10,8 +10,8 @@ import asyncio
 import re
 from typing import Final
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.options import Duration, Struct
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
@@ -79,7 +79,7 @@ class Counter(Operator):
             }
             self._sent, self._since = self._total, now
             path = f"{self.node.name}.counts"
-            self.emit([Event(value, ingest_ns=self.node.around.now_ns(), path=path)], "counts")
+            self.emit([Event(value, ingest_ns=self.node.context.now_ns(), path=path)], "counts")
         self._set_timer()
 
     def drain(self) -> None:

@@ -20,14 +20,14 @@ from typing import Final
 
 from tidelog.client import strings
 from tidelog.client.calls import Call
-from tidelog.flows.event import BATCH, Event
+from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import DISCARD, RETRY, Token, settle_all
 from tidelog.flows.operators.asking import Asking, place
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.hops import mark, now, parts
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.operators.keys import key_text
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.tokens import DISCARD, RETRY, Token, settle_all
 
 DEDUP: Final = "dedup"
 DONE: Final = b"done"

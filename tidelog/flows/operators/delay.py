@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.channel import Wanted, parted
 
 
 class DelayOptions(Struct):
@@ -38,7 +37,7 @@ class Delay(Operator):
         self._timer: asyncio.TimerHandle | None = None
 
     def process(self, events: list[Event]) -> None:
-        if self.node.draining or self.node.around.draining or not self._time:
+        if self.node.draining or self.node.context.draining or not self._time:
             self.drain()
             self.emit(events)
             return
@@ -65,16 +64,16 @@ class Delay(Operator):
 
     def busy(self) -> bool:
         # a drain does not wait until there is room: its signal is behind what waits in the channel
-        return self._kept >= self._most and not self.node.around.draining
+        return self._kept >= self._most and not self.node.context.draining
 
     def drain(self) -> None:
         """At once."""
         while self._batches:
             self._next()
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
-        batches = [(due, parted(events, wanted, found)) for due, events in self._batches]
+        batches = [(due, extract(events, wanted, found)) for due, events in self._batches]
         if found:
             self._batches = deque(each for each in batches if each[1])
             self._kept -= len(found)

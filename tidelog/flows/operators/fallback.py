@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import PAUSED, Restore, Trigger
+from tidelog.flows.api.tokens import RETRY, STATUSES, Token, Withdrawn
 from tidelog.flows.operators.copies import Copies, Copy
 from tidelog.flows.operators.hops import Recall, now
 from tidelog.flows.options import Struct
-from tidelog.flows.runtime.breaker import Breaker
-from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
-from tidelog.flows.tokens import RETRY, STATUSES, Token, Withdrawn
 
 FALLBACK: Final = "fallback"
 

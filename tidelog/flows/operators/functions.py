@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
-from tidelog.flows.errors import RetryError
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.cancelling import from_outside
+from tidelog.flows.api.cancellation import from_outside
+from tidelog.flows.api.errors import RetryError
+from tidelog.flows.api.event import Event
 
 Outcome: TypeAlias = "Sequence[Any] | Exception"  # the values that an event becomes, or what was raised
 Where: TypeAlias = Literal["loop", "thread", "process"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.options import Struct
 
 MOST: Final = 100  # names; older ones are left out

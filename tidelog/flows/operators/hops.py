@@ -13,15 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tidelog.flows.event import BATCH, Event
-from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.operatornode import OperatorNode
-from tidelog.flows.tokens import DISCARD, OK, RETRY, Group, Token, Unsettled, WatchedToken, Withdrawn, owned
-
-if TYPE_CHECKING:
-    from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import DISCARD, OK, RETRY, Owner, Token, TokenGroup, Unsettled, WatchedToken, Withdrawn
 
 GATHERED: Final = 0.05  # s until it is looked whether all that is under way waits for more; grows to GATHERED_MOST
 GATHERED_MOST: Final = 1.0  # s
@@ -35,7 +31,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def mark(node: Node, event: Event, members: Sequence[Unsettled] | None, keys: Callable[[int], Any]) -> int:
+def mark(node: Owner, event: Event, members: Sequence[Unsettled] | None, keys: Callable[[int], Any]) -> int:
     """Put tokens of ``node`` before the event's own: one, or one for each of its members. Returns how many.
 
     ``members`` is what ``parts`` said of it. ``keys`` gives the key of the token of each member, by number.
@@ -45,13 +41,13 @@ def mark(node: Node, event: Event, members: Sequence[Unsettled] | None, keys: Ca
         event.token = kind(node, keys(0), event.token)
         return 1
     tokens = [kind(node, keys(number), member) for number, member in enumerate(members)]
-    event.token = event.token.of(tokens) if isinstance(event.token, Group) else Group(tokens)
+    event.token = event.token.of(tokens) if isinstance(event.token, TokenGroup) else TokenGroup(tokens)
     return len(members)
 
 
 def parts(token: Unsettled | None) -> Sequence[Unsettled] | None:
     """The members of a group that nobody else holds a part of; None: the token has to be taken as one."""
-    if isinstance(token, Group) and token.intact and token.members:
+    if isinstance(token, TokenGroup) and token.intact and token.members:
         return token.members
     return None
 
@@ -78,14 +74,14 @@ class Run(NamedTuple):
     withdrawn: bool = False  # one of them was taken back
 
 
-def send(node: Node, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> Sent:
+def send(node: Owner, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> Sent:
     """Mark the events of a batch that is about to leave."""
     sent = Sent(since, generation, way)
     kind = WatchedToken if node.debug else Token
     count = 0
     for event in events:
         token = event.token
-        if isinstance(token, Group):
+        if isinstance(token, TokenGroup):
             count += mark(node, event, parts(token), lambda _: sent)
         else:
             event.token = kind(node, sent, token)
@@ -169,53 +165,22 @@ class Ramp:
             self.limit = self.limit * 2 if self.limit * 2 < BATCH else 0
 
 
-def unmarked(node: Node, event: Event) -> list[Token]:
+def unmarked(node: Owner, event: Event) -> list[Token]:
     """Undo ``mark``: the event has the token that it came with. Returns the tokens of ``node`` that it had; none: they
     are not only this event's, or a part of it was settled, and nothing was done.
     """
     token = event.token
-    tokens = list(token.members) if isinstance(token, Group) and token.intact else [token]
+    tokens = list(token.members) if isinstance(token, TokenGroup) and token.intact else [token]
     own = [each for each in tokens if isinstance(each, Token) and each.owner is node]
     if len(own) < len(tokens) or any(each.pending != 1 or each.status != OK for each in own):
         return []
-    if isinstance(token, Group):
+    if isinstance(token, TokenGroup):
         event.token = token.of([each.parent for each in own if each.parent is not None])
     else:
         event.token = own[0].parent
     for each in own:
         each.pending = 0
     return own
-
-
-def direct(node: Node, port: str) -> bool:
-    """Whether events get from a port to one sink, and nothing is done with them on the way."""
-    channels = [each for each in node.outputs.get(port, ()) if each.authoritative]
-    if len(channels) != 1:
-        return False
-    consumer = channels[0].consumer
-    if isinstance(consumer, OperatorNode):
-        return consumer.operator.transparent and set(consumer.outputs) <= {"out"} and direct(consumer, "out")
-    return consumer.kind == "sink"
-
-
-def withdrawn(node: Node, port: str) -> list[Event]:
-    """Take back what was sent by a port and not begun, wherever it is. Their tokens are the caller's to settle."""
-
-    def wanted(event: Event) -> bool:
-        return any(getattr(token.key, "way", port) == port for token in owned(event.token, node))
-
-    found = [*Node.withdraw(node, wanted)] if node.held else []
-    reached = [each.consumer for each in node.outputs.get(port, ())]
-    seen: set[int] = set()
-    while reached:
-        each = reached.pop()
-        if id(each) in seen or not isinstance(each, Node):
-            continue
-        seen.add(id(each))
-        found += each.withdraw(wanted)
-        if isinstance(each, OperatorNode):
-            reached += [channel.consumer for channels in each.outputs.values() for channel in channels]
-    return found
 
 
 class Recall:
@@ -253,7 +218,7 @@ class Recall:
 
     def _recall(self, ports: Iterable[str]) -> None:
         for port in sorted(ports):
-            events = withdrawn(self._operator.node, port)
+            events = self._operator.node.recall(port)
             if events:
                 self._operator.node.count("recalled", len(events))
                 self._take(port, events)
@@ -279,13 +244,13 @@ class Stalled:
     def watch(self) -> None:
         """Something is kept."""
         node = self._operator.node
-        if self._timer is None and node.around.gatherers and any(True for _ in self._full()):
+        if self._timer is None and node.context.gatherers and any(True for _ in self._full()):
             self._timer = node.after(self._wait, self._look)
 
     def _look(self) -> None:
         self._timer = None
         node = self._operator.node
-        found = [(each, list(each.gathered(node))) for each in node.around.gatherers]
+        found = [(each, list(each.gathered(node))) for each in node.context.gatherers]
         tokens = {id(token): token.key for _, gathered in found for token in gathered if token.pending > 0}
         self._wait = min(self._wait * 2, GATHERED_MOST)
         for port, ramp in self._full():

@@ -22,7 +22,7 @@ import jmespath
 from jmespath import functions, visitor
 from jmespath.exceptions import JMESPathError
 
-from tidelog.flows.event import copied
+from tidelog.flows.api.event import copied
 
 Node: TypeAlias = dict[str, Any]  # {"type", "children", "value"}, as the package's parser makes it
 Run: TypeAlias = Callable[[Any], Any]

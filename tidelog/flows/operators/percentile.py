@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import PAUSED, Restore, Trigger
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.operators.hops import Overdue, Sent, now, runs, send
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.signals import PAUSED, Restore, Trigger
-from tidelog.flows.tokens import Token
 
 SHED: Final = "percentile"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog.flows.event import Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.options import Struct
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from tidelog.flows.errors import RejectError, RetryError
-from tidelog.flows.event import Event
+from tidelog.flows.api.errors import RejectError, RetryError
+from tidelog.flows.api.event import Event
 from tidelog.flows.operators.functions import Function, Outcome
 
 

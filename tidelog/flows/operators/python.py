@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.flows.errors import RetryError
-from tidelog.flows.event import BATCH, Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.errors import RetryError
+from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.functions import Declared, Function, Outcome, function
 from tidelog.flows.operators.pools import Pool, made_pool
 from tidelog.flows.options import Struct

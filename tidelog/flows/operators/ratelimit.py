@@ -13,16 +13,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Literal
 
-from tidelog.flows.event import Event
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.asking import Asking, place
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.hops import now
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.operators.keys import key_text
 from tidelog.flows.operators.rates import Buckets, Rate
 from tidelog.flows.operators.sharedrates import SharedBuckets
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.channel import Wanted
 
 RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
 LEAST: Final = 0.001  # s: the shortest wait
@@ -82,7 +81,7 @@ class RateLimit(Operator):
     def kept(self) -> int:
         return len(self._kept)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found = [event for _, event in self._kept if wanted(event)]
         if found:
             self._kept = [each for each in self._kept if not wanted(each[1])]
@@ -136,7 +135,7 @@ class RateLimit(Operator):
     async def _serve(self) -> None:
         options = self._options
         server = Asking(self)
-        buckets = SharedBuckets(server, place(self, RATELIMIT, options.name), self._rate, self.node.around.random)
+        buckets = SharedBuckets(server, place(self, RATELIMIT, options.name), self._rate, self.node.context.random)
         try:
             while True:
                 if not self._kept:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from typing import Final
 
-from tidelog.flows.event import BATCH, Event
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.event import BATCH, Event, EventPredicate
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import Restore, Trigger
+from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.operators.copies import Copies, Copy
 from tidelog.flows.operators.hops import now
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.breaker import Breaker
-from tidelog.flows.runtime.channel import Wanted
-from tidelog.flows.runtime.signals import Restore, Trigger
-from tidelog.flows.tokens import RETRY, Token
 
 _RETRIED: Final = frozenset((RETRY,))
 
@@ -64,7 +63,7 @@ class Retry(Operator):
     def kept(self) -> int:
         return len(self._waiting) + len(self._due)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         """What waits to be sent again."""
         copies = [copy for copy, _ in self._waiting.values()] + self._due
         taken = {id(copy): copy.event for copy in copies if wanted(copy.event)}
@@ -88,7 +87,7 @@ class Retry(Operator):
         copy.narrowed()
         copy.tries += 1
         delay = min(options.delay * options.growth ** min(copy.tries - 1, 100), options.max_delay)
-        delay *= 1 - options.jitter * self.node.around.random.random()
+        delay *= 1 - options.jitter * self.node.context.random.random()
         self._waiting[id(copy)] = copy, self.node.after(delay, lambda: self._wait_is_over(copy))
 
     def _wait_is_over(self, copy: Copy) -> None:

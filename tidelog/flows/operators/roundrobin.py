@@ -15,16 +15,15 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from typing import Final
 
-from tidelog.flows.event import Event
+from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import Restore, Trigger
+from tidelog.flows.api.tokens import RETRY, Token, Withdrawn
 from tidelog.flows.links import NAME
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.copies import Lent, LentBatch, duplicate
-from tidelog.flows.operators.hops import Ramp, Recall, Run, Sent, Stalled, direct, now, runs, send, unmarked
+from tidelog.flows.operators.hops import Ramp, Recall, Run, Sent, Stalled, now, runs, send, unmarked
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.breaker import Breaker
-from tidelog.flows.runtime.channel import Wanted, parted
-from tidelog.flows.runtime.signals import Restore, Trigger
-from tidelog.flows.tokens import RETRY, Token, Withdrawn
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
 PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or ``probe_after`` if that is longer
@@ -107,7 +106,7 @@ class Roundrobin(Operator):
 
     def start(self) -> None:
         for each in self._order:
-            each.direct = direct(self.node, each.name)
+            each.direct = self.node.direct(each.name)
         self._began = True
         self._look()
 
@@ -121,9 +120,9 @@ class Roundrobin(Operator):
     def kept(self) -> int:
         return len(self._kept)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
-        self._kept = parted(self._kept, wanted, found)
+        self._kept = extract(self._kept, wanted, found)
         return found
 
     def process(self, events: list[Event]) -> None:

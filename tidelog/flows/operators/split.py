@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.flows.event import Event, copied
-from tidelog.flows.operators.base import Operator
+from tidelog.flows.api.event import Event, copied
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import TokenGroup
 from tidelog.flows.operators.batch import Batched
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.options import Struct
-from tidelog.flows.tokens import Group
 
 
 class SplitOptions(Struct):
@@ -83,7 +83,7 @@ class Unbatch(Operator):
                 continue
             token = event.token
             members = None
-            if isinstance(token, Group) and len(token.members) == len(items):
+            if isinstance(token, TokenGroup) and len(token.members) == len(items):
                 members = token.apart()
             if members is None:
                 if items:

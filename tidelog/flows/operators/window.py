@@ -23,12 +23,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.flows.event import Event
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.tokens import RETRY, TokenGroup, Unsettled, Withheld
 from tidelog.flows.operators.aggregates import Aggregates
-from tidelog.flows.operators.base import Operator
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.tokens import RETRY, Group, Unsettled, Withheld
 
 AGAIN: Final = 1.0  # s without an event until a window that was opened once more ends
 
@@ -122,7 +122,7 @@ class Window(Operator):
 
     # -- events ----------------------------------------------------------------------------------------------
     def process(self, events: list[Event]) -> None:
-        now_ns = self.node.around.now_ns()
+        now_ns = self.node.context.now_ns()
         self._came = asyncio.get_running_loop().time()
         out: list[Event] = []
         late: list[Event] = []
@@ -238,7 +238,7 @@ class Window(Operator):
         }
         return Event(
             value, {"window": {"count": window.count}}, ingest_ns=window.ingest_ns, attempt=window.attempt,
-            path=window.path, token=Group(window.tokens) if window.tokens else None,
+            path=window.path, token=TokenGroup(window.tokens) if window.tokens else None,
         )  # fmt: skip
 
     def _send(self, out: list[Event]) -> None:
@@ -257,7 +257,7 @@ class Window(Operator):
                 if self._clock is not None:
                     self._clock.cancel()
                 self._clock_end = end
-                wait = max(0.0, (end - self.node.around.now_ns()) / 1e9)
+                wait = max(0.0, (end - self.node.context.now_ns()) / 1e9)
                 self._clock = self.node.after(wait, self._look_at_clock)
         idle = self._options.idle
         if idle is not None and self._idle is None and len(self._open) > len(self._again):
@@ -269,7 +269,7 @@ class Window(Operator):
     def _look_at_clock(self) -> None:
         self._clock = None
         out: list[Event] = []
-        self._pass(self.node.around.now_ns(), out)
+        self._pass(self.node.context.now_ns(), out)
         self._send(out)
         self._set_timers()
 

@@ -9,11 +9,5 @@
     ramp          begins slowly after a reason that ended by time
     underway      what a source has sent and what is not settled of it
     channel       the bounded way from a port to an entity
-    signals       DRAIN, Trigger, Restore
-    breaker       the set of reasons why nothing may be sent
     connecting    a connector's connection: made, lost, made again
-    reconnect     how long to wait before that
-    cancelling    cancellations that nobody asked for
-    givenup       events that nobody will try again, in the log
-    surroundings  what the entities of a flow share
 """

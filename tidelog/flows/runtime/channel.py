@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.signals import Restore, Signal, Trigger
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.signals import Restore, Signal, Trigger
 
-Wanted: TypeAlias = Callable[[Event], bool]  # whether an operator takes this event back (``hops.Recall``)
 Tap: TypeAlias = Callable[[list[Event]], None]  # sees each batch as it leaves; must not change or keep it
 
 
@@ -71,7 +70,7 @@ class Channel:
             self.producer.wake()
         return item
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         """Take events out that nobody has taken yet."""
         was_full = self.full
         found: list[Event] = []
@@ -79,17 +78,9 @@ class Channel:
         for item in self.items:
             if isinstance(item, Signal):
                 left.append(item)
-            elif some := parted(item, wanted, found):
+            elif some := extract(item, wanted, found):
                 left.append(some)
         self.items = left
         if was_full and not self.full:
             self.producer.wake()
         return found
-
-
-def parted(events: list[Event], wanted: Wanted, found: list[Event]) -> list[Event]:
-    """Those that are not wanted. The others are added to ``found``."""
-    left: list[Event] = []
-    for each in events:
-        (found if wanted(each) else left).append(each)
-    return left

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from tidelog.client.hiding import hidden
 from tidelog.client.saying import said
-from tidelog.flows.runtime.cancelling import from_outside
-from tidelog.flows.runtime.reconnect import Delays, Retry
-from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.api.cancellation import from_outside
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.reconnect import Delays, Retry
 
 CLOSING: Final = 10.0  # s that a connector may take to close
 
@@ -28,7 +28,7 @@ class Connects(Protocol):
 class Connection:
     """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
 
-    def __init__(self, name: str, connector: Connects, retry: Retry | None, around: Surroundings) -> None:
+    def __init__(self, name: str, connector: Connects, retry: Retry | None, context: FlowContext) -> None:
         self.name = name
         self.connector = connector
         self.connected = False
@@ -36,13 +36,13 @@ class Connection:
         self.error = ""  # the last one
         self.connects = 0
         self.on_change: list[Callable[[], None]] = []
-        self._around = around
-        self._delays = Delays(retry, around.random)
+        self._context = context
+        self._delays = Delays(retry, context.random)
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        name = f"{self._around.flow}/{self.name}/connect"
+        name = f"{self._context.flow}/{self.name}/connect"
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def lost(self, error: BaseException, connects: int | None = None) -> None:
@@ -96,12 +96,12 @@ class Connection:
             async with asyncio.timeout(CLOSING):
                 await self.connector.close()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
-            log.debug("%s: %s: closing: %s", self._around.flow, self.name, error)
+            log.debug("%s: %s: closing: %s", self._context.flow, self.name, error)
 
     def _failed(self, error: BaseException) -> None:
         text = hidden(said(error))
         if text != self.error:  # once, not at each try
-            log.warning("%s: %s: %s", self._around.flow, self.name, text)
+            log.warning("%s: %s: %s", self._context.flow, self.name, text)
         self.error = text
 
     def _changed(self) -> None:

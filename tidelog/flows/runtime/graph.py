@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tidelog.flows.connectors.base import Connector, Sink, Source
-from tidelog.flows.connectors.context import Context
+from tidelog.flows.api.connector import Connector, Sink, Source
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.signals import STARTING, Trigger
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.operatornode import OperatorNode
-from tidelog.flows.runtime.signals import STARTING, Trigger
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode, SourceOptions
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link
 
 RESPONSES = "responses"  # the port of a sink that is a source as well
@@ -43,48 +43,47 @@ class Graph:
         return [*self.sinks.values(), *operators, *self.sources.values()]
 
 
-def build(spec: FlowSpec, around: Surroundings) -> Graph:
+def build(spec: FlowSpec, context: FlowContext) -> Graph:
     """Entities, not started. The declaration was checked."""
     graph = Graph()
     lefts = {each.source for each in spec.links}
     rights = {each.target for each in spec.links}
     for name, one in spec.connectors.items():
         if name in lefts or name in rights:
-            _connector(graph, one, around, spec, as_source=name in lefts, as_sink=name in rights)
+            _connector(graph, one, context, spec, as_source=name in lefts, as_sink=name in rights)
     for name, pipeline in spec.pipelines.items():
-        line = [OperatorNode(f"{name}.{place}", each.make(), around) for place, each in enumerate(pipeline.operators)]
+        line = [OperatorNode(f"{name}.{place}", each.make(), context) for place, each in enumerate(pipeline.operators)]
         graph.operators[name] = line
         for producer, consumer in pairwise(line):
-            _connect(graph, producer, "out", consumer, around)
+            _connect(graph, producer, "out", consumer, context)
     for link in spec.links:
         target: Node = graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
         for left, port in _producers(graph, spec, link):
-            _connect(graph, left, port, target, around)
+            _connect(graph, left, port, target, context)
     for source in graph.sources.values():
-        _starting(source, around)
+        _starting(source, context)
     return graph
 
 
 def _connector(
-    graph: Graph, one: ConnectorSpec, around: Surroundings, spec: FlowSpec, *, as_source: bool, as_sink: bool
+    graph: Graph, one: ConnectorSpec, context: FlowContext, spec: FlowSpec, *, as_source: bool, as_sink: bool
 ) -> None:
     made = one.make()
     options = one.options
-    context = Context(one.name, around)
-    made.context = context
+    made.context = own = ConnectorContext(one.name, context)
     retry = None if options.reconnect == "none" else options.reconnect.retry
-    connection = Connection(one.name, made, retry, around)
+    connection = Connection(one.name, made, retry, context)
     graph.connectors[one.name] = made
     graph.connections[one.name] = connection
     if as_sink and isinstance(made, Sink):
-        sink = SinkNode(one.name, made, connection, around, options.timeout)
+        sink = SinkNode(one.name, made, connection, context, options.timeout)
         sink.authoritative = options.authoritative
-        context.sink = graph.sinks[one.name] = sink
+        own.sink = graph.sinks[one.name] = sink
         if options.paused:
             sink.pause()
     if as_source and isinstance(made, Source):
         given = SourceOptions(options.max_unsettled, options.max_deliveries, options.retry_delay, settle=spec.settle)
-        source = context.source = graph.sources[one.name] = SourceNode(one.name, made, connection, around, given)
+        source = own.source = graph.sources[one.name] = SourceNode(one.name, made, connection, context, given)
         if options.paused:
             source.pause(one.name)
 
@@ -106,20 +105,20 @@ def _producers(graph: Graph, spec: FlowSpec, link: Link) -> list[tuple[Node, str
     return [(each, link.port) for each in line if link.port in each.operator.ports()]
 
 
-def _connect(graph: Graph, producer: Node, port: str, consumer: Node, around: Surroundings) -> None:
+def _connect(graph: Graph, producer: Node, port: str, consumer: Node, context: FlowContext) -> None:
     authoritative = not isinstance(consumer, SinkNode) or consumer.authoritative
-    channel = Channel(producer, port, consumer, around.queue, authoritative)
+    channel = Channel(producer, port, consumer, context.queue, authoritative)
     producer.outputs.setdefault(port, []).append(channel)
     consumer.inputs.append(channel)
     graph.channels.append(channel)
 
 
-def _starting(source: SourceNode, around: Surroundings) -> None:
-    for _, trigger in _reached(source, around, set()):
+def _starting(source: SourceNode, context: FlowContext) -> None:
+    for _, trigger in _reached(source, context, set()):
         source.breaker.trigger(trigger, 0.0)
 
 
-def _reached(node: Node, around: Surroundings, seen: set[int]) -> list[tuple[str, Trigger]]:
+def _reached(node: Node, context: FlowContext, seen: set[int]) -> list[tuple[str, Trigger]]:
     """(the node's port, what stands behind it)."""
     found = []
     guards = isinstance(node, OperatorNode) and node.operator.guards
@@ -132,18 +131,18 @@ def _reached(node: Node, around: Surroundings, seen: set[int]) -> list[tuple[str
             if isinstance(consumer, SinkNode):
                 if not consumer.authoritative:
                     continue
-                consumer.standing.setdefault(reason, Trigger(reason, around.version()))
+                consumer.standing.setdefault(reason, Trigger(reason, context.version()))
                 behind = list(consumer.standing.values())  # starting, and paused where it is from the beginning
             elif isinstance(consumer, OperatorNode) and consumer.operator.guards:
                 if reason not in consumer.standing:
-                    consumer.standing[reason] = Trigger(reason, around.version())
-                passed = _reached(consumer, around, set())
+                    consumer.standing[reason] = Trigger(reason, context.version())
+                passed = _reached(consumer, context, set())
                 behind = [each for own, each in passed if not consumer.operator.breaker(each, own)]
                 behind.append(consumer.standing[reason])
             elif id(consumer) in seen or not isinstance(consumer, Node):
                 continue
             else:
                 seen.add(id(consumer))
-                behind = [trigger for _, trigger in _reached(consumer, around, seen)]
+                behind = [trigger for _, trigger in _reached(consumer, context, seen)]
             found += [(port, each) for each in behind]
     return found

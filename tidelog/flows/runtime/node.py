@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from tidelog.flows.event import BATCH, Event
-from tidelog.flows.runtime.channel import Channel, Wanted, parted
-from tidelog.flows.runtime.signals import Restore, Signal, Trigger
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import DISCARD, Group, LostTokenError, SettledTwiceError, Token, settle_all
+from tidelog.flows.api.event import BATCH, Event, EventPredicate, extract
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.signals import Restore, Signal, Trigger
+from tidelog.flows.api.tokens import DISCARD, LostTokenError, SettledTwiceError, Token, TokenGroup, settle_all
+from tidelog.flows.runtime.channel import Channel
 
 CONTRAFLOW: Final = 1024  # settlements handled in one step
 
@@ -36,10 +36,10 @@ class Node:
 
     kind = ""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, context: FlowContext) -> None:
         self.name = name
-        self.around = around
-        self.debug = around.debug
+        self.context = context
+        self.debug = context.debug
         self.inputs: list[Channel] = []
         self.outputs: dict[str, list[Channel]] = {}
         self.done: list[Token] = []  # contraflow: tokens of this node that are settled
@@ -129,7 +129,7 @@ class Node:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task of this node's, cancelled with it. An exception in it ends the node."""
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.around.flow}/{self.name}")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.context.flow}/{self.name}")
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
         return task
@@ -230,7 +230,7 @@ class Node:
                 moved = True
         return moved
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         """Take back events that wait before this entity, or for room behind it, and that nothing was done with.
 
         Their tokens are the caller's to settle.
@@ -242,7 +242,7 @@ class Node:
             kept = list(self._held)
             self._held.clear()
             for channel, item in kept:
-                left = item if isinstance(item, Signal) else parted(item, wanted, found)
+                left = item if isinstance(item, Signal) else extract(item, wanted, found)
                 if left:
                     self._held.append((channel, left))
         return found
@@ -280,7 +280,7 @@ class Node:
         """Tell all sources above to stop, because of this node. Any number of times."""
         reason = f"{kind}:{self.name}"
         if reason not in self.standing:
-            self.standing[reason] = message = Trigger(reason, self.around.version(), detail)
+            self.standing[reason] = message = Trigger(reason, self.context.version(), detail)
             self.count(f"trigger_{kind}")
             self.upward(message)
 
@@ -288,27 +288,27 @@ class Node:
         """Take the reason back. Any number of times."""
         reason = f"{kind}:{self.name}"
         if self.standing.pop(reason, None) is not None:
-            self.upward(Restore(reason, self.around.version(), probe))
+            self.upward(Restore(reason, self.context.version(), probe))
 
     # -- what is told of it ----------------------------------------------------------------------------------
     def count(self, name: str, more: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + more
 
-    def settled_twice(self, token: Token | Group) -> None:
+    def settled_twice(self, token: Token | TokenGroup) -> None:
         self.count("settled_twice")
         if self.debug:
-            error = SettledTwiceError(f"{self.around.flow}: {self.name}: {token!r} was settled before")
+            error = SettledTwiceError(f"{self.context.flow}: {self.name}: {token!r} was settled before")
             self.later(partial(fail, error))  # whoever did it may catch what is raised
             raise error
-        log.error("%s: %s: %r was settled twice: ignored", self.around.flow, self.name, token)
+        log.error("%s: %s: %r was settled twice: ignored", self.context.flow, self.name, token)
 
     def lost_unsettled(self, text: str) -> None:
         """In debug mode: a token of this node was collected before it was settled. The flow fails."""
         if self._ended:
             return
-        self.around.lost.append(f"{self.name}: {text}")
+        self.context.lost.append(f"{self.name}: {text}")
 
-        text = f"{self.around.flow}: {self.name}: {text} was let go of before it was settled"
+        text = f"{self.context.flow}: {self.name}: {text} was let go of before it was settled"
         self.later(partial(fail, LostTokenError(text)))
 
     def __repr__(self) -> str:

@@ -5,42 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from tidelog.client.saying import said, text_of
-from tidelog.flows.errors import RetryError
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Channel, Wanted
+from tidelog.flows.api.errors import RetryError
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.operator import Operator
+from tidelog.flows.api.signals import STARTING, Restore, Signal, Trigger
+from tidelog.flows.api.tokens import DISCARD, REJECT, RETRY, Owner, Token, owned, settle_all
+from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.signals import STARTING, Restore, Signal, Trigger
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import DISCARD, REJECT, RETRY, Owner, Token, Unsettled, owned, settle_all
 
 log = logging.getLogger("tidelog.flows")
-
-
-class Operated(Protocol):
-    """What ``operators.base.Operator`` has for its node; it is described there."""
-
-    guards: ClassVar[bool]
-    gathers: ClassVar[bool]
-    transparent: ClassVar[bool]
-    node: OperatorNode
-
-    def ports(self) -> tuple[str, ...]: ...
-    def start(self) -> None: ...
-    def process(self, events: list[Event]) -> None: ...
-    def busy(self) -> bool: ...
-    def drain(self) -> None: ...
-    def drained(self) -> bool: ...
-    def kept(self) -> int: ...
-    def gathered(self) -> Iterable[Unsettled | None]: ...
-    def release(self) -> None: ...
-    def withdraw(self, wanted: Wanted) -> list[Event]: ...
-    def settled(self, tokens: list[Token]) -> None: ...
-    def breaker(self, message: Trigger | Restore, port: str) -> bool: ...
-    def stop(self) -> None: ...
-    def forget(self) -> None: ...
 
 
 class OperatorNode(Node):
@@ -48,15 +25,15 @@ class OperatorNode(Node):
 
     kind = "operator"
 
-    def __init__(self, name: str, operator: Operated, around: Surroundings) -> None:
-        super().__init__(name, around)
+    def __init__(self, name: str, operator: Operator, context: FlowContext) -> None:
+        super().__init__(name, context)
         self.operator = operator
         operator.node = self
         self._drain_sent = False
 
     def begin(self) -> None:
         if self.operator.gathers:
-            self.around.gatherers.append(self)
+            self.context.gatherers.append(self)
         self.operator.start()
 
     def started(self) -> None:
@@ -85,12 +62,44 @@ class OperatorNode(Node):
             log.warning(
                 "%s: %s: all events that %s may have under way are kept here until more come, so they go on as they"
                 " are: raise %s of %s, or have %s wait for fewer",
-                self.around.flow, self.name, name, option, name, self.name,
+                self.context.flow, self.name, name, option, name, self.name,
             )  # fmt: skip
         self.count("released")
         self.later(self.operator.release)
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def direct(self, port: str) -> bool:
+        """Whether a port leads to one sink, with nothing but transparent operators in between."""
+        channels = [each for each in self.outputs.get(port, ()) if each.authoritative]
+        if len(channels) != 1:
+            return False
+        consumer = channels[0].consumer
+        if isinstance(consumer, OperatorNode):
+            return consumer.operator.transparent and set(consumer.outputs) <= {"out"} and consumer.direct("out")
+        return consumer.kind == "sink"
+
+    def recall(self, port: str) -> list[Event]:
+        """Take back the events that were sent by ``port`` and that no entity has begun to process.
+
+        The caller must settle their tokens.
+        """
+
+        def wanted(event: Event) -> bool:
+            return any(getattr(token.key, "way", port) == port for token in owned(event.token, self))
+
+        found = [*super().withdraw(wanted)] if self.held else []
+        reached = [each.consumer for each in self.outputs.get(port, ())]
+        seen: set[int] = set()
+        while reached:
+            each = reached.pop()
+            if id(each) in seen or not isinstance(each, Node):
+                continue
+            seen.add(id(each))
+            found += each.withdraw(wanted)
+            if isinstance(each, OperatorNode):
+                reached += [channel.consumer for channels in each.outputs.values() for channel in channels]
+        return found
+
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found = [*super().withdraw(wanted), *self.operator.withdraw(wanted)]
         if found:
             self.wake()  # there may be room, or nothing left to drain
@@ -143,4 +152,4 @@ class OperatorNode(Node):
         if event.token is not None:
             event.token.settle(status, reason)
         else:
-            self.around.given_up.add(self.name, reason, event.id, event.value)
+            self.context.given_up.add(self.name, reason, event.id, event.value)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.flows.event import BATCH
-from tidelog.flows.tokens import RETRY, Seen, Token
+from tidelog.flows.api.event import BATCH
+from tidelog.flows.api.tokens import RETRY, Seen, Token
 
 _FIRST: Final = 0.1  # s of rest after a first failure; then twice as long each time
 _MOST: Final = 30.0

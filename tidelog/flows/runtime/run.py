@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from tidelog.client.saying import said
-from tidelog.flows.errors import FlowError
-from tidelog.flows.runtime.breaker import Standing
+from tidelog.flows.api.breaker import Standing
+from tidelog.flows.api.errors import FlowError
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.signals import API, DISCONNECTED, FAILED, STARTING, WINDOW_FULL, Trigger
 from tidelog.flows.runtime.graph import Graph, build
 from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.signals import API, DISCONNECTED, FAILED, STARTING, WINDOW_FULL, Trigger
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import FlowSpec
 
 log = logging.getLogger("tidelog.flows")
@@ -55,22 +55,22 @@ class Report:
 class Running:
     """>>> running = Running(spec, Surroundings("orders")); await running.start()"""
 
-    def __init__(self, spec: FlowSpec, around: Surroundings) -> None:
+    def __init__(self, spec: FlowSpec, context: FlowContext) -> None:
         self.spec = spec
-        self.around = around
+        self.context = context
         self._error = ""  # why an entity failed
         self._state: Status = "initializing"
         self._paused = spec.paused
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
         self._look = asyncio.Event()
-        around.changed = self._look.set
-        around.end = self.end
-        self.graph: Graph = build(spec, around)
+        context.changed = self._look.set
+        context.end = self.end
+        self.graph: Graph = build(spec, context)
 
     @property
     def alias(self) -> str:
-        return self.around.flow
+        return self.context.flow
 
     @property
     def status(self) -> Status:
@@ -121,7 +121,7 @@ class Running:
     async def start(self) -> None:
         """Sinks, operators, sources. Returns at once: ``status`` says when all sinks are connected."""
         self._state = "running"
-        self.around.shared.setdefault(RUNNING, {})[self.alias] = self
+        self.context.shared.setdefault(RUNNING, {})[self.alias] = self
         if self._paused:
             self._pause()
         for node in self.graph.nodes:
@@ -175,7 +175,7 @@ class Running:
     # -- the end ---------------------------------------------------------------------------------------------
     def end(self) -> None:
         """As if all sources had ended: ``finished`` returns once all is settled."""
-        self.around.draining = True
+        self.context.draining = True
         for operator in (each for line in self.graph.operators.values() for each in line):
             operator.wake()
         for source in self.graph.sources.values():
@@ -242,10 +242,10 @@ class Running:
             await asyncio.wait(ending, timeout=CLOSING)
         self._tasks.clear()
         await asyncio.gather(*(each.end() for each in self.graph.connections.values()))
-        self.around.given_up.stop()
+        self.context.given_up.stop()
         for each in self.graph.channels:
             each.items.clear()
-        running: dict[str, Running] = self.around.shared.get(RUNNING, {})
+        running: dict[str, Running] = self.context.shared.get(RUNNING, {})
         if running.get(self.alias) is self:
             del running[self.alias]
         for node in self.graph.nodes:
@@ -260,7 +260,7 @@ class Running:
         log.error("%s: %s failed: %s", self.alias, node.name, self._error, exc_info=error)
         self._state = "failed"
         for source in self.graph.sources.values():
-            source.breaker.trigger(Trigger(f"{FAILED}:{node.name}", self.around.version(), self._error), 0.0)
+            source.breaker.trigger(Trigger(f"{FAILED}:{node.name}", self.context.version(), self._error), 0.0)
         self._look.set()
 
     # -- how it is -------------------------------------------------------------------------------------------

@@ -18,16 +18,16 @@ from functools import partial
 from typing import Final
 
 from tidelog.client.saying import said
-from tidelog.flows.connectors.base import Later, Outcome, Sink
-from tidelog.flows.errors import GoneError, RejectError
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.cancelling import from_outside
-from tidelog.flows.runtime.channel import Channel, Wanted
+from tidelog.flows.api.cancellation import from_outside
+from tidelog.flows.api.connector import Later, Outcome, Sink
+from tidelog.flows.api.errors import GoneError, RejectError
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.signals import DISCONNECTED, PAUSED, STARTING
+from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup, settle_all
+from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node, fail
-from tidelog.flows.runtime.signals import DISCONNECTED, PAUSED, STARTING
-from tidelog.flows.runtime.surroundings import Surroundings
-from tidelog.flows.tokens import OK, REJECT, RETRY, Group, settle_all
 
 SOON: Final = 1e-3  # s by which an answer may be given up early: not a timer for each
 
@@ -40,9 +40,9 @@ class SinkNode(Node):
     kind = "sink"
 
     def __init__(
-        self, name: str, sink: Sink, connection: Connection, around: Surroundings, timeout: float | None = None
+        self, name: str, sink: Sink, connection: Connection, context: FlowContext, timeout: float | None = None
     ) -> None:
-        super().__init__(name, around)
+        super().__init__(name, context)
         self.sink = sink
         self.connection = connection
         self.timeout = timeout  # s that a write may take; None: for ever
@@ -92,7 +92,7 @@ class SinkNode(Node):
         for each in (self._whole, self._single, self._later):
             each.clear()
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found = super().withdraw(wanted)
         for event in self.sink.withdraw(wanted):
             if self._take_out(event):
@@ -242,7 +242,7 @@ class SinkNode(Node):
         if not self._take_out(event):
             self.count("late_answers")
             return
-        if isinstance(event.token, Group) and event.token.intact and len(event.token.members) == len(outcomes):
+        if isinstance(event.token, TokenGroup) and event.token.intact and len(event.token.members) == len(outcomes):
             for status, _ in outcomes:
                 self.count(_COUNTED[status])
             event.token.settle_items(outcomes)
@@ -271,7 +271,7 @@ class SinkNode(Node):
         """events: out of what is under way."""
         text = said(error)
         if text != self.error_text and not isinstance(error, (OSError, RejectError)):
-            log.warning("%s: %s: %s", self.around.flow, self.name, text, exc_info=error)
+            log.warning("%s: %s: %s", self.context.flow, self.name, text, exc_info=error)
         self.error_text = text
         self.count(_COUNTED[status], len(events))
         settle_all(events, status, f"{self.name}: {text}")
@@ -282,7 +282,7 @@ class SinkNode(Node):
     def _given_up(self, event: Event, reason: str) -> None:
         """An event that nobody waits for, in a flow without settlement."""
         if self.authoritative:
-            self.around.given_up.add(self.name, reason, event.id, event.value)
+            self.context.given_up.add(self.name, reason, event.id, event.value)
 
     @property
     def responding(self) -> Collection[str]:
@@ -306,7 +306,7 @@ class SinkNode(Node):
             if self.connection.connected:
                 await self.sink.flush()
         except Exception as error:  # noqa: BLE001 - what is unsettled says what became of it
-            log.warning("%s: %s: flush: %s", self.around.flow, self.name, error)
+            log.warning("%s: %s: flush: %s", self.context.flow, self.name, error)
         self.drained.set()
         self.later(lambda: Node.on_drain(self))
 

@@ -22,15 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.flows.connectors.base import Source
-from tidelog.flows.event import BATCH, Event
-from tidelog.flows.runtime.breaker import Breaker, Standing
-from tidelog.flows.runtime.cancelling import from_outside
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.connecting import Connection
-from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.ramp import Ramp
-from tidelog.flows.runtime.signals import (
+from tidelog.flows.api.breaker import Breaker, Standing
+from tidelog.flows.api.cancellation import from_outside
+from tidelog.flows.api.connector import Source
+from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.flowcontext import FlowContext, Gatherer
+from tidelog.flows.api.signals import (
     CHANNEL_FULL,
     DISCONNECTED,
     FAILED,
@@ -42,9 +39,12 @@ from tidelog.flows.runtime.signals import (
     Signal,
     Trigger,
 )
-from tidelog.flows.runtime.surroundings import Gatherer, Surroundings
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, STATUSES, Seen, Token, WatchedToken, Withheld
+from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.connecting import Connection
+from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.ramp import Ramp
 from tidelog.flows.runtime.underway import UnderWay
-from tidelog.flows.tokens import DISCARD, OK, REJECT, STATUSES, Seen, Token, WatchedToken, Withheld
 
 log = logging.getLogger("tidelog.flows")
 
@@ -72,9 +72,9 @@ class SourceNode(Node):
     kind = "source"
 
     def __init__(
-        self, name: str, source: Source, connection: Connection, around: Surroundings, options: SourceOptions
+        self, name: str, source: Source, connection: Connection, context: FlowContext, options: SourceOptions
     ) -> None:
-        super().__init__(name, around)
+        super().__init__(name, context)
         self.source = source
         self.connection = connection
         self.options = options
@@ -82,10 +82,10 @@ class SourceNode(Node):
         self.unsettled = 0  # events that were sent, or wait to be sent again, and that the source has not been told of
         self.ended = False  # there will never be an event again
         self.finished = asyncio.Event()  # DRAIN was sent
-        self._token = WatchedToken if around.debug else Token
+        self._token = WatchedToken if context.debug else Token
         self._counts_tokens = options.settle
         self._remembers = source.remembers and not source.owns_policy
-        self._keeps = self._remembers or (around.letters is not None and not source.owns_policy)  # a copy, for letters
+        self._keeps = self._remembers or (context.letters is not None and not source.owns_policy)  # a copy, for letters
         self._full = f"{WINDOW_FULL}:{name}"
         self._unreadable = f"{name}.err"  # the path of events that the codec could not read
         self._pulled: list[Event] = []  # brought by a pull, and not sent
@@ -135,7 +135,7 @@ class SourceNode(Node):
         self._own(PAUSED, True, owner)
         self.source.interrupt()
         self._poke()
-        self.around.changed()  # a drain may wait for nothing else
+        self.context.changed()  # a drain may wait for nothing else
 
     def resume(self, owner: str) -> None:
         self._own(PAUSED, False, owner)
@@ -148,8 +148,8 @@ class SourceNode(Node):
         """A reason that this source has by itself."""
         reason = f"{kind}:{owner or self.name}"
         if stands:
-            self.breaker.trigger(Trigger(reason, self.around.version(), detail), self._now())
-        elif self.breaker.restore(Restore(reason, self.around.version())):
+            self.breaker.trigger(Trigger(reason, self.context.version(), detail), self._now())
+        elif self.breaker.restore(Restore(reason, self.context.version())):
             self._poke()
 
     def _blocked(self) -> bool:
@@ -222,7 +222,7 @@ class SourceNode(Node):
         if connection.failed and not self.ended:
             self.error = ConnectionError(connection.error)
         self._poke()
-        self.around.changed()
+        self.context.changed()
 
     def lost(self, error: BaseException, connects: int | None = None) -> None:
         self.connection.lost(error, connects)
@@ -318,7 +318,7 @@ class SourceNode(Node):
         return True
 
     def _send_new(self, events: list[Event]) -> None:
-        now_ns = self.around.now_ns()
+        now_ns = self.context.now_ns()
         path = f"{self.name}.out"
         self.count("out", len(events))
         bad = False
@@ -363,7 +363,7 @@ class SourceNode(Node):
             if event.token is not None:
                 event.token.settle(REJECT, reason)
             else:
-                self.around.given_up.add(self.name, reason, event.id, event.value)
+                self.context.given_up.add(self.name, reason, event.id, event.value)
 
     def _send_again(self, kept: list[Event]) -> None:
         self.count("again", len(kept))
@@ -389,14 +389,14 @@ class SourceNode(Node):
         return self._counts_tokens and (self._window() <= 0 or bool(self._ramp.awaited()))
 
     def _look_later(self, seconds: float) -> None:
-        if not self._looking and self.around.gatherers and self._waits():
+        if not self._looking and self.context.gatherers and self._waits():
             self._looking = seconds
             self.after(seconds, self._look_at_gathered)
 
     def _look_at_gathered(self) -> None:
         wait, self._looking = self._looking, 0.0
         if self._waits() and not self._blocked():
-            found = [(each, self._gathered_by(each)) for each in self.around.gatherers]
+            found = [(each, self._gathered_by(each)) for each in self.context.gatherers]
             gathered = set().union(*(tokens for _, tokens in found))
             awaited = self._ramp.awaited()
             full = self._window() <= 0
@@ -439,7 +439,7 @@ class SourceNode(Node):
         self._settler.set()
         self._sent.forget()
         if others and self.draining:
-            self.around.changed()
+            self.context.changed()
 
     def _unhappy(self, tokens: list[Token]) -> None:
         """What is not ok, of a source whose policy is the runtime's."""
@@ -464,7 +464,7 @@ class SourceNode(Node):
             self.after(delay, partial(self._due, events))
 
     def _first_try(self, event: Event) -> float:
-        return self._now() - max(0, self.around.now_ns() - event.ingest_ns) / 1e9
+        return self._now() - max(0, self.context.now_ns() - event.ingest_ns) / 1e9
 
     def _delay(self, attempt: int) -> float:
         return min(self.options.retry_delay * 2.0 ** min(attempt - 1, 60), self.options.retry_delay_most)
@@ -497,7 +497,7 @@ class SourceNode(Node):
                             token.key = token.key.id
                 await self._tell(tokens)
             except Exception as error:  # noqa: BLE001 - what it is does not matter: they are handed over again
-                log.warning("%s: %s: settling: %s: %s", self.around.flow, self.name, type(error).__name__, error)
+                log.warning("%s: %s: settling: %s: %s", self.context.flow, self.name, type(error).__name__, error)
                 self.count("settle_errors")
                 self._settled = tokens + self._settled
                 self._letters = letters + self._letters
@@ -514,7 +514,7 @@ class SourceNode(Node):
                 self._untold = None
                 self.unsettled -= len(tokens)
                 self._poke()
-                self.around.changed()
+                self.context.changed()
 
     async def _tell(self, tokens: Sequence[Token]) -> None:
         connects = self.connection.connects
@@ -529,15 +529,15 @@ class SourceNode(Node):
             raise RuntimeError("it was cancelled from inside") from None
 
     async def _write_letters(self, tokens: Sequence[Token]) -> None:
-        letters = self.around.letters
+        letters = self.context.letters
         if letters is not None and not await letters(self.name, [(each.key, each.reason) for each in tokens]):
             raise OSError("the dead letters were not written")
         for token in tokens:
             event = token.key
             if isinstance(event, Event):
-                self.around.given_up.add(self.name, token.reason, event.id, event.value)
+                self.context.given_up.add(self.name, token.reason, event.id, event.value)
             else:
-                self.around.given_up.add(self.name, token.reason, event)
+                self.context.given_up.add(self.name, token.reason, event)
         self.count("dead", len(tokens))
 
     # -- what is under way -----------------------------------------------------------------------------------
@@ -572,7 +572,7 @@ class SourceNode(Node):
         self.emit_signal(Signal.DRAIN)
         self.draining = True
         self.finished.set()
-        self.around.changed()
+        self.context.changed()
 
     @property
     def at_rest(self) -> bool:
@@ -590,7 +590,7 @@ class SourceNode(Node):
 
         A source that is paused goes on when somebody resumes it, unless the flow is draining.
         """
-        return self.connection.failed or (self.paused and self.around.draining)
+        return self.connection.failed or (self.paused and self.context.draining)
 
     @property
     def kept(self) -> int:

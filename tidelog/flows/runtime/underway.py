@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog.flows.tokens import Seen, Token
+from tidelog.flows.api.tokens import Seen, Token
 
 _SOME: Final = 64  # batches: with fewer it isn't worth while
 

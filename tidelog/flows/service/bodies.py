@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from tidelog.flows.errors import FlowFileError
+from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.files import text
 from tidelog.flows.options import Problems
 

@@ -26,8 +26,8 @@ from tidelog.client.refusals import DeniedError, denies, words
 from tidelog.client.saying import Once, text_of
 from tidelog.client.servers import Servers
 from tidelog.client.wire import ReplyError
-from tidelog.flows.connectors.tidelog.serverconnection import access
-from tidelog.flows.errors import FlowError
+from tidelog.flows.api.errors import FlowError
+from tidelog.flows.serveraccess import access
 
 log = logging.getLogger("tidelog.flows")
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.connectors.http.listener import handling, is_local, named_host
-from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.service.bodies import RefusedError, wrong
 from tidelog.flows.service.desired import KeptError
 from tidelog.flows.service.host import BusyError, NoFlowError

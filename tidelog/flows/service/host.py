@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from tidelog.client.refusals import DeniedError
+from tidelog.flows.api.errors import FlowError, FlowFileError
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.tidelog.deadletters import Letters
-from tidelog.flows.errors import FlowError, FlowFileError
 from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.options import Problems
 from tidelog.flows.runtime.run import Report, Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.service.desired import Desired, Kept, KeptError
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
@@ -149,12 +149,12 @@ class Host:
         for alias in deployed.aliases:
             wanted = kept.status(spec.name, alias)
             paused = spec.paused if wanted is None else wanted == "paused"
-            around = Surroundings(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
+            context = FlowContext(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
             if spec.server is not None:
                 letters = Letters(alias, spec.server)
-                around.letters = letters
+                context.letters = letters
                 deployed.letters.append(letters)
-            running = Running(dataclasses.replace(spec, paused=paused), around)
+            running = Running(dataclasses.replace(spec, paused=paused), context)
             made.append(running)
             for connector, status in kept.connectors(spec.name, alias).items():
                 if connector in running.graph.connectors:

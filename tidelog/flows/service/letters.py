@@ -15,8 +15,8 @@ from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
+from tidelog.flows.api.errors import FlowError
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
-from tidelog.flows.errors import FlowError
 from tidelog.flows.service.tap import shown
 from tidelog.flows.spec import FlowSpec
 from tidelog.topics import TopicError, deadletters
@@ -56,7 +56,7 @@ async def replayed(server: str, topic: str, ids: Collection[str] | None) -> dict
     except ValueError as error:
         raise FlowError(str(error)) from None
 
-    def wanted(letter: deadletters.Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of Wanted
+    def wanted(letter: deadletters.Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of EventPredicate
         return chosen is None or id in chosen
 
     def ask(client: Client) -> dict[str, Any]:

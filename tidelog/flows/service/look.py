@@ -11,10 +11,10 @@ from typing import Any
 
 import tidelog
 from tidelog.client.hiding import HIDDEN, hidden, is_secret
+from tidelog.flows.api.signals import PAUSED
 from tidelog.flows.files import picture
 from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.run import Running
-from tidelog.flows.runtime.signals import PAUSED
 from tidelog.flows.service import letters
 from tidelog.flows.service.host import Deployed, Host, worst
 from tidelog.flows.spec import FlowSpec, Link

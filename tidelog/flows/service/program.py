@@ -16,7 +16,7 @@ from pathlib import Path
 import uvloop
 
 from tidelog.client.signals import ENDING, taken
-from tidelog.flows.errors import FlowError
+from tidelog.flows.api.errors import FlowError
 from tidelog.flows.runtime.run import Report
 from tidelog.flows.service import api
 from tidelog.flows.service.host import Deployed, Host

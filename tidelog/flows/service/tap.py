@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.flows.event import Event
+from tidelog.flows.api.event import Event
 from tidelog.flows.runtime.channel import Channel, Tap
 
 SHOWN: Final = 1000  # characters of a value, and of meta

@@ -26,16 +26,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from tidelog.flows.connectors.base import LATER, Later, Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
 from tidelog.flows.declare import Flow, Op, operator_spec
-from tidelog.flows.event import Event
 from tidelog.flows.options import Problems
 from tidelog.flows.runtime.run import Report, Running
-from tidelog.flows.runtime.surroundings import Surroundings
 from tidelog.flows.spec import ConnectorSpec, FlowSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
 
 T = TypeVar("T")
 
@@ -102,11 +102,11 @@ class FlowTest:
         self._closed = False
         replaced = {name: _replaced(each) for name, each in declared.connectors.items()}
         self.spec = replace(declared, connectors=replaced, debug=True, settle=True)
-        around = Surroundings(
+        context = FlowContext(
             declared.name, declared.server, debug=True, queue=declared.queue, now_ns=self.loop.now_ns,
             random=self.loop.random,
         )  # fmt: skip
-        self.running = Running(self.spec, around)
+        self.running = Running(self.spec, context)
         graph = self.running.graph
         self._sources = {name: each.source for name, each in graph.sources.items() if isinstance(each.source, _Fed)}
         self._sinks = {name: each.sink for name, each in graph.sinks.items() if isinstance(each.sink, _Read)}

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from tidelog.flows.connectors.base import Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
 
 LOOK: Final = 30.0  # s: after so long the clock is looked at again, so a clock that was set is noticed
 LATE: Final = timedelta(seconds=5)  # a time that is over for longer was missed

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Mapping
 from typing import Literal
 
-from tidelog.flows.connectors.base import Sink
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Sink
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
 from tidelog.flows.options import Duration
 
 
@@ -47,11 +47,11 @@ class Exit(Sink):
             given = value.get("exit")
             if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 255:
                 code = given
-        self.context.around.shared["exit_code"] = code
+        self.context.flow_context.shared["exit_code"] = code
         asyncio.get_running_loop().call_later(self._options.delay, self._end)
 
     def _end(self) -> None:
         if self._options.what == "flow":
-            self.context.around.end()
+            self.context.flow_context.end()
         else:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 
 class FaultOptions(ConnectorOptions):

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidelog.flows.connectors.base import Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
 from tidelog.flows.options import Duration
 
 _RUNNING: Final = "running"  # the key in what a process shares: its flows by alias
@@ -59,8 +59,8 @@ class Metrics(Source):
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def _look(self) -> None:
-        running: Mapping[str, Any] = self.context.around.shared.get(_RUNNING, {})
-        now_ns = self.context.around.now_ns()
+        running: Mapping[str, Any] = self.context.flow_context.shared.get(_RUNNING, {})
+        now_ns = self.context.flow_context.now_ns()
         for alias, one in sorted(running.items()):
             if self._options.flows is None or alias.partition(".")[0] in self._options.flows:
                 for measurement, tags, fields in _figures(one):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidelog.flows.connectors.base import Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
 from tidelog.flows.options import Duration
 
 
@@ -50,7 +50,7 @@ class Metronome(Source):
         if now < self._next and not await self.wait(asyncio.sleep(self._next - now)):
             return []
         self._next += interval
-        now_ns = self.context.around.now_ns()
+        now_ns = self.context.flow_context.now_ns()
         value = self._options.value
         event = Event({"id": self._number, "ingest_ns": now_ns} if value is None else value, None, self._number)
         event.ingest_ns = now_ns

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidelog.flows.connectors.base import Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event
+from tidelog.flows.api.connector import Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
 
 
 class NullOptions(ConnectorOptions):

@@ -9,12 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from tidelog.client.saying import said, text_of
-from tidelog.flows.connectors.base import Connector, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Wanted
-from tidelog.flows.tokens import OK, REJECT, RETRY
+from tidelog.flows.api.connector import Connector, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 
 
 class PythonOptions(ConnectorOptions):
@@ -109,7 +108,7 @@ class FunctionSink(Sink):
                 group.create_task(caller())
         return outcomes
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         waiting = list(self._left)
         self._left.clear()
         self._left.extend(each for each in waiting if not wanted(each[1]))

@@ -22,11 +22,11 @@ import asyncio
 import random
 from typing import Any, Literal
 
-from tidelog.flows.connectors.base import LATER, Later, Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.event import Event, copied
+from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event, copied
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY
 
 Act = Literal[
     "ok", "discard", "reject", "retry", "fails", "sometimes", "one", "slow", "blocks", "hangs", "twice", "late",

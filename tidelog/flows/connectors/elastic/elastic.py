@@ -22,15 +22,14 @@ from typing import Any, Final, Literal
 
 from yarl import URL
 
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.errors import RejectError, RetryError
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, TokenGroup
 from tidelog.flows.codecs.json import read_json, write_json
-from tidelog.flows.connectors.base import Outcome
 from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, check_url, retry_after
 from tidelog.flows.connectors.templates import Template
-from tidelog.flows.errors import RejectError, RetryError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Size
-from tidelog.flows.runtime.channel import Wanted
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Group
 
 HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part of it may cause
 _NAMES: Final = {  # in meta["elastic"]: in the bulk API
@@ -141,7 +140,7 @@ class Elastic(HttpCalls):
             self.context.respond(responses)
         return [[each.outcome for each in items] if isinstance(items, list) else items.outcome for items in made]
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
         for events, made in self._writes.values():
             for event, one in zip(events, made, strict=True):
@@ -160,7 +159,7 @@ class Elastic(HttpCalls):
         token = event.token
         if not isinstance(event.value, list):
             return self._item(event.value, event.meta, event.id)
-        if token is not None and not isinstance(token, Group):
+        if token is not None and not isinstance(token, TokenGroup):
             return Item("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
         origins: Sequence[Event] | None = getattr(token, "origins", None)  # of ``batch``
         if origins is not None and len(origins) == len(event.value):

@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.files import tailing
 from tidelog.flows.connectors.files.appending import Appending
 from tidelog.flows.connectors.files.tailing import Opened
 from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
 from tidelog.flows.connectors.settledprefix import Prefix
-from tidelog.flows.event import Event
 from tidelog.flows.options import Duration, Size
-from tidelog.flows.tokens import Token
 
 CHUNK: Final = 64 << 10  # bytes read at once
 PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # as of the shell

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.errors import GoneError
+from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.payload import LineOptions, NameOrOptions, Reading, Writing
 from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
-from tidelog.flows.errors import GoneError
-from tidelog.flows.event import Event
 
 CHUNK: Final = 64 << 10  # bytes read at once
 

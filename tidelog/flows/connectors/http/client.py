@@ -20,17 +20,16 @@ from typing import Any, Final
 import msgspec
 from yarl import URL
 
+from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.errors import RejectError, RetryError
+from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.codecs.base import codec
-from tidelog.flows.connectors.base import LATER, Later
 from tidelog.flows.connectors.http.options import Statuses, content_type
 from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, bad_header, check_url, retry_after
 from tidelog.flows.connectors.payload import NameOrOptions, WireOptions, Writing
 from tidelog.flows.connectors.templates import Template, in_url
-from tidelog.flows.errors import RejectError, RetryError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Size
-from tidelog.flows.runtime.channel import Wanted, parted
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
 ATTEMPTS: Final = 3  # of an event that is refused while others are taken
@@ -133,10 +132,10 @@ class HttpClient(HttpCalls):
             await asyncio.gather(*left, return_exceptions=True)
         return LATER
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []
         for waiting in self._waiting.values():
-            left = parted(list(waiting), wanted, found)
+            left = extract(list(waiting), wanted, found)
             waiting.clear()
             waiting.extend(left)
         if found:

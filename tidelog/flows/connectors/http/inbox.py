@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from tidelog.flows.event import Event
+from tidelog.flows.api.event import Event
 
 
 class Inbox:

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.options import Struct
-from tidelog.flows.tokens import OK, REJECT, RETRY
 
 Code: TypeAlias = "int | str"  # 429, "5xx", "500-504"
 

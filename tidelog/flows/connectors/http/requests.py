@@ -22,11 +22,11 @@ import msgspec
 from yarl import URL
 
 from tidelog.client.hiding import hidden
-from tidelog.flows.connectors.base import Sink
+from tidelog.flows.api.connector import Sink
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.http.concurrency import Limit
 from tidelog.flows.connectors.http.options import Auth, ClientTls
-from tidelog.flows.connectors.options import ConnectorOptions
-from tidelog.flows.errors import RejectError, RetryError
 from tidelog.flows.options import Duration, Size
 
 CHUNK = 1 << 16  # bytes of a response read at once

@@ -23,7 +23,10 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http import cors
 from tidelog.flows.connectors.http.contentencoding import KNOWN, TooLongError, unpacked
 from tidelog.flows.connectors.http.listener import Listener, Route, join, leave
@@ -31,10 +34,7 @@ from tidelog.flows.connectors.http.listenoptions import ListeningOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import bad_header
 from tidelog.flows.connectors.payload import Reading, Writing
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Duration, Size
-from tidelog.flows.tokens import DISCARD, OK, REJECT, RETRY, Token
 
 log = logging.getLogger("tidelog.flows")
 
@@ -121,7 +121,7 @@ class HttpServer(Source, Sink):
             raise ValueError("answer: response, and nothing leads to it: connect what makes the responses")
         flow = self.context.flow.partition(".")[0]
         self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: self.context.taking)
-        self._listener = await join(self.context.around.shared, self._options.listening(), self._route)
+        self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
         self.context.described["url"] = self._listener.url("http", self._route)
 
     async def close(self) -> None:
@@ -140,7 +140,7 @@ class HttpServer(Source, Sink):
         except TimeoutError:
             left = self._handling
             log.warning("%s: %s: %s answers were not sent in time", self.context.flow, self.context.name, left)
-        await leave(self.context.around.shared, listener, route)
+        await leave(self.context.flow_context.shared, listener, route)
 
     # -- requests --------------------------------------------------------------------------------------------
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -197,7 +197,7 @@ class HttpServer(Source, Sink):
         self._number += 1
         waiting = Waiting(f"{self._prefix}-{self._number}")
         waiting.at_once = self._options.answer == "response"
-        everywhere: dict[str, Waiting] = self.context.around.shared.setdefault(_SHARED, {})
+        everywhere: dict[str, Waiting] = self.context.flow_context.shared.setdefault(_SHARED, {})
         self._mine[waiting.ident] = everywhere[waiting.ident] = waiting
         held = [0]
         try:
@@ -364,7 +364,7 @@ class HttpServer(Source, Sink):
         ident = event.meta.get("request")
         if not isinstance(ident, str):
             return REJECT, "its meta has no request: it answers nothing"
-        everywhere: Mapping[str, Waiting] = self.context.around.shared.get(_SHARED, {})
+        everywhere: Mapping[str, Waiting] = self.context.flow_context.shared.get(_SHARED, {})
         waiting = everywhere.get(ident)
         if waiting is None or waiting.answered.done():
             self.context.count("late_responses")

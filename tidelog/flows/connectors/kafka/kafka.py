@@ -22,14 +22,14 @@ from aiokafka.codec import has_zstd
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnsupportedCodecError
 from msgspec import field
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http.options import ClientTls
 from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
 from tidelog.flows.connectors.settledprefix import Prefix
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.options import nearest
-from tidelog.flows.tokens import OK, REJECT, RETRY, Token
 
 POLL_MS: Final = 1_000  # of one fetch, so that an interruption is noticed
 COMMIT: Final = 1.0  # s between two commits, at most

@@ -14,8 +14,8 @@ import redis
 
 from tidelog.client.access import Access
 from tidelog.client.aio import AsyncClient
-from tidelog.flows.connectors.base import Outcome, Sink, Source
-from tidelog.flows.tokens import RETRY
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.tokens import RETRY
 
 BLOCK_MS: Final = 5_000  # of one blocking command
 ANSWER: Final = 10.0  # s for a reply, besides the time that a command blocks

@@ -25,7 +25,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.client.refusals import passes
-from tidelog.flows.connectors.context import Context
+from tidelog.flows.api.connectorcontext import ConnectorContext
 
 ALIVE: Final = 15.0  # s
 EVERY: Final = 5.0  # s between two signs of life, and two looks at the others
@@ -38,7 +38,7 @@ log = logging.getLogger("tidelog.flows")
 class Processing:
     """The list of one source. ``begin`` when it is connected, ``end`` when it closes."""
 
-    def __init__(self, key: str, name: str, context: Context) -> None:
+    def __init__(self, key: str, name: str, context: ConnectorContext) -> None:
         self._key = key
         self._name = name
         self._context = context

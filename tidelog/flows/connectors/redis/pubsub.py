@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, asked, check_url
 from tidelog.flows.connectors.redis.processinglist import Processing
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
-from tidelog.flows.tokens import OK, REJECT, Token
 
 
 class _Messages:

@@ -9,14 +9,14 @@ from typing import Any
 
 import redis
 
-from tidelog.flows.connectors.base import Outcome
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, asked, check_url
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import OK, REJECT, Token
 
 
 class RedisStreamOptions(ConnectorOptions):

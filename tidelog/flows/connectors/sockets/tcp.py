@@ -25,12 +25,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.errors import DisconnectedError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
-from tidelog.flows.errors import DisconnectedError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import DISCARD, REJECT, Token
 
 CHUNK: Final = 64 << 10  # bytes read at once
 FOUND: Final = 10_000  # events that were not pulled: while there are so many no more are made
@@ -155,7 +155,7 @@ class _Streams(Source):
         return len(self._found) + self._parked + sum(each.owed > 0 for each in self._live)
 
     def interrupt(self) -> None:
-        if self.context.around.draining:
+        if self.context.flow_context.draining:
             for each in self._live:
                 each.owed = each.buffered
         super().interrupt()
@@ -195,7 +195,7 @@ class _Streams(Source):
                     return
                 await self._events(connection, data)
                 connection.owed = max(0, connection.owed - len(data))
-                if self.context.around.draining and not self.backlog:
+                if self.context.flow_context.draining and not self.backlog:
                     self._news.set()  # a pull waits for what was owed, and there was no event in it
         finally:
             self._live.discard(connection)

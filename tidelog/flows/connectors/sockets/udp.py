@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidelog.flows.connectors.base import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.errors import DisconnectedError, RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
-from tidelog.flows.errors import DisconnectedError, RejectError
-from tidelog.flows.event import Event
 from tidelog.flows.options import Size
-from tidelog.flows.tokens import OK, REJECT
 
 LONGEST: Final = 65_535  # bytes of a datagram
 

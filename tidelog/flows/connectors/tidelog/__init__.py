@@ -9,5 +9,4 @@
     wal               the connector ``wal``: makes any source durable
     deadletters       dead letters of flows
     deadlettersink    the sink ``dead_letters``
-    serverconnection  connections to a flow's server, and notifications of new entries
 """

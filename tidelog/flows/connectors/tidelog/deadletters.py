@@ -26,10 +26,10 @@ from tidelog.client.calls import Call
 from tidelog.client.channel import Channel, plain, queued
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import arun, good
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries
-from tidelog.flows.connectors.tidelog.serverconnection import Talk, access, channel
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
+from tidelog.flows.serveraccess import Talk, access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import redis
 
 from tidelog.client.channel import Channel
-from tidelog.flows.connectors.base import Outcome, Sink
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connector import Outcome, Sink
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import RETRY
 from tidelog.flows.connectors.tidelog.deadletters import NOWHERE, LetterBox, entry_of, fields_of, returned, topic_of
-from tidelog.flows.connectors.tidelog.serverconnection import access, channel
-from tidelog.flows.event import Event
-from tidelog.flows.tokens import RETRY
+from tidelog.flows.serveraccess import access, channel
 
 
 class DeadLettersOptions(ConnectorOptions):

@@ -25,7 +25,7 @@ from tidelog.client.calls import Call
 from tidelog.client.channel import Channel
 from tidelog.client.client import NoGroupError
 from tidelog.client.entries import StreamId
-from tidelog.flows.connectors.tidelog.serverconnection import News, channel
+from tidelog.flows.serveraccess import News, channel
 
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s

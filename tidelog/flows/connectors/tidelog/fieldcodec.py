@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tidelog.client.calls import Value
-from tidelog.flows.errors import RejectError
+from tidelog.flows.api.errors import RejectError
 
 FieldCodec = Literal["plain", "json", "msgpack"]
 Written = tuple[tuple[Any, ...], Sequence[Value]]  # names, values

@@ -29,13 +29,13 @@ from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
-from tidelog.flows.connectors.context import Context
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.tidelog import deadletters
 from tidelog.flows.connectors.tidelog.deadletters import LetterBox
 from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries
-from tidelog.flows.event import Event
-from tidelog.flows.tokens import DISCARD, REJECT, Token
 
 DELAY_MOST: Final = 30.0  # s
 FAREWELL: Final = 2.0  # s for giving back what is in hand when the flow ends
@@ -50,8 +50,8 @@ class GroupReader:
     """For one source. Times in seconds; ``start`` as in the options; ``letters``: the topic for dead letters."""
 
     def __init__(
-        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: Entries, context: Context, *,
-        retry: float, max_deliveries: int | None, delay: float, letters: str,
+        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: Entries,
+        context: ConnectorContext, *, retry: float, max_deliveries: int | None, delay: float, letters: str,
     ) -> None:  # fmt: skip
         self._keys = keys
         self._group = group

@@ -12,11 +12,11 @@ from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
-from tidelog.flows.connectors.context import Context
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries
-from tidelog.flows.event import Event
-from tidelog.flows.tokens import Token
 
 ZERO: Final = StreamId(0)
 
@@ -24,7 +24,9 @@ ZERO: Final = StreamId(0)
 class PlainReader:
     """For one source. ``start``: oldest, newest or an ID."""
 
-    def __init__(self, where: Access, name: str, keys: list[str], start: str, codec: Entries, context: Context) -> None:
+    def __init__(
+        self, where: Access, name: str, keys: list[str], start: str, codec: Entries, context: ConnectorContext
+    ) -> None:
         self._start = start
         self._codec = codec
         self._context = context

@@ -12,17 +12,17 @@ from typing import Protocol
 
 from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
-from tidelog.flows.connectors.base import Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
-from tidelog.flows.connectors.tidelog.serverconnection import access
 from tidelog.flows.connectors.tidelog.streamwriter import Evict, Keys, StreamWriter
-from tidelog.flows.event import Event
 from tidelog.flows.options import Duration
-from tidelog.flows.tokens import Token
+from tidelog.flows.serveraccess import access
 
 
 class StreamOptions(ConnectorOptions):

@@ -18,12 +18,12 @@ from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.calls import Call, Value
 from tidelog.client.channel import Channel
-from tidelog.flows.connectors.base import Outcome
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.tidelog.fieldcodec import Entries
-from tidelog.flows.connectors.tidelog.serverconnection import channel
-from tidelog.flows.errors import RejectError
-from tidelog.flows.event import Event
-from tidelog.flows.tokens import OK, REJECT, RETRY
+from tidelog.flows.serveraccess import channel
 
 #: Codes of errors that somebody may mend: the events are tried again.
 MENDED: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH"})

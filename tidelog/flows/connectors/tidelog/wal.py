@@ -25,14 +25,14 @@ from tidelog.client import calls
 from tidelog.client.access import Access
 from tidelog.client.channel import Channel
 from tidelog.client.entries import StreamId
-from tidelog.flows.connectors.base import Outcome, Sink, Source
-from tidelog.flows.connectors.options import ConnectorOptions
+from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.connectoroptions import ConnectorOptions
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.settledprefix import Prefix
 from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
-from tidelog.flows.connectors.tidelog.serverconnection import access, channel
-from tidelog.flows.event import Event
 from tidelog.flows.options import Size
-from tidelog.flows.tokens import OK, REJECT, RETRY, Token
+from tidelog.flows.serveraccess import access, channel
 from tidelog.topics.retention import after
 
 FIELD: Final = "event"

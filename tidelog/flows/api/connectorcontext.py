@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.surroundings import Surroundings
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import FlowContext
 
 
-class Half(Protocol):
+class ConnectorEntity(Protocol):
     """A connector's entity: its source or its sink."""
 
     name: str
-    around: Surroundings
+    context: FlowContext
 
     def lost(self, error: BaseException) -> None: ...
     def count(self, name: str, more: int = 1) -> None: ...
     def wake(self) -> None: ...
 
 
-class SourceHalf(Half, Protocol):
+class SourceEntity(ConnectorEntity, Protocol):
     """What ``SourceNode`` has for its connector."""
 
     def room_changed(self) -> None: ...
@@ -35,7 +35,7 @@ class SourceHalf(Half, Protocol):
     def leading(self) -> Collection[str]: ...
 
 
-class SinkHalf(Half, Protocol):
+class SinkEntity(ConnectorEntity, Protocol):
     """What ``SinkNode`` has for its connector."""
 
     @property
@@ -46,24 +46,24 @@ class SinkHalf(Half, Protocol):
     def restore(self, kind: str, *, probe: bool = False) -> None: ...
 
 
-class Context:
+class ConnectorContext:
     """One connector's own. ``name`` is the connector's in its flow."""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    def __init__(self, name: str, context: FlowContext) -> None:
         self.name = name
-        self.around = around
-        self.source: SourceHalf | None = None  # where it stands on the left
-        self.sink: SinkHalf | None = None  # where it stands on the right
+        self.flow_context = context
+        self.source: SourceEntity | None = None  # where it stands on the left
+        self.sink: SinkEntity | None = None  # where it stands on the right
         self.described: dict[str, Any] = {}  # what the API tells of it besides: an address, a file
 
     @property
     def flow(self) -> str:
-        return self.around.flow
+        return self.flow_context.flow
 
     @property
     def server(self) -> str | None:
         """URL of the tidelog server."""
-        return self.around.server
+        return self.flow_context.server
 
     def answer(self, event: Event, status: int, reason: str = "") -> bool:
         """Settle an event of a ``write`` that returned LATER. False: it was settled already, and nothing happened."""

@@ -1,19 +1,54 @@
-"""What every operator is.
+"""``Operator``: the base class of all operators, and ``OperatorRuntime``: what the runtime offers them.
 
-An operator's class names its ``type`` and the structure of its ``Options``. It is made once for each place in a
-pipeline of each instance of a flow, and called by one task, so it needs no locks.
+An operator's class declares its ``type`` and its ``Options``. One object is created for each position in a pipeline of
+each instance of a flow. It is called by a single task, so it needs no locks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
-from typing import Any, ClassVar
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Wanted
-from tidelog.flows.runtime.operatornode import OperatorNode
-from tidelog.flows.runtime.signals import Restore, Trigger
-from tidelog.flows.tokens import Token, Unsettled
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.signals import Restore, Trigger
+from tidelog.flows.api.tokens import Owner, Token, Unsettled
+
+
+class Output(Protocol):
+    """A channel to the next entity."""
+
+    authoritative: bool  # False: a full channel drops events, and their settlement does not count
+
+    @property
+    def full(self) -> bool: ...
+
+
+class OperatorRuntime(Owner, Protocol):
+    """The entity of an operator (``runtime.operatornode``)."""
+
+    name: str
+    context: FlowContext
+    draining: bool  # DRAIN has arrived on all inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Sequence[Output]]: ...  # by port; a port without channels is not connected
+    @property
+    def held(self) -> int: ...  # emitted events that wait for room in a channel
+
+    def emit(self, events: list[Event], port: str = "out") -> None: ...
+    def drop(self, events: list[Event], reason: str) -> None: ...
+    def fail(self, event: Event, error: BaseException) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
+    def later(self, call: Callable[[], None]) -> None: ...
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle: ...
+    def count(self, name: str, more: int = 1) -> None: ...
+    def started(self) -> None: ...
+    def trigger(self, kind: str, detail: str = "") -> None: ...
+    def restore(self, kind: str, *, probe: bool = False) -> None: ...
+    def direct(self, port: str) -> bool: ...
+    def recall(self, port: str) -> list[Event]: ...
 
 
 class Operator:
@@ -29,7 +64,7 @@ class Operator:
 
     last: ClassVar[bool] = False  # nothing leaves by ``out``, so there is nothing for an operator after it
 
-    node: OperatorNode  # set by the runtime before anything is called
+    node: OperatorRuntime  # set by the runtime before anything is called
 
     def ports(self) -> tuple[str, ...]:
         """Ports besides ``out`` and ``err``."""
@@ -40,7 +75,7 @@ class Operator:
         return ()
 
     def needs_server(self) -> bool:
-        """Whether it keeps things on the tidelog server (``node.around.server``)."""
+        """Whether it keeps things on the tidelog server (``node.context.server``)."""
         return False
 
     def start(self) -> None:
@@ -72,7 +107,7 @@ class Operator:
     def release(self) -> None:
         """Send on what is gathered: its source reads nothing more until something is settled, and all waits here."""
 
-    def withdraw(self, wanted: Wanted) -> list[Event]:  # noqa: ARG002 - others keep something
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:  # noqa: ARG002 - others keep something
         """Events that are kept and wanted by an operator before this one: it takes them back. They are kept no more,
         and their tokens are settled by the caller. What can't be given back goes on, and is taken back further down.
         """

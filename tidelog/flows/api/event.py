@@ -7,11 +7,12 @@ Rule 2: its token says what became of it, and is settled once for each branch (`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from tidelog.flows.tokens import Unsettled, quickly_set
+from tidelog.flows.api.tokens import Unsettled, quickly_set
 
 BATCH: Final = 512  # events in one batch, at most
 
@@ -78,6 +79,17 @@ class Event(msgspec.Struct, eq=False, gc=False):
 
     def __repr__(self) -> str:
         return f"Event({self.value!r}, id={self.id!r})"
+
+
+EventPredicate: TypeAlias = Callable[[Event], bool]
+
+
+def extract(events: list[Event], wanted: EventPredicate, found: list[Event]) -> list[Event]:
+    """Append the events for which ``wanted`` is true to ``found``; return the others."""
+    left: list[Event] = []
+    for each in events:
+        (found if wanted(each) else left).append(each)
+    return left
 
 
 def copied(value: Any) -> Any:

@@ -4,7 +4,7 @@ Rule 1: a token's ``pending`` counts its branches. ``fork`` and ``split`` add to
         its owner is told, once, with the worst status of all branches.
 Rule 2: statuses are ordered by what is still owed: ``retry`` is the worst, because some branch has not got the event
         and may get it; then ``reject`` (a branch never will), ``discard`` (meant not to), ``ok``.
-Rule 3: an event made of several has a ``Group``: exactly the tokens of its members, never a range of IDs.
+Rule 3: an event made of several has a ``TokenGroup``: exactly the tokens of its members, never a range of IDs.
 Rule 4: an operator that wants to see the settlement puts a token of its own before the event's:
         ``Token(self.node, key, parent)``. What it was told it passes on to ``parent``, now or later, changed or not.
         So contraflow passes the operators that care, in reverse, and costs the others nothing.
@@ -66,7 +66,7 @@ class Owner(Protocol):
     debug: bool
 
     def wake(self) -> None: ...
-    def settled_twice(self, token: Token | Group) -> None: ...
+    def settled_twice(self, token: Token | TokenGroup) -> None: ...
     def lost_unsettled(self, text: str) -> None: ...
 
 
@@ -170,7 +170,7 @@ class Seen:
         return OK if token is None else token.status
 
 
-class Group:
+class TokenGroup:
     """The token of an event that was made of several: of a batch, of a window.
 
     It belongs to one branch: ``fork`` makes another group of the same members.
@@ -215,13 +215,13 @@ class Group:
         for member, (status, reason) in zip(self.members, each, strict=True):
             member.settle(status, reason)
 
-    def fork(self) -> Group:
+    def fork(self) -> TokenGroup:
         """A group of the same members for one more branch."""
-        return Group([member.fork() for member in self.members])
+        return TokenGroup([member.fork() for member in self.members])
 
-    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> Group:  # noqa: ARG002
+    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> TokenGroup:  # noqa: ARG002
         """A group of other tokens in the place of these, or of those of the members with these numbers."""
-        return Group(members)
+        return TokenGroup(members)
 
     def split(self, more: int) -> None:
         self.pending += more
@@ -250,7 +250,7 @@ class Group:
 
 def owners(token: Unsettled) -> Iterable[Owner]:
     """Who will be told of a token: the owners of its members, where it has some."""
-    if isinstance(token, Group):
+    if isinstance(token, TokenGroup):
         for member in token.members:
             yield from owners(member)
     elif isinstance(token, Token):
@@ -264,7 +264,7 @@ def owned(token: Unsettled | None, owner: Owner) -> Iterable[Token]:
             yield token
             return
         token = token.parent
-    if isinstance(token, Group):
+    if isinstance(token, TokenGroup):
         for member in token.members:
             yield from owned(member, owner)
 

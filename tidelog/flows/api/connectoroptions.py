@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.options import Duration, Struct
-from tidelog.flows.runtime.reconnect import Retry
 
 
 class Reconnect(Struct):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.flows.runtime.signals import Restore, Trigger
+from tidelog.flows.api.signals import Restore, Trigger
 
 
 class Standing(NamedTuple):

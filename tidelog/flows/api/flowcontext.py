@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.givenup import GivenUp
-from tidelog.flows.tokens import Owner, Token
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.givenup import GivenUp
+from tidelog.flows.api.tokens import Owner, Token
 
 
 class Gatherer(Protocol):
@@ -22,7 +22,7 @@ class Gatherer(Protocol):
 
 
 @dataclass
-class Surroundings:
+class FlowContext:
     """One for each instance of a flow."""
 
     flow: str  # its alias, as orders or orders.2

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar, Final, TypeAlias
 
-from tidelog.flows.connectors.context import Context
-from tidelog.flows.event import Event
-from tidelog.flows.runtime.channel import Wanted
-from tidelog.flows.tokens import Token
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.tokens import Token
 
 Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
 # of one event: a status of tokens.py; with a reason; for an event made of several, one of these for each member
@@ -32,7 +31,7 @@ class Connector:
 
     type: ClassVar[str] = ""  # its name in flow files
 
-    context: Context  # set by the runtime before anything is called
+    context: ConnectorContext  # set by the runtime before anything is called
 
     @classmethod
     def option_server(cls, options: Any) -> bool:  # noqa: ARG003 - most connectors do not
@@ -139,7 +138,7 @@ class Sink(Connector):
         """
         raise NotImplementedError
 
-    def withdraw(self, wanted: Wanted) -> Sequence[Event]:  # noqa: ARG002 - others write events one by one
+    def withdraw(self, wanted: EventPredicate) -> Sequence[Event]:  # noqa: ARG002 - others write events one by one
         """Those events of writes under way that nothing was done for yet, and that are wanted elsewhere. ``write`` must
         not do anything for them any more; an outcome that it returns for them is ignored.
         """
