@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from commands.acl.denials import Denials
-from commands.acl.user import User
 from commands.session import Caching, Session
+from commands.users.denials import Denials
+from commands.users.user import User
 from storage.groups.group import Group
 from storage.keyspace import Keyspace
 

@@ -12,7 +12,7 @@ _MODULES: Final = (
     "redis_streams.add", "redis_streams.claim", "redis_streams.delete", "redis_streams.groups", "redis_streams.info",
     "redis_streams.pending", "redis_streams.ranges", "redis_streams.read", "redis_streams.readgroup",
     "redis_streams.trim",
-    "keys.counters", "keys.expiry", "keys.keys", "keys.manystrings", "keys.moving", "keys.scripts", "keys.strings",
+    "keys.counters", "keys.expiry", "keys.keys", "keys.manystrings", "keys.rename", "keys.scripts", "keys.strings",
     "keys.substrings", "keys.transactions",
     "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
     "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server", "admin.tracking",

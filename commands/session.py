@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from commands.acl.user import User, superuser
+from commands.users.user import User, superuser
 from storage.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader

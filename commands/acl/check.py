@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from commands.acl.user import User
 from commands.declare import Command
+from commands.users.user import User
 from resp import errors
 from resp.errors import CommandError
 from storage.keyspace import Keyspace

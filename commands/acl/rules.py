@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from commands.acl.absent import MODULE_CATEGORIES, is_absent
-from commands.acl.patterns import Pattern
-from commands.acl.user import User, hashed
+from commands.acl.unsupported import MODULE_CATEGORIES, is_absent
 from commands.declare import DECLARED
+from commands.users.patterns import Pattern
+from commands.users.user import User, hashed
 
 # Redis's, also those without a command here, so that rules for a Redis can be used.
 CATEGORIES: Final = (

@@ -6,13 +6,13 @@ from functools import partial
 
 from commands.acl import rules
 from commands.acl.check import denied
-from commands.acl.denials import Entry
-from commands.acl.user import User
 from commands.context import Context, Reply
 from commands.declare import DECLARED, MOST_NAMES, arg, command, find, oneof, opt, token
+from commands.glob import check_together
 from commands.help import help_reply
-from commands.keys.glob import check_together
 from commands.parse import integer
+from commands.users.denials import Entry
+from commands.users.user import User
 from resp import errors, reply
 from resp.errors import CommandError
 

@@ -12,8 +12,8 @@ from commands.context import Context, Reply, UsersPart
 from commands.declare import MOST_NAMES, arg, command, oneof, opt, repeat, token
 from commands.help import help_reply
 from commands.parse import integer, timeout_ms
-from commands.parts import in_parts
 from commands.session import Session
+from commands.slicing import in_parts
 from resp import errors, reply
 from resp.errors import CommandError
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, repeat
+from commands.glob import check_together
 from commands.help import help_reply
-from commands.keys.glob import check_together
 from resp import errors, reply
 
 MOST_PARAMETERS: Final = 250  # of one call, more than there are

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from commands.context import Context, Delay, Reply, Slices
 from commands.declare import arg, batch, block, command, opt
 from commands.parse import check_database, integer
-from commands.parts import AT_ONCE
 from commands.session import Session
+from commands.slicing import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
 

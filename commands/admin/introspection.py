@@ -24,10 +24,10 @@ from commands.declare import (
     opt,
     top_commands,
 )
+from commands.glob import glob_match
 from commands.grammar import shown_flag
 from commands.help import help_reply
-from commands.keys.glob import glob_match
-from commands.parts import in_pieces
+from commands.slicing import in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 

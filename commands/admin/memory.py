@@ -9,7 +9,7 @@ from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
-from commands.parts import in_parts
+from commands.slicing import in_parts
 from resp import errors, reply
 from storage.groups.group import Group
 from storage.stream import Stream

@@ -9,7 +9,7 @@ from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, opt
 from commands.help import help_reply
 from commands.parse import integer
-from commands.parts import in_parts, in_pieces
+from commands.slicing import in_parts, in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 

@@ -11,10 +11,10 @@ from functools import partial
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt
+from commands.glob import MAX_TOGETHER, check_length, compiled
 from commands.help import help_reply
-from commands.keys.glob import MAX_TOGETHER, check_length, compiled
-from commands.parts import AT_ONCE, SLICE_BYTES, Encode, in_turn, long_array, slice_end
 from commands.session import Session
+from commands.slicing import AT_ONCE, SLICE_BYTES, Encode, in_turn, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
 

@@ -7,7 +7,7 @@ from functools import partial
 from commands.context import Await, Context, Reply, Slices
 from commands.declare import MOST_NAMES, arg, command, oneof, opt, token
 from commands.parse import check_database
-from commands.parts import AT_ONCE
+from commands.slicing import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
 

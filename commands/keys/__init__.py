@@ -2,13 +2,12 @@
 
     counters      INCR, DECR and related commands, INCRBYFLOAT
     expiry        EXPIRE, TTL, PERSIST and related commands
-    glob          glob patterns
     keys          DEL, EXISTS, TYPE, TOUCH, KEYS, SCAN, RANDOMKEY, OBJECT
     longdouble    the numbers of INCRBYFLOAT
     manystrings   MGET, MSET, MSETNX, MSETEX
-    moving        RENAME, RENAMENX, COPY
+    rename        RENAME, RENAMENX, COPY
     scripts       EVAL, EVALSHA, SCRIPT: the scripts of redis-py's Lock, and no others
-    setting       what commands that set strings share: options, conditions, limits
+    setoptions    options, conditions and limits of the commands that set strings
     strings       SET, GET and related commands, conditional deletes
     substrings    APPEND, GETRANGE, SUBSTR, SETRANGE
     transactions  MULTI, EXEC, WATCH

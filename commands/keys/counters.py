@@ -7,7 +7,7 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, batch, command, key
 from commands.keys import longdouble
-from commands.keys.setting import store
+from commands.keys.setoptions import store
 from commands.parse import INT_MAX, INT_MIN, integer, is_integer
 from resp import errors, reply
 from resp.errors import CommandError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, oneof, opt, token
-from commands.keys.setting import delete
+from commands.keys.setoptions import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError

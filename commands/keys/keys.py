@@ -7,11 +7,11 @@ from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
+from commands.glob import compiled
 from commands.help import help_reply
-from commands.keys.glob import compiled
-from commands.keys.setting import delete
+from commands.keys.setoptions import delete
 from commands.parse import integer, is_integer
-from commands.parts import AT_ONCE, by_name, long_array, slice_end
+from commands.slicing import AT_ONCE, by_name, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import manykeys

@@ -6,9 +6,9 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
-from commands.keys.setting import EXPIRY, MSETEX, Options, store
+from commands.keys.setoptions import EXPIRY, MSETEX, Options, store
 from commands.parse import integer
-from commands.parts import long_array
+from commands.slicing import long_array
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import manykeys

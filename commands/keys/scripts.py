@@ -14,7 +14,7 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, key, opt
 from commands.help import help_reply
-from commands.keys.setting import delete
+from commands.keys.setoptions import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import reply
 from resp.errors import CommandError

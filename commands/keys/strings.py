@@ -9,7 +9,7 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, batch, command, key, oneof, opt, token
-from commands.keys.setting import (
+from commands.keys.setoptions import (
     COMPARED,
     COMPARISONS,
     EXPIRY,
@@ -23,7 +23,7 @@ from commands.keys.setting import (
     expiry,
     store,
 )
-from commands.parts import LONG_VALUE, long_bulk
+from commands.slicing import LONG_VALUE, long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events

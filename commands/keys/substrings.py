@@ -10,9 +10,9 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key
-from commands.keys.setting import check_length, store
+from commands.keys.setoptions import check_length, store
 from commands.parse import integer
-from commands.parts import long_bulk
+from commands.slicing import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events

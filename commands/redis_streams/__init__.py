@@ -2,6 +2,7 @@
 
     add         XADD
     claim       XCLAIM, XAUTOCLAIM
+    consumers   consumers; who owns a pending message, and since when
     delete      XDEL, XDELEX, XACKDEL
     deliveries  what XREADGROUP delivers: effects, and elements of the reply
     elements    the same elements in the form of these commands
@@ -11,7 +12,6 @@
     lag         how many entries a group has read, and has not read
     longread    XREADGROUP of many messages, in slices
     options     the options of XADD and XTRIM
-    owners      consumers; whose a pending message is, and since when
     pending     XACK, XPENDING, XNACK
     ranges      XRANGE, XREVRANGE, XLEN
     read        XREAD

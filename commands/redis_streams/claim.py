@@ -11,11 +11,11 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat, token
 from commands.parse import INT_MAX, integer
-from commands.parts import AT_ONCE, in_pieces
+from commands.redis_streams.consumers import consumer_of, is_idle
 from commands.redis_streams.elements import XElements
 from commands.redis_streams.ids import range_start, strict_id, xid_bulk, xid_bulks
-from commands.redis_streams.owners import consumer_of, is_idle
 from commands.redis_streams.pending import find_group, need_group
+from commands.slicing import AT_ONCE, in_pieces
 from commands.streams.elements import elements_reply
 from resp import errors
 from resp import reply as encode

@@ -20,8 +20,8 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids
-from commands.parts import AT_ONCE, Ids, by_id, ids_at_once, in_pieces
 from commands.redis_streams.options import REFERENCES
+from commands.slicing import AT_ONCE, Ids, by_id, ids_at_once, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError

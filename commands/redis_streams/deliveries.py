@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context
+from commands.redis_streams.consumers import idle_of
 from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.lag import count_after
-from commands.redis_streams.owners import idle_of
 from storage.groups import effects
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow

@@ -9,9 +9,9 @@ from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, oneof, opt, token
 from commands.help import help_reply
 from commands.parse import check_group_name, integer
-from commands.parts import AT_ONCE
+from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.ids import strict_id
-from commands.redis_streams.owners import consumer_of
+from commands.slicing import AT_ONCE
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError

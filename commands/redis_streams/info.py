@@ -13,11 +13,11 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt
 from commands.help import help_reply
 from commands.parse import integer
-from commands.parts import AT_ONCE, gathered, in_parts, in_pieces
+from commands.redis_streams.consumers import owner_of
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
-from commands.redis_streams.owners import owner_of
 from commands.redis_streams.replies import range_reply
+from commands.slicing import AT_ONCE, gathered, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError

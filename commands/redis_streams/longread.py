@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Chunks, Context
-from commands.parts import AT_ONCE
+from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, deliver_new
 from commands.redis_streams.elements import ClaimedElements, XElements
-from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.readargs import NEW, NO_CLAIM, GroupReadArgs
 from commands.redis_streams.replies import KeyPart, keys_reply
+from commands.slicing import AT_ONCE
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from resp import errors
 from resp import reply as encode

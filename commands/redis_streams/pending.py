@@ -9,9 +9,9 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
-from commands.parts import AT_ONCE, ROW_BYTES, Ids, by_id, in_parts, in_pieces
+from commands.redis_streams.consumers import idle_of, is_idle, owner_of
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
-from commands.redis_streams.owners import idle_of, is_idle, owner_of
+from commands.slicing import AT_ONCE, ROW_BYTES, Ids, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError

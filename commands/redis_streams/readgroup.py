@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from commands.context import Block, Chunks, Context, Reply, Slices, next_pending
 from commands.declare import arg, block, command, key, opt, token
-from commands.parts import AT_ONCE
+from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again
 from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.lag import count_after
 from commands.redis_streams.longread import ALL, LongRead, is_long
-from commands.redis_streams.owners import consumer_of
 from commands.redis_streams.read import streams_at
 from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs, read_args
 from commands.redis_streams.replies import KeyPart, keys_reply
+from commands.slicing import AT_ONCE
 from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
 from resp import reply as encode

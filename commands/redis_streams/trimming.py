@@ -7,8 +7,8 @@ command again goes on with that.
 from __future__ import annotations
 
 from commands.context import Context
-from commands.parts import AT_ONCE, ids_at_once
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, Options
+from commands.slicing import AT_ONCE, ids_at_once
 from resp import reply as encode
 from storage import events
 from storage.groups import effects

@@ -10,7 +10,7 @@ from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.help import help_reply
 from commands.parse import integer, raw_ids, span
-from commands.parts import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
+from commands.slicing import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from storage import events

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt
 from commands.parse import integer
-from commands.parts import in_parts
+from commands.slicing import in_parts
 from commands.streams.replies import entries_reply, reversed_reply
 from resp import errors
 from resp import reply as encode

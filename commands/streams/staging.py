@@ -11,7 +11,7 @@ from typing import Final
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.parse import positive, span
-from commands.parts import by_name
+from commands.slicing import by_name
 from commands.streams.rows import Rows, parsed_rows
 from resp import errors
 from resp import reply as encode

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from commands.keys.glob import Glob
+from commands.glob import Glob
 from commands.session import SUBSCRIPTION_BYTES, Session
 from resp import reply
 

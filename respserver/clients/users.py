@@ -14,12 +14,12 @@ import secrets
 from collections.abc import Callable
 
 from commands.acl import rules
-from commands.acl.denials import Denials
 from commands.acl.rules import RuleError
-from commands.acl.throttle import FREE, Throttle
-from commands.acl.user import User, fits, hashed
 from commands.admin.clientlist import client_line
 from commands.session import Session
+from commands.users.denials import Denials
+from commands.users.throttle import FREE, Throttle
+from commands.users.user import User, fits, hashed
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients

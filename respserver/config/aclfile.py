@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from commands import registry  # noqa: F401  (rules name commands)
 from commands.acl import rules
 from commands.acl.rules import RuleError
-from commands.acl.user import User
+from commands.users.user import User
 from respserver.config.conffile import ConfigError
 from respserver.config.rewrite import replace
 from respserver.config.values import Values

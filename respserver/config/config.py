@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from commands.keys.glob import Glob
+from commands.glob import Glob
 from resp.errors import CommandError, show
 from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive

@@ -1,6 +1,6 @@
 """A replica's link to its leader.
 
-``replication.follow`` talks to the leader. This module applies batches, copies and messages from there to the
+``replication.follower`` talks to the leader. This module applies batches, copies and messages from there to the
 server's data, and says what this server has.
 
 Rule 1: a batch is applied as a whole, at the end of this server's log. It is written there only if its entries are
@@ -22,7 +22,7 @@ from commands.session import LEADER, Session, TransportStats
 from persistence.history import History
 from persistence.incoming import Incoming
 from replication import formats
-from replication.follow import Follower
+from replication.follower import Follower
 from replication.frames import LinkError, NewerError
 from replication.handshake import Introduction
 from replication.link import Link as Socket

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commands.acl.throttle import FREE, LONGEST_LOCAL_MS
+from commands.users.throttle import FREE, LONGEST_LOCAL_MS
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw, pack
 

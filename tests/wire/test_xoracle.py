@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commands import parts
+from commands import slicing
 from commands.redis_streams import claim, delete, groups, info, longread, pending, readgroup, trimming
 from commands.streams import newentries
 from respserver.execution import slices
@@ -108,7 +108,7 @@ def test_random_programs(hand: RunningServer, c: Raw) -> None:
 def test_random_programs_in_slices(hand: RunningServer, c: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of two: to a client that is alone they make no difference, but for a millisecond with CLAIM 0."""
     monkeypatch.setattr(slices, "TURN_NS", 1)
-    for module in (parts, claim, delete, groups, info, longread, pending, readgroup, trimming):
+    for module in (slicing, claim, delete, groups, info, longread, pending, readgroup, trimming):
         monkeypatch.setattr(module, "AT_ONCE", 2)
     for each in (newentries, longread):
         monkeypatch.setattr(each, "NEW_AT_ONCE", 2)

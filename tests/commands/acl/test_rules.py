@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commands.acl.rules import CATEGORIES, RuleError, describe, make
-from commands.acl.user import User, fits, hashed
 from commands.declare import DECLARED
 from commands.registry import all_commands
+from commands.users.user import User, fits, hashed
 
 NAMES = sorted(DECLARED)
 SUBCOMMANDS = {name: {sub for sub in NAMES if sub.startswith(name + "|")} for name in NAMES}

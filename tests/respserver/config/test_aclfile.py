@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commands.acl.rules import describe
-from commands.acl.user import hashed
+from commands.users.user import hashed
 from respserver.clients.clients import Clients
 from respserver.clients.users import Users
 from respserver.config.conffile import ConfigError

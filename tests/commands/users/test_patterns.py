@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.acl.patterns import FEW, Matcher, Pattern
 from commands.acl.rules import MOST_OF_A_KIND, RuleError, make
+from commands.users.patterns import FEW, Matcher, Pattern
 
 TEXTS = st.text("ab*?[]\\", max_size=5).map(str.encode)
 

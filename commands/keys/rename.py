@@ -6,7 +6,7 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat, token
-from commands.keys.setting import tell_overwritten
+from commands.keys.setoptions import tell_overwritten
 from commands.parse import check_database
 from resp import errors, reply
 from resp.errors import CommandError

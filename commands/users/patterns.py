@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from commands.keys.glob import Glob
+from commands.glob import Glob
 
 FEW: Final = 8  # patterns that are compared one by one
 

@@ -12,7 +12,7 @@ import xxhash
 from commands.context import Chunks, Context
 from commands.declare import Arg, arg
 from commands.parse import INT_MAX, integer, invalid_expire
-from commands.parts import long_bulk
+from commands.slicing import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
 from storage import events

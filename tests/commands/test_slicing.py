@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands import parts
+from commands import slicing
 from commands.context import Chunks
-from commands.parts import AT_ONCE, LONG_PIECE, LONG_VALUE, SLICE_BYTES, gathered, long_array, long_bulk, slice_end
+from commands.slicing import AT_ONCE, LONG_PIECE, LONG_VALUE, SLICE_BYTES, gathered, long_array, long_bulk, slice_end
 from resp import reply
 
 LONG = bytes(range(256)) * ((LONG_VALUE + LONG_PIECE) // 256) + b"end"
@@ -54,5 +54,5 @@ def test_a_slice_of_short_names() -> None:
 def test_pieces_that_are_gathered(pieces: list[bytes]) -> None:
     assert b"".join(gathered(iter(pieces))) == b"".join(pieces)
     many = list(gathered(iter([b"x" * 1000] * 1000)))
-    assert max(map(len, many)) <= parts.PIECE_BYTES + 1000
+    assert max(map(len, many)) <= slicing.PIECE_BYTES + 1000
     assert len(many) < 20

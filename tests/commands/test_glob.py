@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.keys import glob
-from commands.keys.glob import Glob, glob_match
+from commands import glob
+from commands.glob import Glob, glob_match
 from resp.errors import CommandError
 
 FITS = [

@@ -6,7 +6,7 @@ from heapq import heapreplace
 
 import pytest
 
-from commands.acl.throttle import (
+from commands.users.throttle import (
     ABREAST,
     ADDRESSES,
     FIRST_MS,

@@ -11,7 +11,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
-from commands.acl.patterns import Matcher, Pattern
+from commands.users.patterns import Matcher, Pattern
 
 # Memory of a user's objects, a password, a rule for commands, and a place in a set of commands.
 USER_BYTES: Final = 1000

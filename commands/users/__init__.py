@@ -1,0 +1,7 @@
+"""Users: their state, without the meaning of their rules (``acl``).
+
+    denials   ACL LOG: the latest calls and logins that were denied
+    patterns  the patterns of a user, and the search for those that match
+    throttle  delays logins after failures from the same address
+    user      one user: flags, passwords, commands, keys and channels
+"""
