@@ -202,9 +202,9 @@ def connector_spec(
         return ConnectorSpec(
             name, what, _Make(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown
         )  # fmt: skip
-    from tidelog.flows.connectors.builtin.python import PythonOptions, python_connector
+    from tidelog.flows.connectors.builtin.python import PythonConnectorOptions, python_connector
 
-    common = read(PythonOptions, given, path, problems)
+    common = read(PythonConnectorOptions, given, path, problems)
     found = python_connector(what, 1 if common is None else common.concurrency)
     if found is None:
         problems.add(

@@ -8,10 +8,10 @@ A flow's ``server`` is one of
 
 each with user, password and the options of ``tidelog.client.address``.
 
-Rule 1: a connection that is lost is not made again here: the runtime does that, by the connector's ``reconnect``. What
-        was under way on it gets LostError, which is a ConnectionError.
-Rule 2: who has nothing to read waits in ``News``: one thread and a few connections for a process and a server, however
-        many flows there are.
+Rule 1: A lost connection is not reopened here: the runtime does that, as configured by the connector's ``reconnect``.
+        Calls in flight on it raise LostError, which is a ConnectionError.
+Rule 2: Sources without entries to read wait in ``EntryNotifier``, which uses one thread and a few connections for each
+        process and server, however many flows there are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _leader(where: Access, name: str) -> str:
         servers.close()
 
 
-class Talk:
+class ConnectionClient:
     """A channel in the form that ``steps.arun`` takes."""
 
     def __init__(self, over: Channel) -> None:
@@ -81,10 +81,10 @@ def application(url: str) -> str:
 
 
 # -- news ----------------------------------------------------------------------------------------------------
-class News:
+class EntryNotifier:
     """Who waits for entries on one server, in this process. Get it by ``News.of``, and ``release`` it."""
 
-    _all: dict[Access, News] = {}  # noqa: RUF012 - of the process
+    _all: dict[Access, EntryNotifier] = {}  # noqa: RUF012 - of the process
     _lock = threading.Lock()
 
     def __init__(self, where: Access) -> None:
@@ -95,7 +95,7 @@ class News:
         self._names = itertools.count()
 
     @classmethod
-    def of(cls, where: Access) -> News:
+    def of(cls, where: Access) -> EntryNotifier:
         with cls._lock:
             found = cls._all.get(where)
             if found is None:

@@ -55,7 +55,7 @@ class Peer(HttpClient):
         if self.manner == "refuses" or (self.manner == "closed" and self.answered > 3):
             raise ConnectionRefusedError("nobody listens")
 
-    async def call(self, method: str, url: Any, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    async def call(self, method: str, url: Any, body: bytes | None, headers: Mapping[str, str]) -> HttpResponse:
         await asyncio.sleep(self.world.pause())
         chance = self.world.loop.random
         self.answered += 1
@@ -67,7 +67,7 @@ class Peer(HttpClient):
             self.suspect(error)
             raise RetryError(str(error))
         if self.manner == "501" or (self.manner == "sometimes" and chance.random() < 0.3):
-            return Answer(501, {}, b"")
+            return HttpResponse(501, {}, b"")
         for number in ids(json.loads(body or b"")):
             self.world.delivered[self.name][number] += 1
-        return Answer(200, {}, b"")
+        return HttpResponse(200, {}, b"")

@@ -284,7 +284,7 @@ class Log(Source):
                     world.check(world.delivered[sink][number] > 0, f"{number} was acknowledged before {sink} had it")
 
 
-class Watched(Script):
+class Watched(ScriptConnector):
     """A sink that says to the world what it got."""
 
     def __init__(self, options: ScriptOptions, world: World, name: str) -> None:

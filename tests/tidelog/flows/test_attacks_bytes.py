@@ -50,7 +50,7 @@ def test_thousands_of_empty_members_are_not_copied_over_and_over(way: str, monke
     monkeypatch.setattr(contentencoding if way == "body" else compression, "zlib", Zlib)
     _Counting.given = 0
     if way == "body":
-        assert contentencoding.unpacked(packed, "gzip", 1 << 20) == b"end"
+        assert contentencoding.decompressed(packed, "gzip", 1 << 20) == b"end"
     else:
         assert preprocessor("gzip", 1 << 20).feed(packed) == [b"end"]
     assert _Counting.given < len(packed) * 1000
@@ -62,11 +62,11 @@ def test_what_was_packed_in_one_member_is_unpacked_in_any_portions() -> None:
         (gzip.compress(data), "gzip"), (zlib.compress(data), "deflate"), (gzip.compress(data, 0), "gzip"),
         (gzip.compress(data[:70_000]) + gzip.compress(data[70_000:]), "gzip"),
     ):  # fmt: skip
-        assert contentencoding.unpacked(packed, encoding, len(data)) == data
-        with pytest.raises(contentencoding.TooLongError):
-            contentencoding.unpacked(packed, encoding, len(data) - 1)
+        assert contentencoding.decompressed(packed, encoding, len(data)) == data
+        with pytest.raises(contentencoding.ContentTooLongError):
+            contentencoding.decompressed(packed, encoding, len(data) - 1)
         with pytest.raises(ValueError, match="ends too early"):
-            contentencoding.unpacked(packed[:-1], encoding, len(data))
+            contentencoding.decompressed(packed[:-1], encoding, len(data))
 
 
 @pytest.mark.parametrize("text", ["1" * 400_000, "1" * 400_000 + ".5", "0x" + "1" * 400_000])
@@ -245,7 +245,7 @@ def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
     from tidelog.flows.connectors.elastic.elastic import Elastic, ElasticOptions
     from tidelog.flows.connectors.templates import in_url
 
-    elastic = Elastic(ElasticOptions(url="http://127.0.0.1:1", index="i"))
+    elastic = ElasticSink(ElasticOptions(url="http://127.0.0.1:1", index="i"))
     item: Any = elastic._items(Event({"a": 1}, {"elastic": {"action": ["index"]}}))
     assert item.outcome[0] == REJECT
     with pytest.raises(RejectError, match="can't stand in a URL"):

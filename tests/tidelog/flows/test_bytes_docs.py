@@ -63,17 +63,17 @@ def _check(title: str, kind: Any, without: Any) -> None:
 
 def test_options_of_all() -> None:
     _check("## Options of all connectors", ConnectorOptions, None)
-    _check("## Options of connectors that carry bytes", WireOptions, ConnectorOptions)
+    _check("## Options of connectors that carry bytes", PayloadOptions, ConnectorOptions)
 
 
 @pytest.mark.parametrize("name", ["stdio", "file", "tcp_client", "tcp_server", "udp_server", "exit"])
 def test_options_of_each(name: str) -> None:
-    base = {"exit": ConnectorOptions, "tcp_server": TcpClientOptions}.get(name, WireOptions)
+    base = {"exit": ConnectorOptions, "tcp_server": TcpClientOptions}.get(name, PayloadOptions)
     _check(f"\n## {name}\n", registry.connector(name).Options, base)
 
 
 def test_udp_client_has_no_table() -> None:
-    assert set(_options(UdpOptions)) - set(_options(WireOptions)) == {"host", "port"}
+    assert set(_options(UdpOptions)) - set(_options(PayloadOptions)) == {"host", "port"}
     assert "A sink with `host` and `port`." in TEXT
 
 

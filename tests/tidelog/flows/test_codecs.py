@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import CODECS, NOTHING, codec
-from tidelog.flows.codecs.syslog import Syslog as SyslogCodec
+from tidelog.flows.codecs.syslog import SyslogCodec as SyslogCodec
 from tidelog.flows.codecs.syslog import SyslogOptions
 
 DEEP: Any = []

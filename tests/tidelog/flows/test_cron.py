@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow, FlowFileError
-from tidelog.flows.connectors.builtin.cron import Cron, CronOptions
+from tidelog.flows.connectors.builtin.cron import CronOptions, CronSource
 
 NOON = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 
@@ -23,14 +23,14 @@ class Clock:
         return self.now
 
 
-async def made(**options: Any) -> tuple[Cron, Clock]:
+async def made(**options: Any) -> tuple[CronSource, Clock]:
     clock = Clock()
-    cron = Cron(CronOptions(schedule="* * * * *", **options), clock)
+    cron = CronSource(CronOptions(schedule="* * * * *", **options), clock)
     await cron.connect()
     return cron, clock
 
 
-async def pulled(cron: Cron, limit: int = 512) -> list[str]:
+async def pulled(cron: CronSource, limit: int = 512) -> list[str]:
     """IDs of the events that are due."""
     async with asyncio.timeout(10):
         events = await cron.pull(limit)
@@ -99,7 +99,7 @@ async def test_missed_times_come_in_pulls_of_any_size() -> None:
 @in_loop
 async def test_in_a_zone() -> None:
     clock = Clock()
-    cron = Cron(CronOptions(schedule="0 14 * * *", timezone="Europe/Oslo"), clock)
+    cron = CronSource(CronOptions(schedule="0 14 * * *", timezone="Europe/Oslo"), clock)
     await cron.connect()
     clock.now += timedelta(hours=1)
     assert await pulled(cron) == ["14:00"]

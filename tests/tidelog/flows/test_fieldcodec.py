@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 
 PAIRS = [
     ([b"n", b"1", b"city", b"Catania"], {"n": "1", "city": "Catania"}),
@@ -22,11 +22,11 @@ PAIRS = [
 def test_each_entry_has_its_own_names_whatever_came_before() -> None:
     for first, _ in PAIRS:
         for flat, value in PAIRS:
-            decode = Entries("plain").decode
+            decode = EntryCodec("plain").decode
             decode(first)
             assert decode(flat) == value
 
 
 def test_a_name_without_a_value_is_an_error() -> None:
     with pytest.raises(ValueError, match="zip"):
-        Entries("plain").decode([b"n", b"1", b"city"])
+        EntryCodec("plain").decode([b"n", b"1", b"city"])

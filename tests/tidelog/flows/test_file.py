@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from tests.tidelog.flows.byteskit import Reader, running, until, write
 from tidelog.flows import FlowFileError
-from tidelog.flows.connectors.files.appending import Appending
-from tidelog.flows.connectors.files.tailing import Opened, resume, rotated
+from tidelog.flows.connectors.files.appending import FileAppender
+from tidelog.flows.connectors.files.tailing import TailedFile, resume, rotated
 from tidelog.flows.declare import warnings
 
 QUICK: dict[str, Any] = {"codec": "string", "poll": 0.01, "linger": 0.05}
@@ -237,7 +237,7 @@ def test_a_position_of_a_rewritten_file_is_not_stored_for_what_took_its_place(tm
     """The events were settled after the file was rewritten, and the process was killed before it noticed."""
     path = tmp_path / "a.log"
     path.write_text(BANNER + _lines(0, 10))
-    opened = Opened(path)
+    opened = TailedFile(path)
     opened.read(1 << 16)
     path.write_text(BANNER + "new\n" * 100)
     stored = opened.stored(opened.offset)
@@ -251,7 +251,7 @@ def test_a_position_of_a_rewritten_file_is_not_stored_for_what_took_its_place(tm
 def test_a_position_can_be_stored_after_the_file_was_closed(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(BANNER + _lines(0, 10))
-    opened = Opened(path)
+    opened = TailedFile(path)
     opened.read(1 << 16)
     open_stored = opened.stored(opened.offset)
     opened.close()
@@ -265,7 +265,7 @@ def test_a_position_can_be_stored_after_the_file_was_closed(tmp_path: Path) -> N
 def test_positions_of_the_version_before_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(_lines(0, 10))
-    opened = Opened(path)
+    opened = TailedFile(path)
     opened.read(1 << 16)
     old = {name: value for name, value in asdict(opened.stored(10)).items() if not name.startswith("before")}
     opened.close()
@@ -373,7 +373,7 @@ def test_a_line_that_a_crash_cut_off_is_ended(tmp_path: Path) -> None:
 def test_rotation_by_size_and_time(tmp_path: Path) -> None:
     path = tmp_path / "out"
     now = [1000.0]
-    one = Appending(path, bytes_most=10, every=100, keep=2, now=lambda: now[0])
+    one = FileAppender(path, bytes_most=10, every=100, keep=2, now=lambda: now[0])
     one.open()
     for number, seconds in enumerate((0, 1, 2, 3, 120, 121)):
         now[0] = 1000.0 + seconds
@@ -401,7 +401,7 @@ def test_rotation_loses_nothing_and_is_read_back(tmp_path: Path) -> None:
 
 def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    one = Appending(path)
+    one = FileAppender(path)
     one.open()
     one.write(b"1\n")
     path.rename(tmp_path / "out.1")
@@ -416,7 +416,7 @@ def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
 
 def test_what_was_half_written_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
-    one = Appending(path)
+    one = FileAppender(path)
     one.open()
     one.write(b"1\n")
 

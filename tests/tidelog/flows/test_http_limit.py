@@ -24,11 +24,11 @@ def _run(scenario: Coroutine[Any, Any, None], seed: int = 1) -> None:
     simulate(lambda _: scenario, seed)
 
 
-def _limit(cap: int, target: float | None = None) -> Limit:
-    return Limit(cap, target, lambda: None)
+def _limit(cap: int, target: float | None = None) -> ConcurrencyLimit:
+    return ConcurrencyLimit(cap, target, lambda: None)
 
 
-async def _request(limit: Limit, seconds: float, *, good: bool = True, wait: float | None = None) -> None:
+async def _request(limit: ConcurrencyLimit, seconds: float, *, good: bool = True, wait: float | None = None) -> None:
     began = await limit.begin()
     try:
         await asyncio.sleep(seconds)
@@ -198,14 +198,14 @@ def test_what_an_event_brings_stays_in_its_place_of_the_url(text: str) -> None:
 
 
 def test_the_narrowest_status_counts() -> None:
-    table = Statuses(ok=["2xx", 404], retry=["4xx", 500], reject=["400-404", "5xx"]).table()
+    table = StatusOptions(ok=["2xx", 404], retry=["4xx", 500], reject=["400-404", "5xx"]).table()
     assert [table[each] for each in (200, 400, 403, 404, 405, 500, 501, 302)] == [
         OK, REJECT, REJECT, OK, RETRY, RETRY, REJECT, REJECT,
     ]  # fmt: skip
 
 
 def test_who_is_admitted() -> None:
-    bearer, basic = Auth(bearer="sécret"), Auth(username="me", password="a:b")
+    bearer, basic = HttpAuth(bearer="sécret"), HttpAuth(username="me", password="a:b")
     assert bearer.admits("Bearer sécret")
     assert bearer.admits("bearer  sécret ")
     assert basic.admits(basic.header)

@@ -19,14 +19,14 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.interceptors.base import (
     POSTPROCESSORS,
     PREPROCESSORS,
-    Bad,
+    BadMessage,
     BrokenStreamError,
-    NoOptions,
-    Stamped,
+    NoInterceptorOptions,
+    TimestampedMessage,
     postprocessor,
     preprocessor,
 )
-from tidelog.flows.interceptors.gelf import OPEN, Gelf
+from tidelog.flows.interceptors.gelf import OPEN, GelfChunks
 
 MOST = 1000
 
@@ -88,7 +88,7 @@ def test_an_endless_line_is_told_of_once_and_skipped(portion: int, delimiter: st
         found += cutter.feed(stream[at : at + portion])
         size += sum(cutter.sizes)
         assert len(cutter._buffer) <= 10 + len(end) + portion
-    assert [(type(each) is Bad, bytes(each)) for each in found] == [
+    assert [(type(each) is BadMessage, bytes(each)) for each in found] == [
         (False, b"ok"), (True, b"x" * 10), (False, b"after"), (True, b"y" * 10), (False, b"z" * 10),
     ]  # fmt: skip
     assert size == len(stream)
@@ -142,7 +142,7 @@ def test_a_message_that_is_cut_off_is_bad() -> None:
         cutter: Any = preprocessor(name, MOST)
         assert cutter.feed(postprocessor(name).process(b"abcdef")[0][:-1]) == []
         (bad,) = cutter.end()
-        assert isinstance(bad, Bad)
+        assert isinstance(bad, BadMessage)
         assert "within a message" in bad.error
 
 
@@ -200,7 +200,7 @@ def test_what_is_broken_is_bad_and_the_next_message_is_read(name: str) -> None:
         one = preprocessor(reader, MOST)
         for broken in (packed[:-1], packed[:5], b"no such thing", packed + b"trailing"):
             (bad,) = one.feed(broken)
-            assert isinstance(bad, Bad), broken
+            assert isinstance(bad, BadMessage), broken
             assert bad == broken
             assert one.feed(packed) == [b"hello" * 20]
 
@@ -210,7 +210,7 @@ def test_bombs_are_bad(name: str) -> None:
     bomb = _packed(name, bytes(50_000_000))
     for reader in (name, "decompress"):
         (bad,) = preprocessor(reader, MOST).feed(bomb)
-        assert isinstance(bad, Bad)
+        assert isinstance(bad, BadMessage)
         assert f"more than {MOST} bytes" in bad.error
         with pytest.raises(BrokenStreamError) as caught:
             preprocessor({reader: {"stream": True}}, MOST).feed(bomb)
@@ -221,14 +221,14 @@ def test_a_zstd_frame_that_wants_much_memory_is_bad() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
     maker = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     (bad,) = preprocessor("zstd", MOST).feed(maker.compress(b"a") + maker.flush())
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadMessage)
 
 
 def test_a_compressed_stream_that_is_cut_off_is_said() -> None:
     stream = preprocessor({"gzip": {"stream": True}}, MOST)
     stream.feed(_packed("gzip", b"hello")[:-3])
     (bad,) = stream.end()
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadMessage)
 
 
 def test_gzip_is_padded_with_zeros() -> None:
@@ -249,7 +249,7 @@ def test_base64() -> None:
     assert preprocessor("base64", MOST).feed(b" //4=\r\n") == [b"\xff\xfe"]
     assert base64.b64encode(b"\xff\xfe") == b"//4="
     for wrong in (b"//4", b"*", b"//4=x"):
-        assert isinstance(preprocessor("base64", MOST).feed(wrong)[0], Bad)
+        assert isinstance(preprocessor("base64", MOST).feed(wrong)[0], BadMessage)
 
 
 def test_empty_messages_go() -> None:
@@ -263,9 +263,9 @@ def test_ingest_timestamps() -> None:
     writer.ingest_ns = 258
     assert writer.process(b"x") == [b"\0\0\0\0\0\0\1\2x"]
     (piece,) = preprocessor("ingest_timestamp", MOST).feed(b"\0\0\0\0\0\0\1\2x")
-    assert isinstance(piece, Stamped)
+    assert isinstance(piece, TimestampedMessage)
     assert (piece, piece.ingest_ns) == (b"x", 258)
-    assert isinstance(preprocessor("ingest_timestamp", MOST).feed(b"1234567")[0], Bad)
+    assert isinstance(preprocessor("ingest_timestamp", MOST).feed(b"1234567")[0], BadMessage)
 
 
 def test_chunk_and_collect() -> None:
@@ -286,7 +286,7 @@ def _part(key: bytes, seq: int, count: int, data: bytes) -> bytes:
 
 def test_gelf_parts_in_any_order() -> None:
     now = [0.0]
-    gelf = Gelf(NoOptions(), MOST, lambda: now[0])
+    gelf = GelfChunks(NoInterceptorOptions(), MOST, lambda: now[0])
     a, b = b"A" * 8, b"B" * 8
     assert gelf.feed(b'{"whole": 1}') == [b'{"whole": 1}']
     assert gelf.feed(_part(a, 1, 2, b"World")) == []
@@ -298,16 +298,16 @@ def test_gelf_parts_in_any_order() -> None:
     now[0] = 5.1
     assert gelf.feed(_part(a, 1, 2, b"World")) == []  # the first part is gone
     for wrong in (b"\x1e\x0f123", _part(b, 3, 3, b""), _part(b, 0, 0, b""), _part(b, 0, 129, b""), _part(a, 0, 3, b"")):
-        assert isinstance(gelf.feed(wrong)[0], Bad)
+        assert isinstance(gelf.feed(wrong)[0], BadMessage)
 
 
 def test_gelf_memory_is_limited() -> None:
-    gelf = Gelf(NoOptions(), MOST, lambda: 0.0)
+    gelf = GelfChunks(NoInterceptorOptions(), MOST, lambda: 0.0)
     for number in range(5 * OPEN):
         gelf.feed(_part(number.to_bytes(8, "big"), 0, 2, b"x" * 500))
         assert len(gelf._open) <= OPEN
         assert gelf._size <= 64 * MOST + 500
-    assert isinstance(gelf.feed(_part(b"C" * 8, 0, 2, b"x" * 1001))[0], Bad)
+    assert isinstance(gelf.feed(_part(b"C" * 8, 0, 2, b"x" * 1001))[0], BadMessage)
 
 
 @pytest.mark.parametrize("known", [PREPROCESSORS, POSTPROCESSORS])

@@ -79,10 +79,10 @@ async def head(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def api_place(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> AsyncIterator[Place]:
-    made: list[listener.Listener] = []
+    made: list[listener.HttpListener] = []
 
-    def noted(options: listener.ListenOptions) -> listener.Listener:
-        made.append(listener.Listener(options))
+    def noted(options: listener.ListenAddressOptions) -> listener.HttpListener:
+        made.append(listener.HttpListener(options))
         return made[0]
 
     monkeypatch.setattr(api, "Listener", noted)

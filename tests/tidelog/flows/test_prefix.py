@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.flows.connectors.settledprefix import Prefix
+from tidelog.flows.connectors.settledprefix import SettledPrefix
 
 
 class PrefixMachine(RuleBasedStateMachine):
@@ -14,7 +14,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.prefix: Prefix[int] = Prefix(0)
+        self.prefix: SettledPrefix[int] = SettledPrefix(0)
         self.begin = 0
         self.end = 0
         self.number = 0
@@ -75,7 +75,7 @@ TestPrefix = PrefixMachine.TestCase
 
 
 def test_a_key_is_added_once() -> None:
-    prefix = Prefix(0)
+    prefix = SettledPrefix(0)
     prefix.add("a", 1)
     with pytest.raises(ValueError, match="added before"):
         prefix.add("a", 2)

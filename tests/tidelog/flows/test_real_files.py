@@ -122,8 +122,8 @@ FILES: list[tuple[dict[str, Any], bytes, list[Any]]] = [
 ]  # fmt: skip
 
 
-def _read(options: LineOptions, data: bytes, portion: int) -> list[Any]:
-    reading = Reading(options)
+def _read(options: LinePayloadOptions, data: bytes, portion: int) -> list[Any]:
+    reading = PayloadReader(options)
     if not reading.cuts:  # the file is one message
         return [event.value for event in reading.feed(data)]
     events = [event for at in range(0, len(data), portion) for event in reading.feed(data[at : at + portion])]
@@ -132,7 +132,7 @@ def _read(options: LineOptions, data: bytes, portion: int) -> list[Any]:
 
 @pytest.mark.parametrize(("options", "data", "values"), FILES)
 def test_files_of_real_programs(options: dict[str, Any], data: bytes, values: list[Any]) -> None:
-    given = LineOptions(**options)
+    given = LinePayloadOptions(**options)
     for portion in (len(data), len(data) // 2 + 1, 1):
         assert _read(given, data, portion) == values, portion
 
@@ -140,7 +140,7 @@ def test_files_of_real_programs(options: dict[str, Any], data: bytes, values: li
 @pytest.mark.parametrize("portion", [1, 7, 1000])
 def test_each_record_of_csv_says_which_bytes_it_took(portion: int) -> None:
     data = b'a,"b\nc"\r\n\n"open\n' + b"x" * 30 + b"\nlast"
-    reading = Reading(LineOptions(codec="csv", max_bytes=20))  # type: ignore[arg-type]
+    reading = PayloadReader(LinePayloadOptions(codec="csv", max_bytes=20))  # type: ignore[arg-type]
     found = [each for at in range(0, len(data), portion) for each in reading.cut(data[at : at + portion])]
     assert sum(size for size, _ in found + reading.cut_end()) == len(data)
 
@@ -148,7 +148,7 @@ def test_each_record_of_csv_says_which_bytes_it_took(portion: int) -> None:
 def test_a_quote_without_an_end_takes_linear_time() -> None:
     """Each of these lines opens a quoted field, whether the line before it left one open or not."""
     data = b'a","\n' * 400_000
-    reading = Reading(LineOptions(codec="csv"))
+    reading = PayloadReader(LinePayloadOptions(codec="csv"))
     events = [event for at in range(0, len(data), 65536) for event in reading.feed(data[at : at + 65536])]
     assert len(events + reading.end()) == 400_000
 
@@ -163,17 +163,17 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 def test_csv_that_is_written_is_read_back(rows: list[list[str]], portion: int) -> None:
     """Whatever the fields contain, and wherever the portions end."""
     rows = [[each.lstrip("\ufeff") for each in row] for row in rows]
-    pieces, outcomes = Writing(LineOptions(codec="csv")).batch([Event(row) for row in rows])
+    pieces, outcomes = PayloadWriter(LinePayloadOptions(codec="csv")).batch([Event(row) for row in rows])
     assert len(set(map(str, outcomes))) <= 1
-    assert _read(LineOptions(codec="csv"), b"".join(pieces), portion) == rows
+    assert _read(LinePayloadOptions(codec="csv"), b"".join(pieces), portion) == rows
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none()))
 @settings(max_examples=200)
 def test_yaml_that_is_written_is_read_back(value: dict[str, Any]) -> None:
     """By a reader of YAML 1.2; text that looks like a number, a time or a word of YAML 1.1 stays text."""
-    options = LineOptions(codec="yaml", preprocessors=[])
-    pieces, _ = Writing(options).batch([Event(value)])
+    options = LinePayloadOptions(codec="yaml", preprocessors=[])
+    pieces, _ = PayloadWriter(options).batch([Event(value)])
     assert _read(options, b"".join(pieces), 1 << 20) == [value]
 
 
@@ -187,4 +187,4 @@ def test_yaml_that_is_written_is_read_back(value: dict[str, Any]) -> None:
 )
 def test_wrong_encodings(codec: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        LineOptions(codec=codec)
+        LinePayloadOptions(codec=codec)

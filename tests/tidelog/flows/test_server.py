@@ -76,7 +76,7 @@ async def test_many_idle_sources_wait_on_a_few_connections_and_ask_nothing(tidel
         finally:
             for each in all_of_them:
                 await each.__aexit__(None, None, None)
-        assert not News._all
+        assert not EntryNotifier._all
 
 
 @in_loop

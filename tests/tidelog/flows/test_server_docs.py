@@ -50,7 +50,7 @@ def default(name: str, field: Any) -> set[str]:
 @pytest.mark.parametrize("name", OURS)
 def test_the_table_has_every_option_with_its_default(name: str) -> None:
     options = registry.connector(name).Options
-    common = WireOptions if issubclass(options, WireOptions) else ConnectorOptions
+    common = PayloadOptions if issubclass(options, PayloadOptions) else ConnectorOptions
     others = {each.name for each in msgspec.structs.fields(common)}
     own = {each.name: default(each.name, each) for each in msgspec.structs.fields(options) if each.name not in others}
     found = doctables.rows(SECTIONS[name], "| Option |")

@@ -23,10 +23,12 @@ def begun(loop: VirtualLoop, flow: Flow, letters: Any = None) -> Running:
     return Running(spec, context)
 
 
-def scripted(values: int, letters: list[Any] | None = None, **sink: Any) -> tuple[Script, float, Counts, Counts]:
+def scripted(
+    values: int, letters: list[Any] | None = None, **sink: Any
+) -> tuple[ScriptConnector, float, Counts, Counts]:
     """A scripted sink that got so many events, the time it took, the counts of the source and of the sink."""
 
-    async def story(loop: VirtualLoop) -> tuple[Script, float, Counts, Counts]:
+    async def story(loop: VirtualLoop) -> tuple[ScriptConnector, float, Counts, Counts]:
         flow = Flow("f")
         flow.connector("in", "script", values=list(range(values)), max_deliveries=4, retry_delay="1s")
         flow.connector("out", "script", reconnect={"retry": {"interval": "1s", "jitter": "none"}}, **sink)
@@ -43,7 +45,7 @@ def scripted(values: int, letters: list[Any] | None = None, **sink: Any) -> tupl
         graph = running.graph
         await running.stop()
         made = graph.connectors["out"]
-        assert isinstance(made, Script)
+        assert isinstance(made, ScriptConnector)
         return made, loop.time(), graph.sources["in"].counts, graph.sinks["out"].counts
 
     return simulate(story)
@@ -133,7 +135,7 @@ def test_an_event_says_itself_what_is_done_with_it() -> None:
         assert loop.time() == 7
         assert running.graph.sources["in"].counts["discard"] == 1
         sink = running.graph.connectors["out"]
-        assert isinstance(sink, Script)
+        assert isinstance(sink, ScriptConnector)
         return sink.delivered
 
     assert sorted(simulate(story)) == [(0, 0), (2, 2), (3, 3)]

@@ -168,7 +168,7 @@ async def test_letters_of_other_sources_are_kept_with_reason_and_attempts(
     flow.connector("in", source, max_deliveries=3, retry_delay="10ms")
     flow.connector("out", sink)
     flow.connect("in -> out")
-    letters = Letters("orders", tidelog_server.url)
+    letters = DeadLetterQueue("orders", tidelog_server.url)
     try:
         async with running(flow, letters=letters) as made, asyncio.timeout(20):
             await made.finished()

@@ -14,15 +14,15 @@ from tidelog.flows.connectors.payload import LineOptions, Reading, WireOptions, 
 from tidelog.flows.options import Size
 
 
-def _reading(**options: Any) -> Reading:
-    return Reading(WireOptions(**options))
+def _reading(**options: Any) -> PayloadReader:
+    return PayloadReader(PayloadOptions(**options))
 
 
 def test_the_way_in_and_the_way_out_are_opposites() -> None:
     stamped = Event({"a": 1}, ingest_ns=1234)
     after: Any = ["ingest_timestamp", "gzip", "base64", "separate"]
     before: Any = ["separate", "base64", "gzip", "ingest_timestamp"]
-    pieces, outcomes = Writing(WireOptions(postprocessors=after)).batch([stamped, Event([])])
+    pieces, outcomes = PayloadWriter(PayloadOptions(postprocessors=after)).batch([stamped, Event([])])
     assert outcomes == [OK, OK]
     for size in (1, 7, 10_000):
         reading = _reading(preprocessors=before)
@@ -76,8 +76,8 @@ def test_messages_are_limited_after_every_step() -> None:
 
 
 def test_sizes_say_where_each_message_ended() -> None:
-    options = LineOptions(preprocessors=["separate", "remove_empty"], max_bytes=Size(5))
-    reading = Reading(options)
+    options = LinePayloadOptions(preprocessors=["separate", "remove_empty"], max_bytes=Size(5))
+    reading = PayloadReader(options)
     stream = b"1\n\n22\nxxxxxxxxxx\n3\n4"
     found = reading.cut(stream)
     found += reading.cut_end()
@@ -88,14 +88,14 @@ def test_sizes_say_where_each_message_ended() -> None:
 
 
 def test_what_can_not_be_written_is_an_outcome_and_the_rest_is_written() -> None:
-    writing = Writing(LineOptions())
+    writing = PayloadWriter(LinePayloadOptions())
     pieces, outcomes = writing.batch([Event(1), Event(object()), Event(3)])
     assert pieces == [b"1\n", b"3\n"]
     assert [each if isinstance(each, int) else each[0] for each in outcomes] == [OK, REJECT, OK]
 
 
 def test_what_was_collected_is_given_out_with_the_batch() -> None:
-    writing = Writing(WireOptions(postprocessors=["separate", {"collect": {"count": 2}}]))
+    writing = PayloadWriter(PayloadOptions(postprocessors=["separate", {"collect": {"count": 2}}]))
     pieces, _ = writing.batch([Event(1), Event(2), Event(3)])
     assert pieces == [b"1\n2\n", b"3\n"]
     assert writing.end() == []
@@ -103,18 +103,18 @@ def test_what_was_collected_is_given_out_with_the_batch() -> None:
 
 def test_no_event_is_settled_that_was_collected_into_something_that_can_not_be_written() -> None:
     after: Any = [{"collect": {"count": 3}}, {"length_prefixed": {"width": 1}}]
-    options = WireOptions(codec="string", postprocessors=after)
+    options = PayloadOptions(codec="string", postprocessors=after)
     for count in (3, 2):  # within a batch, at its end
-        writing = Writing(options)
+        writing = PayloadWriter(options)
         with pytest.raises(RejectError, match="can't say so"):
             writing.batch([Event("x" * 200)] * count)
         assert writing.batch([Event("a")]) == ([b"\x01a"], [OK])  # nothing of it stayed
 
 
 def test_lines_of_jsonl_have_one_end() -> None:
-    assert Writing(LineOptions(codec="jsonl")).batch([Event([1, 2])])[0] == [b"1\n2\n"]
+    assert PayloadWriter(LinePayloadOptions(codec="jsonl")).batch([Event([1, 2])])[0] == [b"1\n2\n"]
     day = Event({"a": datetime.date(2001, 1, 1)})
-    assert Writing(LineOptions(codec="yaml")).batch([day])[0] == [b"a: 2001-01-01\n"]
+    assert PayloadWriter(LinePayloadOptions(codec="yaml")).batch([day])[0] == [b"a: 2001-01-01\n"]
 
 
 def test_wrong_options_are_told_when_a_flow_is_declared() -> None:
@@ -126,4 +126,4 @@ def test_wrong_options_are_told_when_a_flow_is_declared() -> None:
     ]
     for options, text in cases:
         with pytest.raises(ValueError, match=text):
-            WireOptions(**options)
+            PayloadOptions(**options)

@@ -1,7 +1,7 @@
-"""Codecs: one message's bytes as a value, and back.
+"""Codecs: encode a value as the bytes of one message, and decode it.
 
-A codec is made for one stream of bytes, and may remember what came before (the header of a CSV file). Values are what
-JSON has, and bytes, and times where a format has them.
+Each stream of bytes has its own codec object, which can keep state between messages (such as the header of a CSV file).
+Values have the types of JSON, and also bytes, and times in formats that have them.
 """
 
 from __future__ import annotations
@@ -13,55 +13,60 @@ from tidelog.flows.named import Named, find
 from tidelog.flows.options import Struct
 
 CODECS: Final[dict[str, str]] = {  # name: module:class
-    "json": "tidelog.flows.codecs.json:Json",
-    "jsonl": "tidelog.flows.codecs.json:JsonLines",
-    "string": "tidelog.flows.codecs.plain:String",
-    "binary": "tidelog.flows.codecs.plain:Binary",
-    "msgpack": "tidelog.flows.codecs.msgpack:Msgpack",
-    "csv": "tidelog.flows.codecs.csv:Csv",
-    "yaml": "tidelog.flows.codecs.yaml:Yaml",
-    "influx": "tidelog.flows.codecs.influx:Influx",
-    "syslog": "tidelog.flows.codecs.syslog:Syslog",
+    "json": "tidelog.flows.codecs.json:JsonCodec",
+    "jsonl": "tidelog.flows.codecs.json:JsonLinesCodec",
+    "string": "tidelog.flows.codecs.plain:StringCodec",
+    "binary": "tidelog.flows.codecs.plain:BinaryCodec",
+    "msgpack": "tidelog.flows.codecs.msgpack:MsgpackCodec",
+    "csv": "tidelog.flows.codecs.csv:CsvCodec",
+    "yaml": "tidelog.flows.codecs.yaml:YamlCodec",
+    "influx": "tidelog.flows.codecs.influx:InfluxCodec",
+    "syslog": "tidelog.flows.codecs.syslog:SyslogCodec",
 }
-DEPTH: Final = 128  # dicts and lists in each other, at most: copies of a value are made by recursion
+DEPTH: Final = 128  # maximum nesting of dicts and lists, because values are copied recursively
 
 
 class Nothing:
-    """What ``decode`` returns where a message says nothing by itself: a header, a comment."""
+    """The result of ``decode`` for a message without an event, such as a header or a comment."""
 
 
 NOTHING: Final = Nothing()
 
 
-class Codec(Protocol):
-    """``delimited``: what ``encode`` returns ends with a line's end already. A codec that needs the first message of a
-    stream, also where reading goes on in its middle, has ``header = True``, one that writes a first line ``begun()``,
-    which says that it is there already.
+class MessageCodec(Protocol):
+    """Converts between values and messages.
+
+    A codec that needs the first message of a stream has ``header = True``: the message is passed to it even if reading
+    resumes in the middle of the stream. A codec that writes a first line has ``begun()``, which notifies it that the
+    line is already there.
     """
 
-    delimited: ClassVar[bool]
+    delimited: ClassVar[bool]  # the result of ``encode`` already ends with a line break
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:
-        """NOTHING: there is no event in it. ValueError: it can't be read. A codec may add to ``meta``."""
+        """Return the value, or NOTHING if the message has no event. It may add to ``meta``.
+
+        Raises ValueError if the message is not valid.
+        """
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:
-        """RejectError: the value can't be written."""
+        """Return the message. Raises RejectError if the value can't be encoded."""
 
 
-class NoOptions(Struct):
-    """Of a codec or an interceptor that has none."""
+class NoCodecOptions(Struct):
+    """Options of a codec without options."""
 
 
-def codec(given: Named) -> Codec:
-    """By name, or {name: options}. ValueError: what is wrong."""
+def codec(given: Named) -> MessageCodec:
+    """Return a codec by its name, or by {name: options}. Raises ValueError if either is not valid."""
     kind, options = find("codec", CODECS, given)
-    made: Codec = kind(options)
+    made: MessageCodec = kind(options)
     return made
 
 
 def check_encoding(name: str, special: str = "") -> None:
-    """Raises ValueError if Python does not know an encoding, or if ASCII and the ``special`` characters are not single
-    bytes of it, or not text at all: messages are cut at bytes.
+    """Raises ValueError if Python does not know an encoding, or if it does not contain ASCII as single bytes, or the
+    ``special`` characters. Messages are split at bytes.
     """
     try:
         encoded = "".join(map(chr, range(128))).encode(name)
@@ -69,11 +74,11 @@ def check_encoding(name: str, special: str = "") -> None:
     except (LookupError, UnicodeError) as error:
         raise ValueError(f"encoding is {name!r}: {error}") from None
     if encoded != bytes(range(128)):
-        raise ValueError(f"encoding is {name!r}: it must contain ASCII, as utf-8, latin-1 and cp1252 do")
+        raise ValueError(f"encoding is {name!r}: it must contain ASCII, such as utf-8, latin-1 and cp1252")
 
 
 def check_depth(value: Any) -> None:
-    """ValueError: a peer's value is nested too deeply."""
+    """Raises ValueError if a peer's value is nested too deeply."""
     level = [value]
     for _ in range(DEPTH + 1):
         level = [

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NOTHING, check_encoding
-from tidelog.flows.codecs.csvrecords import CsvRecords
+from tidelog.flows.codecs.csvrecords import CsvRecordSplitter
 from tidelog.flows.codecs.json import write_json
 from tidelog.flows.options import Struct
 
@@ -38,7 +38,7 @@ class CsvOptions(Struct):
             raise ValueError("columns has a name twice")
 
 
-class Csv:
+class CsvCodec:
     """``names`` are columns, once they are known."""
 
     Options = CsvOptions
@@ -57,10 +57,10 @@ class Csv:
         """The header is there already."""
         self._written = True
 
-    def cutter(self, most: int) -> CsvRecords:
+    def cutter(self, most: int) -> CsvRecordSplitter:
         """What cuts a stream into records. most: bytes of one record."""
         delimiter, quote = (self._format[each].encode(self._encoding) for each in ("delimiter", "quotechar"))
-        return CsvRecords(delimiter, quote, most)
+        return CsvRecordSplitter(delimiter, quote, most)
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         text = str(data, self._encoding).removeprefix("\ufeff")  # Excel writes a byte order mark

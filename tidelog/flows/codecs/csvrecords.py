@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.flows.interceptors.base import Bad
+from tidelog.flows.interceptors.base import BadMessage
 
 BOM: Final = b"\xef\xbb\xbf"
 
 
-class CsvRecords:
+class CsvRecordSplitter:
     """A cutter, as ``separate`` is (``interceptors.base.Cutter``). most: bytes of one record."""
 
     def __init__(self, delimiter: bytes, quote: bytes, most: int) -> None:
@@ -100,7 +100,7 @@ class CsvRecords:
         self._skipped = 0
         record = bytes(record).removesuffix(b"\r")
         text = f"a record of more than {self._most} bytes"
-        pieces.append(record if len(record) <= self._most else Bad.of(record[: self._most], text))
+        pieces.append(record if len(record) <= self._most else BadMessage.of(record[: self._most], text))
 
     def _lines(self, data: bytes | bytearray, pieces: list[bytes]) -> None:
         """Rule 2."""
@@ -119,7 +119,7 @@ class CsvRecords:
         self._looked = 0
         self._searched = len(self._buffer)
         if len(self._buffer) > self._most + 1:
-            pieces.append(Bad.of(self._buffer[: self._most], f"a line of more than {self._most} bytes"))
+            pieces.append(BadMessage.of(self._buffer[: self._most], f"a line of more than {self._most} bytes"))
             self.sizes.append(0)
             self._first = False
             self._skipping = True

@@ -38,7 +38,7 @@ class InfluxOptions(Struct):
     precision: Literal["ns", "us", "ms", "s"] = "ns"  # of timestamps in lines
 
 
-class Influx:
+class InfluxCodec:
     """A line that begins with # is a comment: no event."""
 
     Options = InfluxOptions

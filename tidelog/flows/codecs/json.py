@@ -19,13 +19,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 _BOM: Final = b"\xef\xbb\xbf"  # which Windows puts at the beginning of a file in UTF-8
 
 
-class Json:
+class JsonCodec:
     """One JSON value is one message."""
 
-    Options = NoOptions
+    Options = NoCodecOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: NoOptions | None = None) -> None:
+    def __init__(self, options: NoCodecOptions | None = None) -> None:
         pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
@@ -41,7 +41,7 @@ class JsonLinesOptions(Struct):
     list: bool = False  # a message is read as a list, also where it has one line
 
 
-class JsonLines:
+class JsonLinesCodec:
     """A JSON value a line. A list is written as a line for each of its items, each with its line's end; several lines
     in one message are read as a list.
     """

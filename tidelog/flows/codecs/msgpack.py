@@ -19,13 +19,13 @@ _DECODER: Final = msgspec.msgpack.Decoder(ext_hook=_extension)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-class Msgpack:
+class MsgpackCodec:
     """One MessagePack value is one message."""
 
-    Options = NoOptions
+    Options = NoCodecOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: NoOptions | None = None) -> None:
+    def __init__(self, options: NoCodecOptions | None = None) -> None:
         pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature

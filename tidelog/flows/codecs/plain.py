@@ -20,7 +20,7 @@ class StringOptions(Struct):
         check_encoding(self.encoding)
 
 
-class String:
+class StringCodec:
     """Text. A value of another type is written as JSON."""
 
     Options = StringOptions
@@ -48,13 +48,13 @@ class String:
         return write_json(value)
 
 
-class Binary:
+class BinaryCodec:
     """Bytes as they are; text is written in UTF-8."""
 
-    Options = NoOptions
+    Options = NoCodecOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: NoOptions | None = None) -> None:
+    def __init__(self, options: NoCodecOptions | None = None) -> None:
         pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> bytes:  # noqa: ARG002

@@ -52,7 +52,7 @@ class SyslogOptions(Struct):
     protocol: Literal["RFC5424", "RFC3164"] = "RFC5424"  # of what is written, where the value does not say
 
 
-class Syslog:
+class SyslogCodec:
     """Which of both a message is, is seen from its beginning."""
 
     Options = SyslogOptions

@@ -87,13 +87,13 @@ for _kind, _pattern, _first in (
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern.pattern})$"), _first)
 
 
-class Yaml:
+class YamlCodec:
     """Times and dates are written as Python's and read as text."""
 
-    Options = NoOptions
+    Options = NoCodecOptions
     delimited: ClassVar[bool] = True
 
-    def __init__(self, options: NoOptions | None = None) -> None:
+    def __init__(self, options: NoCodecOptions | None = None) -> None:
         pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature

@@ -20,13 +20,13 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.codecs.base import NOTHING, Codec, codec
 from tidelog.flows.interceptors.base import (
-    Bad,
+    BadMessage,
     BrokenStreamError,
     Postprocessor,
     Preprocessor,
-    is_cutter,
     postprocessor,
     preprocessor,
+    splits_streams,
 )
 from tidelog.flows.options import Size
 
@@ -35,7 +35,7 @@ PORTION: Final = 4096  # bytes that a stream's reader is given at a time, by tho
 NameOrOptions = str | dict[str, Any]  # "json", or {"csv": {"delimiter": ";"}}
 
 
-class WireOptions(ConnectorOptions):
+class PayloadOptions(ConnectorOptions):
     """Options of connectors that carry bytes. The first two lists are in the order in which data passes."""
 
     codec: NameOrOptions = "json"
@@ -54,18 +54,18 @@ class WireOptions(ConnectorOptions):
             postprocessor(each)
 
 
-class LineOptions(WireOptions):
+class LinePayloadOptions(PayloadOptions):
     """Of connectors whose bytes are a stream: lines, unless told otherwise."""
 
     preprocessors: list[NameOrOptions] = field(default_factory=lambda: ["separate"])
     postprocessors: list[NameOrOptions] = field(default_factory=lambda: ["separate"])
 
 
-class Reading:
+class PayloadReader:
     """One stream of bytes: of a file, of a connection. Not shared: preprocessors keep beginnings of messages."""
 
-    def __init__(self, options: WireOptions) -> None:
-        self._codec: Codec = codec(options.codec)
+    def __init__(self, options: PayloadOptions) -> None:
+        self._codec: MessageCodec = codec(options.codec)
         self._options = options
         self._before: list[Preprocessor] = [self._made(each) for each in options.preprocessors]
         self._most = options.max_bytes
@@ -83,12 +83,12 @@ class Reading:
     @property
     def cuts(self) -> bool:
         """Whether a preprocessor cuts the stream into messages. If not, each ``feed`` is a message."""
-        return any(is_cutter(each) for each in self._before)
+        return any(splits_streams(each) for each in self._before)
 
     @property
     def cuts_first(self) -> bool:
         """Whether it is the first one, so that ``cut`` can tell where each message ended."""
-        return bool(self._before) and is_cutter(self._before[0])
+        return bool(self._before) and splits_streams(self._before[0])
 
     def portions(self, data: bytes) -> Iterable[bytes]:
         """Data in such parts for ``feed`` that no part brings many events: each byte may be one. Where the first
@@ -177,7 +177,7 @@ class Reading:
         for each in self._before[place:]:
             made: list[bytes] = []
             for one in pieces:
-                if type(one) is Bad:
+                if type(one) is BadMessage:
                     made.append(one)
                     continue
                 try:
@@ -206,7 +206,7 @@ class Reading:
             if type(piece) is bytes:
                 value = self._codec.decode(piece, about)
                 return None if value is NOTHING else Event(value, about)
-            if isinstance(piece, Bad):
+            if isinstance(piece, BadMessage):
                 raise ValueError(piece.error)
             value = self._codec.decode(bytes(piece), about)
             return None if value is NOTHING else Event(value, about, ingest_ns=getattr(piece, "ingest_ns", 0))
@@ -219,11 +219,11 @@ class CollectedError(RejectError):
     """Several events that were collected can't be written."""
 
 
-class Writing:
+class PayloadWriter:
     """One stream of bytes that is written. begun: its first line is there already, as in a file that is appended to."""
 
-    def __init__(self, options: WireOptions, *, begun: bool = False) -> None:
-        self._codec: Codec = codec(options.codec)
+    def __init__(self, options: PayloadOptions, *, begun: bool = False) -> None:
+        self._codec: MessageCodec = codec(options.codec)
         self._after: list[Postprocessor] = [
             postprocessor(each)
             for place, each in enumerate(options.postprocessors)

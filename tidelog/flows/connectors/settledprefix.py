@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 P = TypeVar("P")
 
 
-class Prefix(Generic[P]):
+class SettledPrefix(Generic[P]):
     """``position`` is where reading would go on after a crash.
 
     >>> prefix = Prefix(0); prefix.add("a", 10); prefix.add("b", 25)

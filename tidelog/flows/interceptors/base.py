@@ -1,12 +1,12 @@
-"""Interceptors: what is done to bytes before a codec reads them, and after it wrote them.
+"""Interceptors: process bytes before a codec decodes them, and after it encoded them.
 
-Rule 1: a preprocessor that cuts a stream into messages (a cutter) takes bytes in any portions. All others take whole
-        messages, so they stand behind a cutter, or where messages come whole (datagrams, bodies).
-Rule 2: what is wrong with one message is a ``Bad`` piece among the others. ``BrokenStreamError`` is for a stream that
-        can't be read on, because nobody knows where the next message begins.
-Rule 3: what a peer can make grow is limited by ``most``, the bytes of one message, packed or unpacked.
-Rule 4: postprocessors that collect give out what they have at each ``end``, which a sink calls before it answers for a
-        batch: nothing is settled whose bytes are still here.
+Rule 1: A preprocessor that splits a stream into messages accepts bytes in portions of any size. All others accept whole
+        messages. They must follow a splitter, unless the transport delivers whole messages (datagrams, bodies).
+Rule 2: An invalid message is returned as a ``BadMessage`` among the others. ``BrokenStreamError`` means that the rest
+        of the stream can't be read, because the beginning of the next message is unknown.
+Rule 3: ``most``, the maximum size of one message in bytes, packed or unpacked, limits all memory that a peer can use.
+Rule 4: Postprocessors that collect messages return them at each ``end``. A sink calls ``end`` before it returns from a
+        batch, so no event is settled while its bytes are still in a postprocessor.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PREPROCESSORS: Final[dict[str, str]] = {  # name: module:class
     "base64": f"{_HERE}.plain:FromBase64",
     "remove_empty": f"{_HERE}.plain:RemoveEmpty",
     "ingest_timestamp": f"{_HERE}.plain:TakeTimestamp",
-    "gelf": f"{_HERE}.gelf:Gelf",
+    "gelf": f"{_HERE}.gelf:GelfChunks",
 }
 POSTPROCESSORS: Final[dict[str, str]] = {
     "separate": f"{_HERE}.framing:AddSeparator",
-    "length_prefixed": f"{_HERE}.framing:AddLength",
-    "textual_length_prefixed": f"{_HERE}.framing:AddTextualLength",
+    "length_prefixed": f"{_HERE}.framing:AddLengthPrefix",
+    "textual_length_prefixed": f"{_HERE}.framing:AddTextualLengthPrefix",
     "gzip": f"{_HERE}.compression:Gzip",
     "zlib": f"{_HERE}.compression:Zlib",
     "zstd": f"{_HERE}.compression:Zstd",
@@ -47,75 +47,76 @@ POSTPROCESSORS: Final[dict[str, str]] = {
 }
 
 
-class Bad(bytes):
-    """A message that can't be read: its bytes, or their beginning. Later preprocessors don't see it."""
+class BadMessage(bytes):
+    """A message that can't be read: its bytes, or the first of them. It bypasses all later preprocessors."""
 
     error: str
 
     @classmethod
-    def of(cls, data: bytes | bytearray | memoryview, error: str) -> Bad:
+    def of(cls, data: bytes | bytearray | memoryview, error: str) -> BadMessage:
         made = cls(data)
         made.error = error
         return made
 
 
 class BrokenStreamError(ValueError):
-    """The stream can't be read on. ``pieces`` were complete before that."""
+    """The rest of the stream can't be read. ``pieces`` are the messages that were complete before the error."""
 
     def __init__(self, text: str, pieces: list[bytes] | None = None) -> None:
         super().__init__(text)
         self.pieces = pieces or []
 
 
-class Stamped(bytes):
-    """A message that says when it came in. Known to the codec's caller if no preprocessor follows."""
+class TimestampedMessage(bytes):
+    """A message with its ingest time. The time is used only if no preprocessor follows."""
 
     ingest_ns: int  # since 1970
 
 
-class NoOptions(Struct):
-    """Of an interceptor that has none."""
+class NoInterceptorOptions(Struct):
+    """Options of an interceptor without options."""
 
 
 class Preprocessor(Protocol):
-    """What is done to bytes before a codec reads them."""
+    """Processes bytes before a codec decodes them.
+
+    A preprocessor that splits a stream has ``sizes: list[int]``: for each message that the last ``feed`` or ``end``
+    returned, the number of bytes of the stream that it occupied.
+    """
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Pieces that are complete. BrokenStreamError: the stream can't be read on."""
+        """Return the messages that are complete. Raises BrokenStreamError if the rest of the stream can't be read."""
 
     def end(self) -> list[bytes]:
-        """The stream has ended: what is left. It may be fed again, from the beginning of a stream."""
-
-
-class Cutter(Preprocessor, Protocol):
-    """Cuts a stream into messages, and knows where each ended."""
-
-    sizes: list[int]  # of the last ``feed`` or ``end``: bytes of the stream that each of its pieces took
+        """Return the remaining messages at the end of the stream. After this, ``feed`` starts a new stream."""
 
 
 class Postprocessor(Protocol):
-    """What is done to bytes after a codec wrote them."""
+    """Processes bytes after a codec encoded them."""
 
     def process(self, data: bytes) -> list[bytes]:
-        """Pieces to write; none: it collects. RejectError: it can't be written."""
+        """Return what is to be written, or nothing while it collects. Raises RejectError if ``data`` is not valid."""
 
     def end(self) -> list[bytes]:
-        """What it has collected."""
+        """Return what was collected."""
 
 
 def preprocessor(given: Named, most: int) -> Preprocessor:
-    """By name, or {name: options}. most: bytes of one message. ValueError: what is wrong."""
+    """Return a preprocessor by its name, or by {name: options}. Raises ValueError if either is not valid.
+
+    ``most``: the maximum size of a message in bytes.
+    """
     kind, options = find("preprocessor", PREPROCESSORS, given)
     made: Preprocessor = kind(options, most)
     return made
 
 
 def postprocessor(given: Named) -> Postprocessor:
-    """By name, or {name: options}. ValueError: what is wrong."""
+    """Return a postprocessor by its name, or by {name: options}. Raises ValueError if either is not valid."""
     kind, options = find("postprocessor", POSTPROCESSORS, given)
     made: Postprocessor = kind(options)
     return made
 
 
-def is_cutter(one: Any) -> bool:
-    return hasattr(one, "sizes")
+def splits_streams(preprocessor: Any) -> bool:
+    return hasattr(preprocessor, "sizes")

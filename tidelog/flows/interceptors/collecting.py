@@ -1,4 +1,4 @@
-"""Several messages as one: chunk, collect. Behind what tells messages apart (separate, length_prefixed)."""
+"""``chunk``, ``collect``: join several messages. They follow a postprocessor that delimits them, such as ``separate``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.flows.options import Size, Struct
 class ChunkOptions(Struct):
     """Options of ``chunk``."""
 
-    max_bytes: Size = Size(4096)  # of what is written at once
+    max_bytes: Size = Size(4096)  # of one write
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
@@ -17,7 +17,7 @@ class ChunkOptions(Struct):
 
 
 class Chunk:
-    """As many whole messages as fit in so many bytes. One that is longer is rejected: it would have to be cut."""
+    """Joins as many whole messages as fit in ``max_bytes``. A longer message is rejected."""
 
     Options = ChunkOptions
     collects = True
@@ -29,7 +29,7 @@ class Chunk:
 
     def process(self, data: bytes) -> list[bytes]:
         if len(data) > self._most:
-            raise RejectError(f"a message of {len(data)} bytes: chunk takes at most {self._most}")
+            raise RejectError(f"a message of {len(data)} bytes: chunk accepts at most {self._most}")
         done = self.end() if self._size + len(data) > self._most else []
         self._kept.append(data)
         self._size += len(data)
@@ -51,7 +51,7 @@ class CollectOptions(Struct):
 
 
 class Collect:
-    """So many messages as one."""
+    """Joins ``count`` messages."""
 
     Options = CollectOptions
     collects = True

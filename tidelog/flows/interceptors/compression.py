@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import zstandard
 
-from tidelog.flows.interceptors.base import Bad, BrokenStreamError
+from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError
 from tidelog.flows.options import Struct
 
 STEP: Final = 64 << 10  # bytes made at a time
@@ -173,7 +173,7 @@ class _Decompress:
             if self._member is not None or self._head:
                 raise ValueError("it ends too early")
         except ValueError as error:
-            return [Bad.of(data, f"{self.name}: {error}")]
+            return [BadMessage.of(data, f"{self.name}: {error}")]
         finally:
             self._member = None
             self._head = b""
@@ -212,7 +212,7 @@ class _Decompress:
     def end(self) -> list[bytes]:
         begun = self._member is not None or self._head
         self._member, self._head, self._begun = None, b"", False
-        return [Bad.of(b"", f"{self.name}: the stream ended within compressed data")] if begun else []
+        return [BadMessage.of(b"", f"{self.name}: the stream ended within compressed data")] if begun else []
 
 
 class Gunzip(_Decompress):
@@ -281,7 +281,7 @@ class Decompress(_Decompress):
 
 
 # -- the way out ---------------------------------------------------------------------------------------------
-class LevelOptions(Struct):
+class CompressionOptions(Struct):
     """Options of postprocessors that compress."""
 
     level: int | None = None  # null: what the format's library takes by itself
@@ -290,10 +290,10 @@ class LevelOptions(Struct):
 class _Compress:
     """Each message becomes a member or frame of its own: written one after the other they can be read as one file."""
 
-    Options = LevelOptions
+    Options = CompressionOptions
     levels = (0, 9)
 
-    def __init__(self, options: LevelOptions) -> None:
+    def __init__(self, options: CompressionOptions) -> None:
         low, high = self.levels
         if options.level is not None and not low <= options.level <= high:
             raise ValueError(f"level is {options.level}: it must be from {low} to {high}")
@@ -322,7 +322,7 @@ class Zstd(_Compress):
 
     levels = (1, 19)
 
-    def __init__(self, options: LevelOptions) -> None:
+    def __init__(self, options: CompressionOptions) -> None:
         super().__init__(options)
         self._object = zstandard.ZstdCompressor(3 if self._level is None else self._level)
 
@@ -335,7 +335,7 @@ class Lz4(_Compress):
 
     levels = (0, 16)
 
-    def __init__(self, options: LevelOptions) -> None:
+    def __init__(self, options: CompressionOptions) -> None:
         super().__init__(options)
         self._frame = _lz4()
 

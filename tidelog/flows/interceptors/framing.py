@@ -28,7 +28,7 @@ class SeparateOptions(Struct):
 
 
 class Separate:
-    """A message that is too long is ``Bad`` as soon as that is known, and skipped up to the next delimiter."""
+    """A message that is too long is ``BadMessage`` as soon as that is known, and skipped up to the next delimiter."""
 
     Options = SeparateOptions
 
@@ -80,8 +80,8 @@ class Separate:
         del self._buffer[:gone]
         self._skipped += gone
 
-    def _bad(self, data: bytes | bytearray) -> Bad:
-        return Bad.of(data[: self._most], f"a message of more than {self._most} bytes")
+    def _bad(self, data: bytes | bytearray) -> BadMessage:
+        return BadMessage.of(data[: self._most], f"a message of more than {self._most} bytes")
 
     def end(self) -> list[bytes]:
         rest, skipping = self._buffer, self._skipping
@@ -125,7 +125,7 @@ class AddSeparator:
         return []
 
 
-class LengthOptions(Struct):
+class LengthPrefixOptions(Struct):
     """Options of ``length_prefixed``."""
 
     width: Literal[1, 2, 4, 8] = 8  # bytes of the length
@@ -135,9 +135,9 @@ class LengthOptions(Struct):
 class LengthPrefixed:
     """A length above the limit ends the stream: what follows can't be trusted to be a message."""
 
-    Options = LengthOptions
+    Options = LengthPrefixOptions
 
-    def __init__(self, options: LengthOptions, most: int) -> None:
+    def __init__(self, options: LengthPrefixOptions, most: int) -> None:
         self._width = options.width
         self._order: Literal["big", "little"] = options.order
         self._most = most
@@ -167,15 +167,15 @@ class LengthPrefixed:
     def end(self) -> list[bytes]:
         rest, self._buffer = self._buffer, bytearray()
         self.sizes = [len(rest)] if rest else []
-        return [Bad.of(rest[: self._most], "the stream ended within a message")] if rest else []
+        return [BadMessage.of(rest[: self._most], "the stream ended within a message")] if rest else []
 
 
-class AddLength:
+class AddLengthPrefix:
     """The length before each message."""
 
-    Options = LengthOptions
+    Options = LengthPrefixOptions
 
-    def __init__(self, options: LengthOptions) -> None:
+    def __init__(self, options: LengthPrefixOptions) -> None:
         self._width = options.width
         self._order: Literal["big", "little"] = options.order
 
@@ -192,9 +192,9 @@ class AddLength:
 class TextualLengthPrefixed:
     """As ``length_prefixed``, the length in decimal digits and a space."""
 
-    Options = NoOptions
+    Options = NoInterceptorOptions
 
-    def __init__(self, options: NoOptions, most: int) -> None:  # noqa: ARG002 - a preprocessor's signature
+    def __init__(self, options: NoInterceptorOptions, most: int) -> None:  # noqa: ARG002 - a preprocessor's signature
         self._most = most
         self._buffer = bytearray()
         self.sizes: list[int] = []
@@ -233,15 +233,15 @@ class TextualLengthPrefixed:
     def end(self) -> list[bytes]:
         rest, self._buffer = self._buffer, bytearray()
         self.sizes = [len(rest)] if rest else []
-        return [Bad.of(rest[: self._most], "the stream ended within a message")] if rest else []
+        return [BadMessage.of(rest[: self._most], "the stream ended within a message")] if rest else []
 
 
-class AddTextualLength:
+class AddTextualLengthPrefix:
     """The length in digits and a space before each message."""
 
-    Options = NoOptions
+    Options = NoInterceptorOptions
 
-    def __init__(self, options: NoOptions) -> None:
+    def __init__(self, options: NoInterceptorOptions) -> None:
         pass
 
     def process(self, data: bytes) -> list[bytes]:

@@ -1,12 +1,12 @@
-"""``gelf``: messages of Graylog's format that come in several datagrams. What comes in one passes as it is.
+"""``gelf``: joins messages in Graylog's format that were split into several datagrams. Other datagrams pass unchanged.
 
      0      2          10     11      12
     +------+-----------+------+-------+------
     | 1e0f | id        | seq  | count | part of the message
     +------+-----------+------+-------+------
 
-seq is 0 .. count - 1, count at most 128. All parts must come within 5 s. A whole message may be compressed: put
-``decompress`` behind this.
+seq is 0 .. count - 1, and count is at most 128. All parts must arrive within 5 s. If messages are compressed, add
+``decompress`` after this preprocessor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.flows.interceptors.base import Bad, NoOptions
+from tidelog.flows.interceptors.base import BadMessage, NoInterceptorOptions
 
 MAGIC: Final = b"\x1e\x0f"
-PARTS: Final = 128  # of one message
+PARTS: Final = 128  # most parts of one message
 HEADER: Final = 12  # bytes
-WAIT: Final = 5.0  # s for all parts of a message
-OPEN: Final = 1024  # messages of which parts are missing; with one more the oldest is dropped
+WAIT: Final = 5.0  # s in which all parts of a message must arrive
+OPEN: Final = 1024  # most incomplete messages; one more, and the oldest is dropped
 
 
 @dataclass
@@ -33,12 +33,14 @@ class _Open:
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
-class Gelf:
-    """Its memory is limited by OPEN, and by 64 messages of the greatest size."""
+class GelfChunks:
+    """Joins the parts of messages. Memory is limited to OPEN messages and to 64 messages of the maximum size."""
 
-    Options = NoOptions
+    Options = NoInterceptorOptions
 
-    def __init__(self, options: NoOptions, most: int, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: ARG002
+    def __init__(
+        self, options: NoInterceptorOptions, most: int, clock: Callable[[], float] = time.monotonic,  # noqa: ARG002
+    ) -> None:  # fmt: skip
         self._most = most
         self._clock = clock
         self._open: dict[bytes, _Open] = {}  # oldest first
@@ -48,10 +50,11 @@ class Gelf:
         if data[:2] != MAGIC:
             return [data]
         if len(data) < HEADER:
-            return [Bad.of(data, "a part of a GELF message that is shorter than its header")]
+            return [BadMessage.of(data, "a part of a GELF message is shorter than its header")]
         key, seq, count = data[2:10], data[10], data[11]
         if not 1 <= count <= PARTS or seq >= count:
-            return [Bad.of(data, f"part {seq} of {count} of a GELF message: there are 1 to {PARTS}, the first is 0")]
+            text = f"part {seq} of {count} of a GELF message: a message has 1 to {PARTS} parts, numbered from 0"
+            return [BadMessage.of(data, text)]
         now = self._clock()
         self._expire(now)
         one = self._open.get(key)
@@ -60,14 +63,14 @@ class Gelf:
             one = self._open[key] = _Open(now, count)
         if one.count != count:
             self._drop(key)
-            return [Bad.of(data, f"part {seq} of {count} of a GELF message that began as {one.count} parts")]
+            return [BadMessage.of(data, f"part {seq} of {count} of a GELF message whose first part said {one.count}")]
         if seq not in one.parts:
             one.parts[seq] = data[HEADER:]
             one.size += len(data) - HEADER
             self._size += len(data) - HEADER
         if one.size > self._most:
             self._drop(key)
-            return [Bad.of(data, f"a GELF message of more than {self._most} bytes")]
+            return [BadMessage.of(data, f"a GELF message of more than {self._most} bytes")]
         if len(one.parts) < count:
             while self._size > 64 * self._most:
                 self._drop(next(iter(self._open)))
@@ -87,5 +90,5 @@ class Gelf:
         self._size -= self._open.pop(key).size
 
     def end(self) -> list[bytes]:
-        """A datagram's end: parts of messages stay until the others come."""
+        """Return nothing: parts are kept until the others arrive in later datagrams."""
         return []

@@ -1,85 +1,85 @@
-"""Interceptors of whole messages that remember nothing: base64, remove_empty, ingest_timestamp."""
+"""Stateless interceptors of whole messages: ``base64``, ``remove_empty``, ``ingest_timestamp``."""
 
 from __future__ import annotations
 
 import base64
 from typing import Final
 
-from tidelog.flows.interceptors.base import Bad, NoOptions, Stamped
+from tidelog.flows.interceptors.base import BadMessage, NoInterceptorOptions, TimestampedMessage
 
 STAMP: Final = 8  # bytes: ns since 1970, big endian, not negative
 
 
-class _Each:
+class _MessagePreprocessor:
     """A preprocessor of whole messages."""
 
-    Options = NoOptions
+    Options = NoInterceptorOptions
 
-    def __init__(self, options: NoOptions, most: int) -> None:
+    def __init__(self, options: NoInterceptorOptions, most: int) -> None:
         pass
 
     def end(self) -> list[bytes]:
         return []
 
 
-class _EachAfter:
+class _MessagePostprocessor:
     """A postprocessor of whole messages."""
 
-    Options = NoOptions
+    Options = NoInterceptorOptions
 
-    def __init__(self, options: NoOptions) -> None:
+    def __init__(self, options: NoInterceptorOptions) -> None:
         pass
 
     def end(self) -> list[bytes]:
         return []
 
 
-class FromBase64(_Each):
-    """Whitespace around a message is no part of it."""
+class FromBase64(_MessagePreprocessor):
+    """Decodes base64. Whitespace around a message is ignored."""
 
     def feed(self, data: bytes) -> list[bytes]:
         try:
             return [base64.b64decode(data.strip(), validate=True)]
         except ValueError as error:
-            return [Bad.of(data, f"no base64: {error}")]
+            return [BadMessage.of(data, f"not base64: {error}")]
 
 
-class ToBase64(_EachAfter):
-    """Without line breaks."""
+class ToBase64(_MessagePostprocessor):
+    """Encodes as base64 without line breaks."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [base64.b64encode(data)]
 
 
-class RemoveEmpty(_Each):
-    """Messages without a byte are no messages."""
+class RemoveEmpty(_MessagePreprocessor):
+    """Drops empty messages."""
 
     def feed(self, data: bytes) -> list[bytes]:
         return [data] if data else []
 
 
-class RemoveEmptyAfter(_EachAfter):
-    """The same for what is written."""
+class RemoveEmptyAfter(_MessagePostprocessor):
+    """Drops empty messages."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [data] if data else []
 
 
-class TakeTimestamp(_Each):
-    """The first 8 bytes say when the message came in, somewhere else."""
+class TakeTimestamp(_MessagePreprocessor):
+    """Removes the ingest time, which another process put into the first 8 bytes."""
 
     def feed(self, data: bytes) -> list[bytes]:
         if len(data) < STAMP:
-            return [Bad.of(data, f"{len(data)} bytes: a message with its ingest time has at least {STAMP}")]
-        made = Stamped(data[STAMP:])
+            return [BadMessage.of(data, f"{len(data)} bytes: a message with an ingest time has at least {STAMP}")]
+        made = TimestampedMessage(data[STAMP:])
         made.ingest_ns = int.from_bytes(data[:STAMP], "big")
         return [made]
 
 
-class AddTimestamp(_EachAfter):
-    """When the event came in, in the first 8 bytes."""
+class AddTimestamp(_MessagePostprocessor):
+    """Puts the ingest time of the event into the first 8 bytes."""
 
-    ingest_ns: int = 0  # of the event that is being written; its writer sets it
+    ingest_ns: int = 0  # of the current event; set by ``PayloadWriter``
 
     def process(self, data: bytes) -> list[bytes]:
         return [max(0, self.ingest_ns).to_bytes(STAMP, "big") + data]

@@ -56,13 +56,13 @@ class Server:
         await self._runner.setup()
         handler = self._runner.server
         assert handler is not None  # noqa: S101 - it was set up
-        limits = Listener(ListenOptions(
+        limits = HttpListener(ListenAddressOptions(
             host=host, port=port, tls=None, max_connections=CONNECTIONS, header_timeout=Duration(HEADERS_WITHIN),
             idle_timeout=Duration(IDLE),
         ))  # fmt: skip
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(handler, limits), host, port, backlog=128, reuse_address=True
+                lambda: HttpConnection(handler, limits), host, port, backlog=128, reuse_address=True
             )
         except OSError as error:
             await self._runner.cleanup()

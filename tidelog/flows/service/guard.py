@@ -54,7 +54,7 @@ class Guard:
     def check(self, request: web.Request) -> None:
         """RefusedError: it may not ask."""
         if self._token is None:
-            host = named_host(request.headers.get("Host", ""))
+            host = host_name(request.headers.get("Host", ""))
             if not is_local(host):
                 raise RefusedError(403, f"Host is {host!r}: without a token only localhost is answered")
         origin = request.headers.get("Origin")

@@ -62,7 +62,7 @@ class Deployed:
         self.lock = asyncio.Lock()
         self.replacing = False  # another takes its place as soon as it is drained
         self.watchers: list[asyncio.Task[None]] = []
-        self.letters: list[Letters] = []  # that instances write
+        self.letters: list[DeadLetterQueue] = []  # that instances write
 
     @property
     def aliases(self) -> list[str]:

@@ -43,7 +43,7 @@ class CronOptions(ConnectorOptions, kw_only=True):
             raise ValueError(f"max_missed is {self.max_missed}: it must be at least 1")
 
 
-class Cron(Source):
+class CronSource(Source):
     """``event.id`` is the time it is for, in ISO 8601."""
 
     type = "cron"

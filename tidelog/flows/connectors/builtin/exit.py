@@ -27,7 +27,7 @@ class ExitOptions(ConnectorOptions):
             raise ValueError(f"code is {self.code}: it must be from 0 to 255")
 
 
-class Exit(Sink):
+class ExitSink(Sink):
     """The first event counts. All are settled as delivered, before anything ends."""
 
     type = "exit"

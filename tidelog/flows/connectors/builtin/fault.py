@@ -36,7 +36,7 @@ class FaultOptions(ConnectorOptions):
                 raise ValueError(f"{name} is {getattr(self, name)}: it is a probability, from 0 to 1")
 
 
-class Fault(Source, Sink):
+class FaultConnector(Source, Sink):
     """An event of the source is {"number": from 0}."""
 
     type = "fault"

@@ -34,7 +34,7 @@ class MetricsOptions(ConnectorOptions, kw_only=True):
             raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
 
 
-class Metrics(Source):
+class MetricsSource(Source):
     """A source that nobody tells what became of its events: the next ones say more."""
 
     type = "metrics"

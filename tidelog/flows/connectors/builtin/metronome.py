@@ -26,7 +26,7 @@ class MetronomeOptions(ConnectorOptions, kw_only=True):
             raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
 
 
-class Metronome(Source):
+class MetronomeSource(Source):
     """Nobody wants to know what becomes of its events."""
 
     type = "metronome"

@@ -17,7 +17,7 @@ class NullOptions(ConnectorOptions):
     value: Any = None  # of each
 
 
-class Null(Source, Sink):
+class NullConnector(Source, Sink):
     """What it makes can't be made again: what is given back is dropped."""
 
     type = "null"

@@ -16,7 +16,7 @@ from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 
 
-class PythonOptions(ConnectorOptions):
+class PythonConnectorOptions(ConnectorOptions):
     """Options of functions and classes."""
 
     concurrency: int = 1  # of a function that is a sink: calls at a time; more than one gives up order

@@ -54,7 +54,7 @@ class ScriptOptions(ConnectorOptions):
             raise ValueError(f"p is {self.p}: it is a probability, from 0 to 1")
 
 
-class Script(Source, Sink):
+class ScriptConnector(Source, Sink):
     """``delivered``: the IDs and values that were answered ok, in this order."""
 
     type = "script"

@@ -41,7 +41,7 @@ _VERSIONS: Final = frozenset(("version", "if_seq_no", "if_primary_term"))  # a c
 _ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
 
 
-class ElasticOptions(CallOptions, kw_only=True):
+class ElasticOptions(HttpRequestOptions, kw_only=True):
     """Options of ``elastic``."""
 
     url: str | list[str]  # of one node, or of several that take turns
@@ -76,7 +76,7 @@ class ElasticOptions(CallOptions, kw_only=True):
 
 
 @dataclass
-class Item:
+class BulkItem:
     """A document on its way."""
 
     action: str
@@ -89,7 +89,7 @@ class Item:
     withdrawn: bool = False  # it is not to be sent
 
 
-class Elastic(HttpCalls):
+class ElasticSink(HttpRequestSink):
     """The sink."""
 
     type = "elastic"
@@ -101,7 +101,7 @@ class Elastic(HttpCalls):
         self._options = options
         self._index = None if options.index is None else Template(options.index)
         self._id_field = None if options.id_field is None else options.id_field.split(".")
-        self._writes: dict[int, tuple[list[Event], list[list[Item] | Item]]] = {}  # under way, by id()
+        self._writes: dict[int, tuple[list[Event], list[list[BulkItem] | BulkItem]]] = {}  # under way, by id()
         self._turn = 0  # the node that is asked next
         query = [] if options.refresh == "false" else [f"refresh={options.refresh}"]
         self._path = "/_bulk" + ("?" + "&".join(query) if query else "")
@@ -154,7 +154,7 @@ class Elastic(HttpCalls):
             self.limit.look()
         return found
 
-    def _items(self, event: Event) -> list[Item] | Item:
+    def _items(self, event: Event) -> list[BulkItem] | BulkItem:
         """The documents of an event: one, or as many as a batch has members."""
         token = event.token
         if not isinstance(event.value, list):
@@ -167,7 +167,7 @@ class Elastic(HttpCalls):
             return [self._item(value, origin.meta, origin.id) for value, origin in pairs]
         return [self._item(value, event.meta, None) for value in event.value]
 
-    def _item(self, value: Any, meta: Mapping[str, Any], ident: Any) -> Item:
+    def _item(self, value: Any, meta: Mapping[str, Any], ident: Any) -> BulkItem:
         try:
             action, about = self._action(value, meta, ident)
             own_index = self._index is None or not self._index.fixed or "index" in (meta.get("elastic") or {})
@@ -178,11 +178,11 @@ class Elastic(HttpCalls):
             elif action != "delete":
                 lines.append(write_json(value))
         except RejectError as error:
-            return Item("", b"", (REJECT, str(error)))
+            return BulkItem("", b"", (REJECT, str(error)))
         data = b"\n".join(lines) + b"\n"
         if len(data) > self._options.max_bulk:
-            return Item("", b"", (REJECT, f"a document of {len(data)} bytes: max_bulk is {self._options.max_bulk}"))
-        return Item(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
+            return BulkItem("", b"", (REJECT, f"a document of {len(data)} bytes: max_bulk is {self._options.max_bulk}"))
+        return BulkItem(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
 
     def _action(self, value: Any, meta: Mapping[str, Any], ident: Any) -> tuple[str, dict[str, Any]]:
         """What is to be done, and with what. RejectError: it isn't clear."""
@@ -235,9 +235,9 @@ class Elastic(HttpCalls):
         return None
 
     # -- requests --------------------------------------------------------------------------------------------
-    async def _deliver(self, items: list[Item]) -> None:
+    async def _deliver(self, items: list[BulkItem]) -> None:
         """Send documents in as few requests as ``max_bulk`` allows, in order, and note the outcome of each."""
-        part: list[Item] = []
+        part: list[BulkItem] = []
         size = 0
         for each in items:
             if not each.action:  # it was rejected already
@@ -250,7 +250,7 @@ class Elastic(HttpCalls):
         if part:
             await self._send(part)
 
-    async def _send(self, items: list[Item]) -> None:
+    async def _send(self, items: list[BulkItem]) -> None:
         began = await self.limit.turn(lambda: not all(each.withdrawn for each in items))
         if began is None:
             return
@@ -274,7 +274,7 @@ class Elastic(HttpCalls):
             await self._send(items[:middle])
             await self._send(items[middle:])
 
-    async def _ask(self, body: bytes) -> Answer:
+    async def _ask(self, body: bytes) -> HttpResponse:
         """Ask one node, and where it doesn't answer the next. RetryError: none does."""
         problem = RetryError("not connected")
         self._turn += 1
@@ -286,7 +286,7 @@ class Elastic(HttpCalls):
                 problem = error
         raise problem
 
-    def _judge(self, items: list[Item], answer: Answer, began: float) -> bool:
+    def _judge(self, items: list[BulkItem], answer: HttpResponse, began: float) -> bool:
         """Note what became of each. True: it has to be sent in two parts. RetryError: the answer makes no sense."""
         if answer.status in HALVED:
             self.limit.good(began)
@@ -321,7 +321,7 @@ class Elastic(HttpCalls):
         return False
 
     # -- responses -------------------------------------------------------------------------------------------
-    def _response(self, event: Event, items: list[Item] | Item) -> Event | None:
+    def _response(self, event: Event, items: list[BulkItem] | BulkItem) -> Event | None:
         """The results as an event, if the server took one of the documents at least."""
         each = items if isinstance(items, list) else [items]
         if not any(one.outcome[0] <= DISCARD for one in each):
@@ -332,12 +332,12 @@ class Elastic(HttpCalls):
         return response
 
 
-def _all(items: Sequence[Item], status: int, reason: str) -> None:
+def _all(items: Sequence[BulkItem], status: int, reason: str) -> None:
     for each in items:
         each.outcome = (status, reason)
 
 
-def _outcome(item: Item, status: int, result: Mapping[str, Any]) -> tuple[int, str]:
+def _outcome(item: BulkItem, status: int, result: Mapping[str, Any]) -> tuple[int, str]:
     if 200 <= status < 300 or (item.action == "delete" and status == 404):
         return OK, ""
     if item.action == "create" and status == 409:

@@ -16,7 +16,7 @@ from tidelog.flows.connectors.files.tailing import rotated
 from tidelog.flows.connectors.sockets.descriptors import write_all
 
 
-class Appending:
+class FileAppender:
     """bytes_most, every: when to rotate, in bytes and seconds. keep: rotated files that stay."""
 
     def __init__(

@@ -34,7 +34,7 @@ PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # as of the shell
 log = logging.getLogger("tidelog.flows")
 
 
-class FileOptions(LineOptions, kw_only=True):
+class FileOptions(LinePayloadOptions, kw_only=True):
     """Options of ``file``."""
 
     path: str
@@ -55,7 +55,7 @@ class FileOptions(LineOptions, kw_only=True):
         super().__post_init__()
         if not self.path or "\0" in self.path:
             raise ValueError(f"path is {self.path!r}: it must name a file")
-        if self.tail and not Reading(self).cuts_first:
+        if self.tail and not PayloadReader(self).cuts_first:
             raise ValueError("tail needs a preprocessor that cuts messages in the first place, as separate")
         if self.keep is not None and self.keep < 0:
             raise ValueError(f"keep is {self.keep}: it must be 0 or more")
@@ -64,7 +64,7 @@ class FileOptions(LineOptions, kw_only=True):
                 raise ValueError(f"{name} is 0: it must be more")
 
 
-class File(Source, Sink):
+class FileConnector(Source, Sink):
     """Each half is there where it is connected."""
 
     type = "file"
@@ -96,12 +96,12 @@ class File(Source, Sink):
         kept = options.position or (f"{self._path}.position" if options.tail else None)
         self._kept = None if kept is None else Path(kept)
         # source
-        self._reading = Reading(options)
-        self._file: Opened | None = None
+        self._reading = PayloadReader(options)
+        self._file: TailedFile | None = None
         self._begun = False
         self._ended = False
-        self._prefix: Prefix[tuple[Opened, int] | None] = Prefix(None)
-        self._written: tuple[Opened, int] | None = None  # the position on disk
+        self._prefix: SettledPrefix[tuple[TailedFile, int] | None] = SettledPrefix(None)
+        self._written: tuple[TailedFile, int] | None = None  # the position on disk
         self._keeping = asyncio.Lock()
         self._found: deque[Event] = deque()
         self._number = 0  # of a message
@@ -111,8 +111,8 @@ class File(Source, Sink):
         self._missed = False  # a log line says that there is no file
         self._rotated: float | None = None  # s of the loop's clock: when the rotated file had something new last
         # sink
-        self._writing = Writing(options)
-        self._append: Appending | None = None
+        self._writing = PayloadWriter(options)
+        self._append: FileAppender | None = None
 
     async def connect(self) -> None:
         self.context.described["path"] = str(self._path)
@@ -138,7 +138,7 @@ class File(Source, Sink):
             self._file = tailing.resume(self._path, stored)
         else:
             try:
-                self._file = Opened(self._path)
+                self._file = TailedFile(self._path)
             except FileNotFoundError:
                 if not self._options.tail:
                     raise
@@ -151,14 +151,14 @@ class File(Source, Sink):
             if self._kept is not None and stored is None:  # rotated now, and killed, it must be found again
                 tailing.save(self._kept, self._file.stored(self._at))
 
-    def _begin(self, file: Opened) -> None:
+    def _begin(self, file: TailedFile) -> None:
         """Read this file from now on, from where its offset is."""
         self._file = file
         self._at = file.offset
         self._done[file.key] = file.head
         if len(self._done) > 1000:
             del self._done[next(iter(self._done))]
-        self._reading = Reading(self._options)
+        self._reading = PayloadReader(self._options)
         if file.offset and self._reading.header:
             with file.path.open("rb") as beginning:
                 self._reading.prime(beginning.read(self._options.max_bytes + CHUNK))
@@ -190,7 +190,7 @@ class File(Source, Sink):
 
     async def _wait_for_file(self) -> None:
         try:
-            file = await asyncio.to_thread(Opened, self._path)
+            file = await asyncio.to_thread(TailedFile, self._path)
         except FileNotFoundError:
             if not self._missed:
                 self._missed = True
@@ -206,7 +206,7 @@ class File(Source, Sink):
     async def _sleep(self) -> None:
         await self.wait(asyncio.sleep(self._options.poll))
 
-    async def _end_for_now(self, file: Opened) -> None:
+    async def _end_for_now(self, file: TailedFile) -> None:
         """There is nothing new in it. Is it still the one to read?"""
         if await asyncio.to_thread(file.replaced):
             self.context.count("truncated")
@@ -229,7 +229,7 @@ class File(Source, Sink):
         self._end_of(file)
         await self._go_on(following, file)
 
-    def _following(self, file: Opened) -> Path | None:
+    def _following(self, file: TailedFile) -> Path | None:
         try:
             about = self._path.stat()
             if (about.st_dev, about.st_ino) == file.key:
@@ -239,16 +239,16 @@ class File(Source, Sink):
         self._done[file.key] = file.head
         return tailing.following(self._path, file.changed, self._done)
 
-    async def _go_on(self, path: Path, before: Opened) -> None:
+    async def _go_on(self, path: Path, before: TailedFile) -> None:
         try:
-            file = await asyncio.to_thread(Opened, path)
+            file = await asyncio.to_thread(TailedFile, path)
         except FileNotFoundError:
             return  # moved on in this moment: looked for again
         self._begin(file)
         self._add([], (file, 0))
         before.close()
 
-    def _take(self, file: Opened, data: bytes) -> None:
+    def _take(self, file: TailedFile, data: bytes) -> None:
         reading = self._reading
         meta = {"path": str(file.path)}
         if reading.cuts_first:
@@ -268,7 +268,7 @@ class File(Source, Sink):
         if reading.broken:
             self._broken(file, reading.broken)
 
-    def _broken(self, file: Opened, error: str) -> None:
+    def _broken(self, file: TailedFile, error: str) -> None:
         """Nobody knows where the next message begins: the rest of the file is passed over."""
         self.context.count("broken")
         event = Event(b"", {"path": str(file.path), "error": f"from byte {self._at} on: {error}"}, path="err")
@@ -277,7 +277,7 @@ class File(Source, Sink):
         self._at = file.offset
         self._add([event], (file, self._at))
 
-    def _end_of(self, file: Opened) -> None:
+    def _end_of(self, file: TailedFile) -> None:
         meta = {"path": str(file.path)}
         reading = self._reading
         if reading.cuts_first:
@@ -294,7 +294,7 @@ class File(Source, Sink):
                 self._whole.clear()
             self._add(events + reading.end(meta), (file, file.offset))
 
-    def _add(self, events: list[Event], after: tuple[Opened, int]) -> None:
+    def _add(self, events: list[Event], after: tuple[TailedFile, int]) -> None:
         self._number += 1
         for event in events:
             event.id = self._number
@@ -319,7 +319,7 @@ class File(Source, Sink):
     def _open_sink(self) -> None:
         options = self._options
         if self._append is None:
-            self._append = Appending(
+            self._append = FileAppender(
                 self._path,
                 truncate=options.mode == "truncate",
                 lines=bool(options.postprocessors) and options.postprocessors[-1] == "separate",
@@ -329,7 +329,7 @@ class File(Source, Sink):
                 keep=options.keep,
             )
         self._append.open()
-        self._writing = Writing(options, begun=not self._append.empty)
+        self._writing = PayloadWriter(options, begun=not self._append.empty)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         work = asyncio.ensure_future(asyncio.to_thread(self._write, events))
@@ -342,11 +342,11 @@ class File(Source, Sink):
     def _write(self, events: list[Event]) -> Sequence[Outcome]:
         append: Any = self._append
         if append.prepare(0):
-            self._writing = Writing(self._options, begun=not append.empty)
+            self._writing = PayloadWriter(self._options, begun=not append.empty)
         pieces, outcomes = self._writing.batch(events)
         data = b"".join(pieces)
         if append.prepare(len(data)):
-            self._writing = Writing(self._options, begun=not append.empty)
+            self._writing = PayloadWriter(self._options, begun=not append.empty)
             pieces, outcomes = self._writing.batch(events)
             data = b"".join(pieces)
         if data:

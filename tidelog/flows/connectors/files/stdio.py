@@ -21,19 +21,19 @@ from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, rea
 
 CHUNK: Final = 64 << 10  # bytes read at once
 
-_readers: dict[int, Stdio] = {}  # who reads a descriptor: two would take each other's bytes
+_readers: dict[int, StdioConnector] = {}  # who reads a descriptor: two would take each other's bytes
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
 # by event loop and descriptor: lines of two sinks don't mix
 
 
-class StdioOptions(LineOptions):
+class StdioOptions(LinePayloadOptions):
     """Options of ``stdio``."""
 
     codec: NameOrOptions = "string"
     output: Literal["stdout", "stderr"] = "stdout"  # where a sink writes
 
 
-class Stdio(Source, Sink):
+class StdioConnector(Source, Sink):
     """The end of standard input ends the source."""
 
     type = "stdio"
@@ -43,8 +43,8 @@ class Stdio(Source, Sink):
     def __init__(self, options: StdioOptions | None = None) -> None:
         super().__init__()
         options = options or StdioOptions()
-        self._reading = Reading(options)
-        self._writing = Writing(options)
+        self._reading = PayloadReader(options)
+        self._writing = PayloadWriter(options)
         self._output = 1 if options.output == "stdout" else 2
         self._writer = PipeWriter(self._output)
         self._found: deque[Event] = deque()

@@ -28,7 +28,7 @@ RETAINED: Final = 64 << 10  # bytes before the read offset that a closed file ke
 log = logging.getLogger("tidelog.flows")
 
 
-class Stored(msgspec.Struct, frozen=True):
+class FilePosition(msgspec.Struct, frozen=True):
     """Where reading stood, as it is kept in a file."""
 
     device: int
@@ -41,7 +41,7 @@ class Stored(msgspec.Struct, frozen=True):
     before_digest: str = ""  # SHA-256
 
 
-class Opened:
+class TailedFile:
     """A file that is open. ``offset`` is where the next read begins."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -88,7 +88,7 @@ class Opened:
             self.lost = True
         return not self.lost
 
-    def stored(self, offset: int) -> Stored:
+    def stored(self, offset: int) -> FilePosition:
         """The position to store. It can also be called for a file that is closed."""
         device, inode = self.key
         if self.descriptor >= 0:
@@ -98,7 +98,7 @@ class Opened:
         if self.lost:
             before, digest = 1, ""  # matches no file: reading continues with what took the file's place
         head = hashlib.sha256(self.head).hexdigest()
-        return Stored(device, inode, offset, len(self.head), head, self.changed, before, digest)
+        return FilePosition(device, inode, offset, len(self.head), head, self.changed, before, digest)
 
     def _before(self, offset: int) -> bytes:
         start, size = max(0, offset - BEFORE), min(offset, BEFORE)
@@ -107,7 +107,7 @@ class Opened:
         begin, data = self._retained
         return data[start - begin : offset - begin] if begin <= start else b""
 
-    def holds(self, stored: Stored) -> bool:
+    def holds(self, stored: FilePosition) -> bool:
         """Whether the stored position is one in this file: same inode, same beginning, same bytes before the offset."""
         head = self.head[: stored.length]
         if self.key != (stored.device, stored.inode) or len(head) < stored.length:
@@ -121,7 +121,7 @@ class Opened:
         """After ``close``. OSError: it is gone."""
         for each in (path, *rotated(path)):
             try:
-                other = Opened(each)
+                other = TailedFile(each)
             except FileNotFoundError:
                 continue
             if other.key == self.key and other.head.startswith(self.head):
@@ -179,11 +179,11 @@ def _read_before(path: Path, head: bytes | None) -> bool:
         return file.read(len(head)) == head
 
 
-def resume(path: Path, stored: Stored) -> Opened | None:
+def resume(path: Path, stored: FilePosition) -> TailedFile | None:
     """Where reading goes on. None: there is no file at all yet."""
     for each in (path, *rotated(path)):
         try:
-            opened = Opened(each, stored.offset)
+            opened = TailedFile(each, stored.offset)
         except FileNotFoundError:
             continue
         if opened.holds(stored):
@@ -192,24 +192,24 @@ def resume(path: Path, stored: Stored) -> Opened | None:
     log.warning("%s: the file that was read up to byte %d is gone or was written anew", path, stored.offset)
     found = following(path, stored.changed, {})
     try:
-        return None if found is None else Opened(found)
+        return None if found is None else TailedFile(found)
     except FileNotFoundError:
         return None
 
 
-def load(path: Path) -> Stored | None:
+def load(path: Path) -> FilePosition | None:
     """What ``save`` wrote. None: nothing. ValueError: it can't be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(data, type=Stored)
+        return msgspec.json.decode(data, type=FilePosition)
     except ValueError as error:
         raise ValueError(f"{path} holds no position: {error}; delete it to read the file from its beginning") from None
 
 
-def save(path: Path, stored: Stored) -> None:
+def save(path: Path, stored: FilePosition) -> None:
     """Replaces the whole file, so that there is the old one or the new one after a crash."""
     beside = path.with_name(path.name + ".new")
     with beside.open("wb") as file:

@@ -37,7 +37,7 @@ _WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
 _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 
 
-class HttpClientOptions(CallOptions, kw_only=True):
+class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
     url: str  # {name} in its path and query is the event's meta, escaped
@@ -46,7 +46,7 @@ class HttpClientOptions(CallOptions, kw_only=True):
     postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order in which data passes
     max_bytes: Size = Size(1 << 20)  # of one request's body: a longer one is rejected
     response_codec: NameOrOptions | None = None  # of responses; null: the same as of requests
-    statuses: Statuses = msgspec.field(default_factory=Statuses)
+    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,14 +58,14 @@ class HttpClientOptions(CallOptions, kw_only=True):
             codec(self.response_codec)
         for each in self.headers.values():
             Template(each)
-        Target(self)
+        RequestTarget(self)
 
-    def wire(self) -> WireOptions:
+    def wire(self) -> PayloadOptions:
         """Of a request's body. ValueError: what is wrong."""
-        return WireOptions(codec=self.codec, postprocessors=self.postprocessors, max_bytes=self.max_bytes)
+        return PayloadOptions(codec=self.codec, postprocessors=self.postprocessors, max_bytes=self.max_bytes)
 
 
-class Target:
+class RequestTarget:
     """Where requests go."""
 
     def __init__(self, options: HttpClientOptions) -> None:
@@ -87,14 +87,14 @@ class Target:
         return URL(self._base + rest, encoded=True)
 
 
-class HttpClient(HttpCalls):
+class HttpClient(HttpRequestSink):
     """The sink."""
 
     type = "http_client"
     Options = HttpClientOptions
 
     def __init__(self, options: HttpClientOptions) -> None:
-        self._target = Target(options)
+        self._target = RequestTarget(options)
         super().__init__(options, [self._target.server])
         self._options = options
         self._wire = options.wire()
@@ -160,7 +160,7 @@ class HttpClient(HttpCalls):
         url = self._target.url(event.meta)
         headers = {name: each.fill(event.meta) for name, each in self._headers.items()}
         for name, value in headers.items():
-            if bad_header(value):
+            if is_bad_header(value):
                 raise RejectError(f"the header {name!r} would have a line's end in it")
         body = None if self._options.method in _WITHOUT_BODY else self._encoded(event)
         if body is None:
@@ -179,7 +179,7 @@ class HttpClient(HttpCalls):
             self._respond(event, answer)
         return status, "" if status == OK else answer.excerpt
 
-    def _refused(self, event: Event, answer: Answer, began: float) -> tuple[int, str]:
+    def _refused(self, event: Event, answer: HttpResponse, began: float) -> tuple[int, str]:
         """Whether the credentials are wrong, for all events, or one event may not be sent."""
         taken, self._taken = self._taken, None
         if taken is not None and taken < began and event.attempt >= ATTEMPTS:
@@ -191,13 +191,13 @@ class HttpClient(HttpCalls):
 
     def _encoded(self, event: Event) -> bytes:
         """A request is a stream of its own: nothing that postprocessors collect stays behind."""
-        writing = Writing(self._wire)
+        writing = PayloadWriter(self._wire)
         body = b"".join([*writing.encode(event), *writing.end()])
         if len(body) > self._options.max_bytes:
             raise RejectError(f"a body of {len(body)} bytes: max_bytes is {self._options.max_bytes}")
         return body
 
-    def _respond(self, event: Event, answer: Answer) -> None:
+    def _respond(self, event: Event, answer: HttpResponse) -> None:
         """RejectError: it can't be read."""
         if not self.context.responds():
             return

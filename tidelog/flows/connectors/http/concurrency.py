@@ -24,7 +24,7 @@ WAIT_MOST: Final = 30.0  # s
 SAID_MOST: Final = 300.0  # s that a peer may ask for
 
 
-class Limit:
+class ConcurrencyLimit:
     """``on_change`` is called when ``now`` or ``held`` has changed. Of one event loop."""
 
     def __init__(self, cap: int, target: float | None, on_change: Callable[[], None]) -> None:

@@ -9,11 +9,11 @@ PORTION: Final = 4096  # bytes unpacked at a time: zlib copies what follows a me
 KNOWN: Final = frozenset(("", "identity", "gzip", "x-gzip", "deflate"))
 
 
-class TooLongError(ValueError):
+class ContentTooLongError(ValueError):
     """Unpacked it would be longer than allowed."""
 
 
-def unpacked(data: bytes, encoding: str, most: int) -> bytes:
+def decompressed(data: bytes, encoding: str, most: int) -> bytes:
     """What was packed. encoding: one of KNOWN. TooLongError; ValueError: it is broken."""
     if encoding in ("", "identity"):
         return data
@@ -34,7 +34,7 @@ def unpacked(data: bytes, encoding: str, most: int) -> bytes:
                 raise ValueError(f"not {encoding}: {error}") from error
             size += len(part)
             if size > most:
-                raise TooLongError(f"longer than {most} bytes when unpacked")
+                raise ContentTooLongError(f"longer than {most} bytes when unpacked")
             parts.append(part)
             left = one.unused_data if one.eof else one.unconsumed_tail
             one = None if one.eof else one

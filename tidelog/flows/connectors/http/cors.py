@@ -35,16 +35,16 @@ def _origin(given: str) -> str:
     return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}")
 
 
-def preflight(request: web.BaseRequest) -> bool:
+def is_preflight(request: web.BaseRequest) -> bool:
     """Whether a browser asks what a page may send."""
     said = request.headers
     return request.method == "OPTIONS" and "Origin" in said and "Access-Control-Request-Method" in said
 
 
-def permission(request: web.BaseRequest, origins: Sequence[str], methods: Sequence[str]) -> web.Response:
+def preflight_response(request: web.BaseRequest, origins: Sequence[str], methods: Sequence[str]) -> web.Response:
     """The answer to a preflight of a page that is admitted."""
     headers = {
-        **told(request, origins),
+        **headers_for(request, origins),
         "Access-Control-Allow-Methods": ", ".join(methods), "Access-Control-Max-Age": str(REMEMBERED),
     }  # fmt: skip
     if wanted := request.headers.get("Access-Control-Request-Headers"):
@@ -54,7 +54,7 @@ def permission(request: web.BaseRequest, origins: Sequence[str], methods: Sequen
     return web.Response(status=204, headers=headers)
 
 
-def told(request: web.BaseRequest, origins: Sequence[str]) -> Mapping[str, str]:
+def headers_for(request: web.BaseRequest, origins: Sequence[str]) -> Mapping[str, str]:
     """Headers of each answer to a request."""
     if "*" in origins:
         return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "*"}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from tidelog.flows.api.event import Event
 
 
-class Inbox:
+class ReceiveBuffer:
     """Of one source. ``wait`` is its ``Source.wait``."""
 
     def __init__(self, most_events: int, most_bytes: int, wait: Callable[[Awaitable[object]], Awaitable[bool]]) -> None:

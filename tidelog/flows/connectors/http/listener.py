@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from tidelog.flows.connectors.http.options import ServerTls
+from tidelog.flows.connectors.http.options import ServerTlsOptions
 from tidelog.flows.options import Duration, Struct
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -47,19 +47,19 @@ _quiet = logging.getLogger("tidelog.flows.http")
 _quiet.setLevel(logging.CRITICAL)
 
 
-class ListenOptions(Struct):
+class ListenAddressOptions(Struct):
     """What belongs to an address."""
 
     host: str
     port: int
-    tls: ServerTls | None
+    tls: ServerTlsOptions | None
     max_connections: int
     header_timeout: Duration
     idle_timeout: Duration
 
 
 @dataclass(eq=False)
-class Route:
+class HttpRoute:
     """A connector's path. ``owner``: (flow, connector), the same for all instances of a flow."""
 
     path: str  # "/in", or "/in/*" for all that begins so
@@ -88,7 +88,7 @@ def is_local(host: str) -> bool:
         return False
 
 
-def named_host(given: str) -> str:
+def host_name(given: str) -> str:
     """The host in a ``Host`` header; empty: none that can be read."""
     try:
         return urlsplit(f"//{given}").hostname or ""
@@ -96,7 +96,7 @@ def named_host(given: str) -> str:
         return ""
 
 
-def page_admitted(headers: Mapping[str, str], host: str, origins: Collection[str] | None) -> bool:
+def origin_allowed(headers: Mapping[str, str], host: str, origins: Collection[str] | None) -> bool:
     """Whether the page that a request is from may send it. A page of any site can make its visitor's browser ask here:
     ``Origin`` says where it is from. host: the address that is listened on. origins: None for pages of this server;
     then where only this machine can connect, ``Host`` must be a name of it, and none that somebody had lead here.
@@ -109,15 +109,15 @@ def page_admitted(headers: Mapping[str, str], host: str, origins: Collection[str
     asked = headers.get("Host", "")
     if origin.partition("://")[2].lower() != asked.lower():
         return False
-    return is_local(named_host(asked)) or not is_local(host)
+    return is_local(host_name(asked)) or not is_local(host)
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """Of a listener. Who handles its requests calls ``begin`` and ``ended``."""
 
     __slots__ = ("_begun", "_counted", "_done", "_ended", "_heading", "_listener", "_lost", "_unread", "made")
 
-    def __init__(self, server: web.Server, listener: Listener, *, counted: bool = False) -> None:
+    def __init__(self, server: web.Server, listener: HttpListener, *, counted: bool = False) -> None:
         """counted: the listener has counted it already, and has room for it."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), auto_decompress=False, access_log=_quiet, logger=_quiet,
@@ -222,14 +222,14 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-class Listener:
+class HttpListener:
     """Of one address."""
 
-    def __init__(self, options: ListenOptions) -> None:
+    def __init__(self, options: ListenAddressOptions) -> None:
         self.options = options
         self.port = 0  # that was opened
         self.connections = 0
-        self.routes: list[Route] = []
+        self.routes: list[HttpRoute] = []
         self._handshakes: set[asyncio.Task[None]] = set()
         self._turns: dict[str, int] = {}  # by path
         self._lock = asyncio.Lock()
@@ -237,7 +237,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._http: web.Server | None = None
 
-    def url(self, scheme: str, route: Route) -> str:
+    def url(self, scheme: str, route: HttpRoute) -> str:
         """Where a connector is reached. scheme: ``http`` or ``ws``; with TLS it gets its s."""
         secure = "" if self.options.tls is None else "s"
         return f"{scheme}{secure}://{self.options.host}:{self.port}{route.path.removesuffix('*')}"
@@ -250,7 +250,7 @@ class Listener:
     def leave(self) -> None:
         self.connections -= 1
 
-    def make_way(self, route: Route) -> None:
+    def make_way(self, route: HttpRoute) -> None:
         """Requests go to others from now on, if there are others: the connector is closing."""
         if len(self.routes) > 1 and route in self.routes:
             self.routes.remove(route)
@@ -263,7 +263,7 @@ class Listener:
             tls = None if self.options.tls is None else await asyncio.to_thread(self.options.tls.context)
             http = web.Server(self._dispatch)
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(http, self), self.options.host, self.options.port, backlog=BACKLOG,
+                lambda: HttpConnection(http, self), self.options.host, self.options.port, backlog=BACKLOG,
                 start_serving=tls is None,
             )  # fmt: skip
             self._http = http
@@ -309,7 +309,7 @@ class Listener:
                 task.add_done_callback(self._handshakes.discard)
 
     async def _secure(self, peer: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
-        connection = Connection(http, self, counted=True)
+        connection = HttpConnection(http, self, counted=True)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, peer, ssl=tls, ssl_handshake_timeout=self.options.header_timeout,
@@ -322,7 +322,7 @@ class Listener:
                 self.leave()
                 peer.close()
 
-    def find(self, path: str) -> Route | None:
+    def find(self, path: str) -> HttpRoute | None:
         """The route of a path: the longest that fits, and of several instances the next that takes something."""
         exact = [each for each in self.routes if each.path == path]
         fitting = exact or [each for each in self.routes if each.prefix is not None and _within(path, each.prefix)]
@@ -347,7 +347,7 @@ class Listener:
 def handling(request: web.BaseRequest) -> Iterator[None]:
     """Around the handling of a request: it is late no more."""
     connection = request.protocol
-    if not isinstance(connection, Connection):
+    if not isinstance(connection, HttpConnection):
         yield
         return
     connection.begin()
@@ -361,13 +361,13 @@ def _within(path: str, prefix: str) -> bool:
     return path.startswith(prefix) or path == prefix[:-1]
 
 
-async def join(shared: dict[str, Any], options: ListenOptions, route: Route) -> Listener:
+async def join(shared: dict[str, Any], options: ListenAddressOptions, route: HttpRoute) -> HttpListener:
     """Listen for a connector. ValueError: its path or address is taken by another; OSError: it can't be had."""
-    listeners: dict[tuple[str, int], Listener] = shared.setdefault(_SHARED, {})
+    listeners: dict[tuple[str, int], HttpListener] = shared.setdefault(_SHARED, {})
     key = (options.host, options.port)
     listener = listeners.get(key) if options.port else None
     if listener is None:
-        listener = Listener(options)
+        listener = HttpListener(options)
         if options.port:
             listeners[key] = listener
     where = f"{options.host}:{options.port}"
@@ -387,7 +387,7 @@ async def join(shared: dict[str, Any], options: ListenOptions, route: Route) -> 
     return listener
 
 
-async def leave(shared: dict[str, Any], listener: Listener, route: Route) -> None:
+async def leave(shared: dict[str, Any], listener: HttpListener, route: HttpRoute) -> None:
     """Listen no more. Any number of times."""
     with contextlib.suppress(ValueError):
         listener.routes.remove(route)

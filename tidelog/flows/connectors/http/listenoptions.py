@@ -5,21 +5,21 @@ from __future__ import annotations
 from aiohttp import web
 
 from tidelog.flows.connectors.http import cors
-from tidelog.flows.connectors.http.listener import IDLE, ListenOptions, check_path, page_admitted
-from tidelog.flows.connectors.http.options import Auth, ServerTls
-from tidelog.flows.connectors.payload import WireOptions
+from tidelog.flows.connectors.http.listener import IDLE, ListenAddressOptions, check_path, origin_allowed
+from tidelog.flows.connectors.http.options import HttpAuth, ServerTlsOptions
+from tidelog.flows.connectors.payload import PayloadOptions
 from tidelog.flows.options import Duration
 
 
-class ListeningOptions(WireOptions, kw_only=True):
+class HttpListenerOptions(PayloadOptions, kw_only=True):
     """Options of connectors that wait for HTTP connections."""
 
     host: str = "127.0.0.1"
     port: int  # 0: any
     path: str = "/*"  # /in, or /in/* for all that begins so
     origins: list[str] | None = None  # of pages that may ask (CORS); null: pages of the same host and port
-    auth: Auth | None = None  # that requests must carry
-    tls: ServerTls | None = None
+    auth: HttpAuth | None = None  # that requests must carry
+    tls: ServerTlsOptions | None = None
     max_connections: int = 1000  # of the address, open at a time
     header_timeout: Duration = Duration(10.0)  # for a request's headers; the first one's count from the connection
     idle_timeout: Duration = Duration(IDLE)  # of a connection between two requests
@@ -39,10 +39,10 @@ class ListeningOptions(WireOptions, kw_only=True):
 
     def admits(self, request: web.BaseRequest) -> bool:
         """Whether the page that it is from may ask."""
-        return page_admitted(request.headers, self.host, self.origins)
+        return origin_allowed(request.headers, self.host, self.origins)
 
-    def listening(self) -> ListenOptions:
-        return ListenOptions(
+    def listening(self) -> ListenAddressOptions:
+        return ListenAddressOptions(
             host=self.host, port=self.port, tls=self.tls, max_connections=self.max_connections,
             header_timeout=self.header_timeout, idle_timeout=self.idle_timeout,
         )  # fmt: skip

@@ -29,7 +29,7 @@ CONTENT_TYPES: Final = {
 }
 
 
-class Auth(Struct):
+class HttpAuth(Struct):
     """The option ``auth``: ``{bearer: TOKEN}``, or ``{username: NAME, password: SECRET}``."""
 
     bearer: str | None = None
@@ -62,7 +62,7 @@ class Auth(Struct):
         return same and scheme.lower() == wanted_scheme.lower()
 
 
-class ClientTls(Struct):
+class ClientTlsOptions(Struct):
     """The option ``tls`` of clients. Without it, the system's authorities are trusted and names are checked."""
 
     ca: str | None = None  # file with authorities that are trusted instead of the system's
@@ -85,7 +85,7 @@ class ClientTls(Struct):
         return made
 
 
-class ServerTls(Struct):
+class ServerTlsOptions(Struct):
     """The option ``tls`` of servers."""
 
     cert: str  # file with the certificate, and what leads to its authority
@@ -101,7 +101,7 @@ class ServerTls(Struct):
         return made
 
 
-class Statuses(Struct):
+class StatusOptions(Struct):
     """The option ``statuses``: what a status of a response means for the event.
 
     One in no list is rejected, unless it is one of DENIED. Where lists overlap a single status counts more than

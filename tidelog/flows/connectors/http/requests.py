@@ -32,11 +32,11 @@ from tidelog.flows.options import Duration, Size
 CHUNK = 1 << 16  # bytes of a response read at once
 
 
-class CallOptions(ConnectorOptions, kw_only=True):
+class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
-    auth: Auth | None = None
-    tls: ClientTls | None = None  # for https; null: the system's authorities
+    auth: HttpAuth | None = None
+    tls: ClientTlsOptions | None = None  # for https; null: the system's authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of each request
     concurrency: int = 4  # requests under way at a time, at most
     target_latency: Duration | None = None  # after a slower answer fewer requests are sent; null: 3 times the usual
@@ -52,16 +52,16 @@ class CallOptions(ConnectorOptions, kw_only=True):
             if not getattr(self, name):
                 raise ValueError(f"{name} is 0: nothing would ever work")
         for name, value in self.headers.items():
-            if not name or any(each <= " " or each == ":" or each > "~" for each in name) or bad_header(value):
+            if not name or any(each <= " " or each == ":" or each > "~" for each in name) or is_bad_header(value):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
 
 
-def bad_header(value: str) -> bool:
+def is_bad_header(value: str) -> bool:
     """Whether a value would break a header: it has a line's end or another control character."""
     return any((each < " " and each != "\t") or each == "\x7f" for each in value)
 
 
-def check_url(text: str, tls: ClientTls | None, schemes: tuple[str, str] = ("http", "https")) -> URL:
+def check_url(text: str, tls: ClientTlsOptions | None, schemes: tuple[str, str] = ("http", "https")) -> URL:
     """ValueError: it is no URL that can be asked."""
     if not text.isascii() or any(each <= " " for each in text):
         raise ValueError(f"url: {text!r} has spaces or other than ASCII characters: escape them")
@@ -80,7 +80,7 @@ def check_url(text: str, tls: ClientTls | None, schemes: tuple[str, str] = ("htt
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """A response that came whole, unless it was too long."""
 
     status: int
@@ -94,17 +94,17 @@ class Answer:
         return f"{self.status}: {text[:200]}" if text else str(self.status)
 
 
-class HttpCalls(Sink):
+class HttpRequestSink(Sink):
     """A sink that sends requests."""
 
-    def __init__(self, options: CallOptions, urls: Sequence[URL]) -> None:
+    def __init__(self, options: HttpRequestOptions, urls: Sequence[URL]) -> None:
         self._urls = urls
         self._common = options
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
         self._looking: asyncio.Task[None] | None = None
         self._shut = False  # closed by the runtime
-        self.limit = Limit(options.concurrency, options.target_latency, self._limit_changed)
+        self.limit = ConcurrencyLimit(options.concurrency, options.target_latency, self._limit_changed)
         self.limit.close()
 
     # -- the connection --------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class HttpCalls(Sink):
         self.context.wake()
 
     # -- requests --------------------------------------------------------------------------------------------
-    async def call(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    async def call(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> HttpResponse:
         """Send a request whose turn has come. RejectError: it can't be sent; RetryError: no answer came."""
         session = self._session
         if session is None:
@@ -195,7 +195,7 @@ class HttpCalls(Sink):
                 method, url, data=body, headers=headers, allow_redirects=False, ssl=self._ssl
             ) as response:
                 found = {name.lower(): value for name, value in response.headers.items()}
-                return Answer(response.status, found, await self._read(response))
+                return HttpResponse(response.status, found, await self._read(response))
         except TimeoutError as error:
             raise RetryError(f"no answer within {self._common.request_timeout:g} s") from error
         except aiohttp.InvalidURL as error:

@@ -28,9 +28,9 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http import cors
-from tidelog.flows.connectors.http.contentencoding import KNOWN, TooLongError, unpacked
-from tidelog.flows.connectors.http.listener import Listener, Route, join, leave
-from tidelog.flows.connectors.http.listenoptions import ListeningOptions
+from tidelog.flows.connectors.http.contentencoding import KNOWN, ContentTooLongError, decompressed
+from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
+from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import bad_header
 from tidelog.flows.connectors.payload import Reading, Writing
@@ -46,7 +46,7 @@ _OWN_HEADERS: Final = frozenset(
 )  # fmt: skip
 
 
-class HttpServerOptions(ListeningOptions, kw_only=True):
+class HttpServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``http_server``."""
 
     methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])
@@ -71,7 +71,7 @@ class HttpServerOptions(ListeningOptions, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
-class Waiting:
+class PendingRequest:
     """A request that has not been answered."""
 
     def __init__(self, ident: str) -> None:
@@ -104,13 +104,13 @@ class HttpServer(Source, Sink):
         self.remembers = accepts
         self._prefix = secrets.token_hex(6)  # of this instance's request IDs
         self._number = 0
-        self._listener: Listener | None = None
-        self._route: Route | None = None
-        self._mine: dict[str, Waiting] = {}
+        self._listener: HttpListener | None = None
+        self._route: HttpRoute | None = None
+        self._mine: dict[str, PendingRequest] = {}
         self._bytes = 0  # of bodies of requests that have not been answered
         self._handling = 0
         self._idle = asyncio.Event()
-        self._queue: deque[Waiting] = deque()  # requests whose events were not all pulled
+        self._queue: deque[PendingRequest] = deque()  # requests whose events were not all pulled
         self._came = asyncio.Event()
 
     # -- the connection --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class HttpServer(Source, Sink):
             refused = self._refused(request)
             answer = refused if refused is not None else await self._admitted(request)
             if self._options.origins is not None:
-                for name, value in cors.told(request, self._options.origins).items():
+                for name, value in cors.headers_for(request, self._options.origins).items():
                     answer.headers.setdefault(name, value)
             return answer
         except (ConnectionError, web.RequestPayloadError):
@@ -164,8 +164,8 @@ class HttpServer(Source, Sink):
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
         """The answer to a request that is not looked into."""
         options = self._options
-        if options.origins is not None and cors.preflight(request) and options.admits(request):
-            return cors.permission(request, options.origins, options.methods)
+        if options.origins is not None and cors.is_preflight(request) and options.admits(request):
+            return cors.preflight_response(request, options.origins, options.methods)
         if options.auth is not None and not options.auth.admits(request.headers.get("Authorization", "")):
             self.context.count("unauthorized")
             response = self._error(401, "not authorized")
@@ -195,7 +195,7 @@ class HttpServer(Source, Sink):
 
     async def _admitted(self, request: web.BaseRequest) -> web.Response:
         self._number += 1
-        waiting = Waiting(f"{self._prefix}-{self._number}")
+        waiting = PendingRequest(f"{self._prefix}-{self._number}")
         waiting.at_once = self._options.answer == "response"
         everywhere: dict[str, Waiting] = self.context.flow_context.shared.setdefault(_SHARED, {})
         self._mine[waiting.ident] = everywhere[waiting.ident] = waiting
@@ -230,17 +230,17 @@ class HttpServer(Source, Sink):
         except TimeoutError:
             return self._closing(self._error(408, "the body took too long"))
         try:
-            return unpacked(b"".join(parts), request.headers.get("Content-Encoding", "").strip().lower(), most)
-        except TooLongError:
+            return decompressed(b"".join(parts), request.headers.get("Content-Encoding", "").strip().lower(), most)
+        except ContentTooLongError:
             return self._error(413, f"a body may have {most} bytes")
         except ValueError as error:
             return self._error(400, str(error))
 
-    async def _answer(self, waiting: Waiting, request: web.BaseRequest, body: bytes) -> web.Response:
+    async def _answer(self, waiting: PendingRequest, request: web.BaseRequest, body: bytes) -> web.Response:
         options = self._options
         try:
             events = self._events(body, self._meta(waiting.ident, request))
-        except TooLongError as error:
+        except ContentTooLongError as error:
             return self._error(413, str(error))
         except ValueError as error:
             return self._error(400, str(error))
@@ -274,7 +274,7 @@ class HttpServer(Source, Sink):
         if not body:
             return [Event(None, meta)]
         most = self._options.max_messages
-        reading = Reading(self._options)
+        reading = PayloadReader(self._options)
         events: list[Event] = []
         for part in reading.portions(body):
             events += reading.feed(part, meta)
@@ -283,7 +283,7 @@ class HttpServer(Source, Sink):
         else:
             events += reading.end(meta)
         if len(events) > most:
-            raise TooLongError(f"a body may have {most} messages")
+            raise ContentTooLongError(f"a body may have {most} messages")
         return events
 
     def _meta(self, ident: str, request: web.BaseRequest) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class HttpServer(Source, Sink):
             if not waiting.left:
                 self._ended(waiting)
 
-    def _ended(self, waiting: Waiting) -> None:
+    def _ended(self, waiting: PendingRequest) -> None:
         """All events of a request are settled."""
         status, reason = waiting.worst
         told = reason if self._options.reasons else ""
@@ -392,12 +392,12 @@ class HttpServer(Source, Sink):
         headers = {"Content-Type": str(meta.get("content_type") or content_type(self._options.codec))}
         headers |= {str(name): str(value) for name, value in given.items() if str(name).lower() not in _OWN_HEADERS}
         for name, value in headers.items():
-            if bad_header(value) or not name.isascii() or any(each <= " " or each == ":" for each in name):
+            if is_bad_header(value) or not name.isascii() or any(each <= " " or each == ":" for each in name):
                 raise ValueError(f"response_headers: {name!r} can't be a header, or its value can't")
         if event.value is None or status in (204, 304):
             headers.pop("Content-Type")
             return web.Response(status=status, headers=headers)
-        writing = Writing(self._options)
+        writing = PayloadWriter(self._options)
         body = b"".join([*writing.encode(event), *writing.end()])
         return web.Response(status=status, headers=headers, body=body)
 

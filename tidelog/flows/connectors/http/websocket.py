@@ -42,12 +42,12 @@ GOING_AWAY: Final = 1001
 _SHARED: Final = "websockets"  # the key in what a process shares: connections by ID
 
 
-class WebsocketClientOptions(WireOptions, kw_only=True):
+class WebsocketClientOptions(PayloadOptions, kw_only=True):
     """Options of ``websocket_client``."""
 
     url: str  # ws://HOST:PORT/PATH, or wss://
-    auth: Auth | None = None
-    tls: ClientTls | None = None  # for wss; null: the system's authorities
+    auth: HttpAuth | None = None
+    tls: ClientTlsOptions | None = None  # for wss; null: the system's authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of the opening request
     frames: Frames | None = None  # what is written; null: text for codecs that make text
     ping: Duration = Duration(20.0)  # a peer that says nothing is asked; then it has half of that time; 0: never
@@ -60,11 +60,11 @@ class WebsocketClientOptions(WireOptions, kw_only=True):
         super().__post_init__()
         check_url(self.url, self.tls, ("ws", "wss"))
         for name, value in self.headers.items():
-            if bad_header(value) or bad_header(name):
+            if is_bad_header(value) or is_bad_header(name):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
 
 
-class WebsocketServerOptions(ListeningOptions, kw_only=True):
+class WebsocketServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``websocket_server``."""
 
     frames: Frames | None = None
@@ -74,7 +74,7 @@ class WebsocketServerOptions(ListeningOptions, kw_only=True):
     max_waiting_bytes: Size = Size(16 << 20)
 
 
-class _Messages:
+class _MessageFormat:
     """What events are written as."""
 
     def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions) -> None:
@@ -83,11 +83,11 @@ class _Messages:
         if options.postprocessors and options.frames is None:
             self._text = False
         self._options = options
-        self._writing = None if options.postprocessors else Writing(options)
+        self._writing = None if options.postprocessors else PayloadWriter(options)
 
     def of(self, event: Event) -> list[bytes | str]:
         """RejectError: it can't be written."""
-        writing = Writing(self._options) if self._writing is None else self._writing  # nothing is collected
+        writing = PayloadWriter(self._options) if self._writing is None else self._writing  # nothing is collected
         pieces = [*writing.encode(event), *writing.end()]
         if not self._text:
             return list(pieces)
@@ -154,8 +154,8 @@ class WebsocketClient(Source, Sink):
     def __init__(self, options: WebsocketClientOptions) -> None:
         super().__init__()
         self._options = options
-        self._messages = _Messages(options)
-        self._inbox = Inbox(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._messages = _MessageFormat(options)
+        self._inbox = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -193,7 +193,7 @@ class WebsocketClient(Source, Sink):
             await session.close()
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        reading = Reading(self._options)
+        reading = PayloadReader(self._options)
         problem = ""
         try:
             while (data := await _received(socket, self._options.ping)) is not None:
@@ -235,7 +235,7 @@ class WebsocketClient(Source, Sink):
         return outcomes
 
 
-class Connection:
+class WebsocketConnection:
     """A peer of a server."""
 
     def __init__(self, ident: str, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
@@ -263,11 +263,11 @@ class WebsocketServer(Source, Sink):
     def __init__(self, options: WebsocketServerOptions) -> None:
         super().__init__()
         self._options = options
-        self._messages = _Messages(options)
-        self._inbox = Inbox(options.max_waiting, options.max_waiting_bytes, self.wait)
-        self._listener: Listener | None = None
-        self._route: Route | None = None
-        self._mine: dict[str, Connection] = {}
+        self._messages = _MessageFormat(options)
+        self._inbox = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._listener: HttpListener | None = None
+        self._route: HttpRoute | None = None
+        self._mine: dict[str, WebsocketConnection] = {}
         self._handling: set[asyncio.Task[Any]] = set()
 
     async def connect(self) -> None:
@@ -316,7 +316,7 @@ class WebsocketServer(Source, Sink):
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
-        one = Connection(secrets.token_hex(8), socket, request)
+        one = WebsocketConnection(secrets.token_hex(8), socket, request)
         if self._options.auth is not None:
             one.meta["headers"].pop("authorization", None)
         everywhere: dict[str, Connection] = self.context.flow_context.shared.setdefault(_SHARED, {})
@@ -329,8 +329,8 @@ class WebsocketServer(Source, Sink):
             if not socket.closed:
                 await socket.close()
 
-    async def _read(self, one: Connection) -> None:
-        reading = Reading(self._options)
+    async def _read(self, one: WebsocketConnection) -> None:
+        reading = PayloadReader(self._options)
         while (data := await _received(one.socket, self._options.ping)) is not None:
             if self.context.source is None:
                 continue
@@ -344,7 +344,7 @@ class WebsocketServer(Source, Sink):
         if self.context.source is not None:
             await self._take(one, reading.end(one.meta), 0)
 
-    async def _take(self, one: Connection, events: list[Event], size: int) -> None:
+    async def _take(self, one: WebsocketConnection, events: list[Event], size: int) -> None:
         for event in events:
             one.number += 1
             event.id = f"{one.ident}-{one.number}"
@@ -377,7 +377,7 @@ class WebsocketServer(Source, Sink):
         sent = await asyncio.gather(*(self._reached(each, messages) for each in peers))
         return (OK, "") if any(sent) else (DISCARD, "the connection is gone")
 
-    async def _reached(self, one: Connection, messages: Sequence[bytes | str]) -> bool:
+    async def _reached(self, one: WebsocketConnection, messages: Sequence[bytes | str]) -> bool:
         try:
             await _send(one.socket, messages, self._options.send_timeout)
         except OSError as error:

@@ -39,7 +39,7 @@ MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
 log = logging.getLogger("tidelog.flows")
 
 
-class KafkaOptions(WireOptions):
+class KafkaOptions(PayloadOptions):
     """Options of ``kafka``."""
 
     servers: str | list[str] = "localhost:9092"
@@ -55,7 +55,7 @@ class KafkaOptions(WireOptions):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     username: str | None = None
     password: str | None = None
-    tls: ClientTls | None = None  # for SSL and SASL_SSL; null: the system's authorities
+    tls: ClientTlsOptions | None = None  # for SSL and SASL_SSL; null: the system's authorities
     options: dict[str, Any] = field(default_factory=dict)  # passed on to aiokafka
 
     def __post_init__(self) -> None:
@@ -72,12 +72,12 @@ class _Partition:
     """What is read of one partition."""
 
     def __init__(self, position: int) -> None:
-        self.prefix: Prefix[int] = Prefix(position)  # the offset to commit
+        self.prefix: SettledPrefix[int] = SettledPrefix(position)  # the offset to commit
         self.committed = position
         self.delivered = position  # the offset after the last one that was read
 
 
-class Kafka(Source, Sink):
+class KafkaConnector(Source, Sink):
     """``event.id`` is topic/partition/offset; meta has ``topic``, ``partition``, ``key`` and ``headers``."""
 
     type = "kafka"
@@ -109,8 +109,8 @@ class Kafka(Source, Sink):
         self._producer: Any = None
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._late: Counter[str] = Counter()  # by event ID: settlements to come that do not count
-        self._plain = None if options.preprocessors else Reading(options)
-        self._writing = Writing(options)
+        self._plain = None if options.preprocessors else PayloadReader(options)
+        self._writing = PayloadWriter(options)
         self._pull: asyncio.Future[Any] | None = None
         self._committer: asyncio.Task[None] | None = None
         self._dirty = asyncio.Event()
@@ -127,7 +127,7 @@ class Kafka(Source, Sink):
                 "sasl_plain_password": options.password,
             }  # fmt: skip
         if options.security.endswith("SSL"):
-            tls = options.tls or ClientTls()
+            tls = options.tls or ClientTlsOptions()
             given["ssl_context"] = await asyncio.to_thread(tls.context)
         return given | options.options
 
@@ -142,7 +142,7 @@ class Kafka(Source, Sink):
                     group_id=options.group, enable_auto_commit=False, auto_offset_reset=reset, **await self._common()
                 )
                 await self._consumer.start()
-                self._consumer.subscribe(self._topics, listener=_Listener(self))
+                self._consumer.subscribe(self._topics, listener=_RebalanceListener(self))
                 self._committer = asyncio.get_running_loop().create_task(self._commits())
             if self.context.sink is not None:
                 compression = None if options.compression == "none" else options.compression
@@ -218,7 +218,7 @@ class Kafka(Source, Sink):
         return events
 
     def _read(self, raw: bytes, about: dict[str, Any]) -> list[Event]:
-        reading = self._plain or Reading(self._options)
+        reading = self._plain or PayloadReader(self._options)
         try:
             events = reading.feed(raw, about)
             return events if reading is self._plain else events + reading.end(about)
@@ -317,8 +317,8 @@ def _name(at: TopicPartition, offset: Any) -> str:
     return f"{at.topic}/{at.partition}/{offset}"
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # it has no types
-    def __init__(self, kafka: Kafka) -> None:
+class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc] # it has no types
+    def __init__(self, kafka: KafkaConnector) -> None:
         self._kafka = kafka
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:

@@ -32,7 +32,7 @@ def check_url(url: str) -> None:
     Access.of(url)
 
 
-async def asked(work: Awaitable[Any]) -> Any:
+async def checked_reply(work: Awaitable[Any]) -> Any:
     """A reply. ConnectionError: the server is lost, or refuses; both are tried again."""
     try:
         return await work
@@ -53,7 +53,7 @@ class RedisConnector(Source, Sink):
 
     async def connect(self) -> None:
         self._client = client(self._url)
-        await asked(self._client.ping())
+        await checked_reply(self._client.ping())
 
     async def close(self) -> None:
         task, self._under_way = self._under_way, None
@@ -72,7 +72,7 @@ class RedisConnector(Source, Sink):
     async def blocking(self, make: Any) -> Any:
         """The reply of a blocking command, of ``make`` if none is under way. None: interrupted, or nothing came."""
         if self._under_way is None:
-            self._under_way = asyncio.ensure_future(asked(make()))
+            self._under_way = asyncio.ensure_future(checked_reply(make()))
         task = self._under_way
         try:
             await self.wait(asyncio.shield(task))

@@ -35,7 +35,7 @@ MOVED: Final = 1000  # elements that are moved at a time
 log = logging.getLogger("tidelog.flows")
 
 
-class Processing:
+class ProcessingList:
     """The list of one source. ``begin`` when it is connected, ``end`` when it closes."""
 
     def __init__(self, key: str, name: str, context: ConnectorContext) -> None:

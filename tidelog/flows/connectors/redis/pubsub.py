@@ -20,15 +20,15 @@ from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, asked,
 from tidelog.flows.connectors.redis.processinglist import Processing
 
 
-class _Messages:
+class _MessageReader:
     """Values that are whole messages: what a preprocessor keeps of one never reaches the next."""
 
-    def __init__(self, options: WireOptions) -> None:
+    def __init__(self, options: PayloadOptions) -> None:
         self._options = options
-        self._plain = None if options.preprocessors else Reading(options)
+        self._plain = None if options.preprocessors else PayloadReader(options)
 
     def read(self, raw: bytes, about: dict[str, Any]) -> list[Event]:
-        reading = self._plain or Reading(self._options)
+        reading = self._plain or PayloadReader(self._options)
         try:
             events = reading.feed(raw, about)
             return events if reading is self._plain else events + reading.end(about)
@@ -37,7 +37,7 @@ class _Messages:
 
 
 # -- publish and subscribe -----------------------------------------------------------------------------------
-class PubSubOptions(WireOptions):
+class RedisPubSubOptions(PayloadOptions):
     """Options of ``redis_pubsub``."""
 
     url: str = "redis://localhost:6379"
@@ -51,21 +51,21 @@ class PubSubOptions(WireOptions):
             raise ValueError("channel is missing: give one, or pattern")
 
 
-class PubSub(RedisConnector):
+class RedisPubSub(RedisConnector):
     """``meta["channel"]`` is where a message came from. A sink publishes to the first channel."""
 
     type = "redis_pubsub"
-    Options = PubSubOptions
+    Options = RedisPubSubOptions
     remembers = False
 
-    def __init__(self, options: PubSubOptions) -> None:
+    def __init__(self, options: RedisPubSubOptions) -> None:
         super().__init__(options.url)
         self._options = options
         self._channels = _list(options.channel)
         self._patterns = _list(options.pattern)
         self._heard: Any = None
-        self._messages = _Messages(options)
-        self._writing = Writing(options)
+        self._messages = _MessageReader(options)
+        self._writing = PayloadWriter(options)
         self._left: list[Event] = []
 
     async def connect(self) -> None:
@@ -75,9 +75,9 @@ class PubSub(RedisConnector):
         if self.context.source is not None:
             self._heard = self.server().pubsub(ignore_subscribe_messages=True)
             if self._channels:
-                await asked(self._heard.subscribe(*self._channels))
+                await checked_reply(self._heard.subscribe(*self._channels))
             if self._patterns:
-                await asked(self._heard.psubscribe(*self._patterns))
+                await checked_reply(self._heard.psubscribe(*self._patterns))
 
     async def close(self) -> None:
         heard, self._heard = self._heard, None
@@ -99,7 +99,7 @@ class PubSub(RedisConnector):
                 self._left += self._events(message)
                 if len(self._left) >= limit:
                     break
-                message = await asked(heard.get_message(timeout=0))
+                message = await checked_reply(heard.get_message(timeout=0))
         events, self._left = self._left[:limit], self._left[limit:]
         return events
 
@@ -128,7 +128,7 @@ def _list(given: str | list[str]) -> list[str]:
 
 
 # -- lists ---------------------------------------------------------------------------------------------------
-class ListOptions(WireOptions):
+class RedisListOptions(PayloadOptions):
     """Options of ``redis_list``."""
 
     url: str = "redis://localhost:6379"
@@ -147,22 +147,22 @@ class ListOptions(WireOptions):
             raise ValueError(f"max_length is {self.max_length}: it must be at least 1")
 
 
-class List(RedisConnector):
+class RedisList(RedisConnector):
     """Elements are taken from the left and appended on the right."""
 
     type = "redis_list"
-    Options = ListOptions
+    Options = RedisListOptions
 
-    def __init__(self, options: ListOptions) -> None:
+    def __init__(self, options: RedisListOptions) -> None:
         super().__init__(options.url)
         self._options = options
         self._held: dict[int, bytes] = {}  # elements that are under way, by number
         self._open: dict[int, int] = {}  # events of each that are not settled
         self._gone: Counter[bytes] = Counter()  # held, and removed already by a command whose reply was lost
         self._number = 0
-        self._messages = _Messages(options)
-        self._writing = Writing(options)
-        self._others: Processing | None = None
+        self._messages = _MessageReader(options)
+        self._writing = PayloadWriter(options)
+        self._others: ProcessingList | None = None
 
     @property
     def _processing(self) -> str:
@@ -174,8 +174,8 @@ class List(RedisConnector):
         if self.context.source is not None:
             await self._recover()
             if self._options.processing is None:
-                self._others = Processing(self._options.key, self._processing, self.context)
-                await asked(self._others.begin(self.server()))
+                self._others = ProcessingList(self._options.key, self._processing, self.context)
+                await checked_reply(self._others.begin(self.server()))
 
     async def close(self) -> None:
         others, self._others = self._others, None
@@ -186,7 +186,7 @@ class List(RedisConnector):
     async def _recover(self) -> None:
         """What an earlier process had under way, or a read whose reply was lost, goes back to where it came from."""
         server = self.server()
-        raws: list[bytes] = await asked(server.lrange(self._processing, 0, -1))
+        raws: list[bytes] = await checked_reply(server.lrange(self._processing, 0, -1))
         held = Counter(self._held.values())
         self._gone = held - Counter(raws)
         left = []
@@ -201,7 +201,7 @@ class List(RedisConnector):
         for raw in reversed(left):  # the newest first, so that the oldest is at the head
             pipe.lrem(self._processing, -1, raw)
             pipe.lpush(self._options.key, raw)
-        await asked(pipe.execute())
+        await checked_reply(pipe.execute())
         self.context.count("recovered", len(left))
 
     async def pull(self, limit: int) -> list[Event] | None:
@@ -214,12 +214,12 @@ class List(RedisConnector):
                 continue
             raws = [first]
             if limit > 1:
-                waiting = min(limit - 1, int(await asked(server.llen(key))))
+                waiting = min(limit - 1, int(await checked_reply(server.llen(key))))
                 if waiting:
                     pipe = server.pipeline(transaction=False)
                     for _ in range(waiting):
                         pipe.lmove(key, to, "LEFT", "RIGHT")
-                    raws += [raw for raw in await asked(pipe.execute()) if raw is not None]
+                    raws += [raw for raw in await checked_reply(pipe.execute()) if raw is not None]
             events = [event for raw in raws for event in self._events(raw)]
             if events:
                 return events
@@ -249,7 +249,7 @@ class List(RedisConnector):
                     gone[raw] -= 1
                 else:
                     pipe.lrem(self._processing, 1, raw)
-            await asked(pipe.execute())
+            await checked_reply(pipe.execute())
             self._gone = +gone
         for number, count in left.items():
             self._open[number] = self._open.get(number, 0) - count

@@ -53,7 +53,7 @@ class RedisStream(RedisConnector):
     def __init__(self, options: RedisStreamOptions) -> None:
         super().__init__(options.url)
         self._options = options
-        self._codec = Entries(options.codec)
+        self._codec = EntryCodec(options.codec)
         self._held: set[bytes] = set()  # IDs that are under way
         self._look_at = 0.0  # loop's clock: when other consumers' entries are looked at
         self._mine = True  # what this consumer had before is to be read
@@ -111,15 +111,18 @@ class RedisStream(RedisConnector):
     async def _group_read(self, limit: int, start: str, block: int | None) -> list[tuple[bytes, Any]]:
         options = self._options
         return _rows(
-            await asked(self.server().xreadgroup(options.group, self._consumer, {options.key: start}, limit, block))
+            await checked_reply(
+                self.server().xreadgroup(options.group, self._consumer, {options.key: start}, limit, block)
+            )
         )
 
     async def _claimed(self, limit: int) -> list[tuple[bytes, Any]]:
         """What consumers that have died left; what is under way here is kept from being claimed by others."""
         options, server = self._options, self.server()
         if self._held:
-            await asked(server.xclaim(options.key, options.group, self._consumer, 0, list(self._held), justid=True))
-        reply = await asked(
+            held = list(self._held)
+            await checked_reply(server.xclaim(options.key, options.group, self._consumer, 0, held, justid=True))
+        reply = await checked_reply(
             server.xautoclaim(options.key, options.group, self._consumer, int(options.claim * 1000), count=limit)
         )
         found: list[tuple[bytes, Any]] = reply[1]
@@ -143,7 +146,7 @@ class RedisStream(RedisConnector):
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         ids = [token.key.encode() for token in tokens]
-        await asked(self.server().xack(self._options.key, self._options.group, *ids))
+        await checked_reply(self.server().xack(self._options.key, self._options.group, *ids))
         self._held.difference_update(ids)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:

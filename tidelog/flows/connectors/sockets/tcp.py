@@ -41,7 +41,7 @@ PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # f
 log = logging.getLogger("tidelog.flows")
 
 
-class TcpOptions(LineOptions, kw_only=True):
+class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options that both have."""
 
     host: str = "127.0.0.1"  # a server listens there; "" is every address
@@ -81,8 +81,8 @@ class _Connection:
         self.number = number
         self.reader = reader
         self.writer = writer
-        self.reading = Reading(options)
-        self.writing = Writing(options)
+        self.reading = PayloadReader(options)
+        self.writing = PayloadWriter(options)
         self.lock = asyncio.Lock()
         self.owed = 0  # bytes that had come when a drain began, and were not read
         self.unsettled = 0  # events of it that may still be answered

@@ -24,7 +24,7 @@ from tidelog.flows.options import Size
 LONGEST: Final = 65_535  # bytes of a datagram
 
 
-class UdpOptions(WireOptions, kw_only=True):
+class UdpOptions(PayloadOptions, kw_only=True):
     """Options that both have."""
 
     host: str = "127.0.0.1"  # a server listens there
@@ -52,7 +52,7 @@ class UdpServer(Source):
     def __init__(self, options: UdpServerOptions) -> None:
         super().__init__()
         self._options = options
-        self._reading = Reading(options)  # one for all: GELF's parts may come from several sockets
+        self._reading = PayloadReader(options)  # one for all: GELF's parts may come from several sockets
         self._socket: socket.socket | None = None
         self._found: deque[Event] = deque()
 
@@ -113,7 +113,7 @@ class UdpClient(Sink):
 
     def __init__(self, options: UdpOptions) -> None:
         self._options = options
-        self._writing = Writing(options)
+        self._writing = PayloadWriter(options)
         self._socket: socket.socket | None = None
         self._address: Any = None
 

@@ -70,7 +70,7 @@ def returned(event: Event) -> tuple[str, Entry] | None:
         return None
     try:
         at = StreamId.parse(event.id.rpartition("/")[2])
-        names, values = Entries(event.meta.get("codec", "plain")).encode(event.value)
+        names, values = EntryCodec(event.meta.get("codec", "plain")).encode(event.value)
     except (ValueError, RejectError):
         return None
     words = [word for pair in zip(names, values, strict=True) for word in pair]
@@ -84,7 +84,7 @@ def _json(value: Any) -> bytes:
         return msgspec.json.encode(repr(value).encode("utf-8", "replace").decode())
 
 
-class LetterBox:
+class DeadLetterWriter:
     """Writes letters to one topic."""
 
     def __init__(self, topic: str) -> None:
@@ -100,7 +100,7 @@ class LetterBox:
         """
         homes = {deadletters.home(stream.decode(), NO_PARTITION) for (_, stream), *_ in letters if stream}
         if not self._ready or not homes <= self._homes:
-            await arun(Talk(over), deadletters.ready(self.topic, *sorted(homes - self._homes)))
+            await arun(ConnectionClient(over), deadletters.ready(self.topic, *sorted(homes - self._homes)))
             self._ready = True
             self._homes |= homes
         good(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
@@ -111,7 +111,7 @@ class LetterBox:
                 raise redis.ResponseError(str(reply))
 
 
-class Letters:
+class DeadLetterQueue:
     """``Surroundings.letters`` of flows on one server: for sources that leave their policy to the runtime.
 
     One for each instance of a flow; its connection is made when it is first needed.
@@ -120,7 +120,7 @@ class Letters:
     def __init__(self, flow: str, url: str, *, topic: str | None = None) -> None:
         self._flow = flow
         self._where: Access = access(url)
-        self._box = LetterBox(topic or topic_of(flow))
+        self._box = DeadLetterWriter(topic or topic_of(flow))
         self._channel: Channel | None = None
         self._making = asyncio.Lock()
 

@@ -19,31 +19,31 @@ from tidelog.flows.connectors.tidelog.deadletters import NOWHERE, LetterBox, ent
 from tidelog.flows.serveraccess import access, channel
 
 
-class DeadLettersOptions(ConnectorOptions):
+class DeadLetterSinkOptions(ConnectorOptions):
     """Options of ``dead_letters``."""
 
     topic: str | None = None  # for dead letters; null: flow.<name>.dead
     replay: str | None = None  # the stream that a replay appends to; null: the one that the event came from
 
 
-class DeadLetters(Sink):
+class DeadLetterSink(Sink):
     """Writes a letter for each event. Its reason is ``meta["error"]``."""
 
     type = "dead_letters"
-    Options = DeadLettersOptions
+    Options = DeadLetterSinkOptions
 
     @classmethod
     def option_server(cls, options: ConnectorOptions) -> bool:  # noqa: ARG003
         return True
 
-    def __init__(self, options: DeadLettersOptions | None = None) -> None:
-        self._options = options or DeadLettersOptions()
+    def __init__(self, options: DeadLetterSinkOptions | None = None) -> None:
+        self._options = options or DeadLetterSinkOptions()
         self._channel: Channel | None = None
-        self._box: LetterBox | None = None
+        self._box: DeadLetterWriter | None = None
 
     async def connect(self) -> None:
         context = self.context
-        self._box = LetterBox(self._options.topic or topic_of(context.flow))
+        self._box = DeadLetterWriter(self._options.topic or topic_of(context.flow))
         self._channel = await channel(access(context.server or ""), f"tidelog-flow:{context.flow}:{context.name}")
 
     async def close(self) -> None:

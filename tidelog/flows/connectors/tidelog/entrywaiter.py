@@ -1,13 +1,13 @@
 """Waiting for entries without asking, and the connections that a source of streams has.
 
     warm   for WARM seconds after the last entry: a TWAIT on a connection of its own, so the next one is there at once
-    cold   after that: in ``News``, together with all other sources of the process
+    cold   after that: in ``EntryNotifier``, together with all other sources of the process
 
 A TWAIT delivers nothing, so one that is under way can be left alone: where the source is interrupted it stays, and the
 next wait takes it over.
 
 Rule 1: nothing is missed: a wait is for what comes after IDs, or what a group has to read, however late it begins.
-Rule 2: with a group, the form of ``News`` says nothing of entries that are due again. When the next one is, the server
+Rule 2: with a group, the form of ``EntryNotifier`` says nothing of entries that are due again. When the next one is, the server
         is asked once, and a source that waits reads again then, at the latest after COLD seconds.
 """
 
@@ -32,7 +32,7 @@ COLD: Final = 60.0  # s
 SOON: Final = 0.01  # s after the time at which entries are due, so that they are
 
 
-class Waiting:
+class EntryWaiter:
     """For one source. ``group``: None without one."""
 
     def __init__(self, where: Access, name: str, group: str | None) -> None:
@@ -43,7 +43,7 @@ class Waiting:
         self._waits: Channel | None = None  # for TWAIT
         self._wait: asyncio.Future[list[Any]] | None = None  # a TWAIT under way
         self._awaited: tuple[str, ...] = ()  # its streams
-        self._news: News | None = None
+        self._news: EntryNotifier | None = None
         self._watched: str = ""  # the name in News
         self._watching: Mapping[str, StreamId] | None = None
         self._rung = asyncio.Event()
@@ -56,7 +56,7 @@ class Waiting:
         """OSError: no server."""
         self.channel = await channel(self._where, self._name)
         if self._news is None:
-            self._news = News.of(self._where)
+            self._news = EntryNotifier.of(self._where)
             self._watched = self._news.name()
 
     async def close(self) -> None:

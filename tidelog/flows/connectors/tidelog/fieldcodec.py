@@ -24,16 +24,16 @@ _FIELDS: Final = (FIELD,)
 _AS_THEY_ARE: Final = frozenset((str, bytes, int, float))
 
 
-class Entries:
+class EntryCodec:
     """One codec of the three."""
 
     def __init__(self, name: FieldCodec) -> None:
         self.name = name
-        self.decode = _Dicts().decode if name == "plain" else _Data(name).decode
-        self.encode = _fields if name == "plain" else _Data(name).encode
+        self.decode = _FieldCodec().decode if name == "plain" else _DataCodec(name).decode
+        self.encode = _fields if name == "plain" else _DataCodec(name).encode
 
 
-class _Dicts:
+class _FieldCodec:
     """Entries of a stream mostly have the same names, in the same order: the last entry's are kept."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _plain(value: Any) -> Value:
         raise RejectError(f"a {kind.__name__} can't be written: {error}") from None
 
 
-class _Data:
+class _DataCodec:
     def __init__(self, form: str) -> None:
         self._form = form
         self._encoder: Any = (msgspec.json.Encoder() if form == "json" else msgspec.msgpack.Encoder()).encode

@@ -60,8 +60,8 @@ class GroupReader:
         self._retry = retry
         self._most = max_deliveries
         self._delay = delay
-        self._waiting = Waiting(where, name, group)
-        self._box = LetterBox(letters)
+        self._waiting = EntryWaiter(where, name, group)
+        self._box = DeadLetterWriter(letters)
         self._about = {} if codec.name == "plain" else {"codec": codec.name}
         self._prefixes = {key: f"{key}/" if len(keys) > 1 else "" for key in keys}
         self._hot: dict[str, None] = {}

@@ -30,7 +30,7 @@ class PlainReader:
         self._start = start
         self._codec = codec
         self._context = context
-        self._waiting = Waiting(where, name, None)
+        self._waiting = EntryWaiter(where, name, None)
         self._after: dict[str, StreamId] = {}
         self._keys = keys
         self._prefixes = {key: f"{key}/" if len(keys) > 1 else "" for key in keys}

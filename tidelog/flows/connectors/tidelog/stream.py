@@ -17,7 +17,7 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
 from tidelog.flows.connectors.tidelog.streamwriter import Evict, Keys, StreamWriter
@@ -69,10 +69,10 @@ class StreamOptions(ConnectorOptions):
             raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
         if self.url is not None:
             access(self.url)
-        Keys(keys[0], self.topic, self.topic_meta)
+        StreamSelector(keys[0], self.topic, self.topic_meta)
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """Reads streams: ``groupreader``, ``plainreader``."""
 
     async def open(self) -> None: ...
@@ -82,7 +82,7 @@ class Reader(Protocol):
     async def settled(self, tokens: Sequence[Token]) -> None: ...
 
 
-class Stream(Source, Sink):
+class StreamConnector(Source, Sink):
     """Streams of the tidelog server."""
 
     type = "stream"
@@ -98,7 +98,7 @@ class Stream(Source, Sink):
         self._keys = [options.key] if isinstance(options.key, str) else list(options.key)
         self.owns_policy = options.group is not None
         self.concurrency = options.concurrency
-        self._reader: Reader | None = None
+        self._reader: StreamReader | None = None
         self._writer: StreamWriter | None = None
 
     def _where(self) -> Access:
@@ -109,7 +109,7 @@ class Stream(Source, Sink):
         name = f"tidelog-flow:{context.flow}:{context.name}"
         if context.source is not None:
             if self._reader is None:
-                codec = Entries(options.codec)
+                codec = EntryCodec(options.codec)
                 if options.group is not None:
                     self._reader = GroupReader(
                         self._where(), name, self._keys, options.group, options.start, codec, context,
@@ -121,9 +121,9 @@ class Stream(Source, Sink):
             await self._reader.open()
         if context.sink is not None:
             if self._writer is None:
-                evict = Evict(options.evict, options.evict_age)
-                keys = Keys(self._keys[0], options.topic, options.topic_meta)
-                self._writer = StreamWriter(self._where(), name, keys, Entries(options.codec), evict)
+                evict = Retention(options.evict, options.evict_age)
+                keys = StreamSelector(self._keys[0], options.topic, options.topic_meta)
+                self._writer = StreamWriter(self._where(), name, keys, EntryCodec(options.codec), evict)
             await self._writer.open()
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ PLACE: Final = "{}"
 
 
 @dataclass(frozen=True)
-class Evict:
+class Retention:
     """What stays in a stream after an append; both None: everything."""
 
     count: int | None = None
@@ -43,7 +43,7 @@ class Evict:
         return None if self.age is None else calls.ttrim(key, ms=round(self.age * 1000))
 
 
-class Keys:
+class StreamSelector:
     """Into which stream an event goes. ValueError: the expression is none."""
 
     def __init__(self, key: str, topic: str | None, meta: str | None) -> None:
@@ -73,7 +73,7 @@ class Keys:
 
 
 @dataclass
-class _Run:
+class _AppendGroup:
     """Events that become one TMAPPEND."""
 
     key: str
@@ -90,7 +90,7 @@ class _Run:
 class StreamWriter:
     """``write`` may be called again before it has returned."""
 
-    def __init__(self, where: Access, name: str, keys: Keys, codec: Entries, evict: Evict) -> None:
+    def __init__(self, where: Access, name: str, keys: StreamSelector, codec: EntryCodec, evict: Retention) -> None:
         self._where = where
         self._name = name
         self._keys = keys
@@ -112,7 +112,7 @@ class StreamWriter:
             raise ConnectionError("not connected")
         outcomes: list[Outcome] | None = None
         runs, refused = self._runs(events)
-        sent: list[_Run] = []
+        sent: list[_AppendGroup] = []
         made: list[Call[Any]] = []
         for run in runs:
             try:
@@ -120,7 +120,7 @@ class StreamWriter:
                 sent.append(run)
             except (TypeError, ValueError, OverflowError):
                 for row, at in zip(run.rows, run.places, strict=True):
-                    single = _Run(run.key, run.fields, [row], [at])
+                    single = _AppendGroup(run.key, run.fields, [row], [at])
                     try:
                         made.append(single.call())
                         sent.append(single)
@@ -140,11 +140,11 @@ class StreamWriter:
                     outcomes[at] = (status, f"{run.key}: {reply}")
         return outcomes
 
-    def _runs(self, events: list[Event]) -> tuple[list[_Run], dict[int, str]]:
+    def _runs(self, events: list[Event]) -> tuple[list[_AppendGroup], dict[int, str]]:
         """(runs, in an order that keeps each stream's; why an event can't be written, by its place)"""
         refused: dict[int, str] = {}
-        runs: list[_Run] = []
-        last: dict[str, _Run] = {}  # by stream
+        runs: list[_AppendGroup] = []
+        last: dict[str, _AppendGroup] = {}  # by stream
         encode, fixed = self._codec.encode, self._keys.fixed
         for at, event in enumerate(events):
             try:
@@ -155,7 +155,7 @@ class StreamWriter:
                 continue
             run = last.get(key)
             if run is None or run.fields != fields:
-                run = last[key] = _Run(key, fields)
+                run = last[key] = _AppendGroup(key, fields)
                 runs.append(run)
             run.rows.append(values)
             run.places.append(at)

@@ -56,7 +56,7 @@ class WalOptions(ConnectorOptions):
             raise ValueError("key is empty: leave it out for flow:<instance>:wal:<name>")
 
 
-class Wal(Source, Sink):
+class WalConnector(Source, Sink):
     """What comes in by its sink goes out by its source."""
 
     type = "wal"
@@ -72,10 +72,10 @@ class Wal(Source, Sink):
         self._key = ""
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(tuple[Any, dict[str, Any], int]).decode
-        self._waiting: Waiting | None = None
+        self._waiting: EntryWaiter | None = None
         self._writes: Channel | None = None
         self._after = ZERO  # read up to here
-        self._prefix: Prefix[StreamId] = Prefix(ZERO)
+        self._prefix: SettledPrefix[StreamId] = SettledPrefix(ZERO)
         self._evicted = ZERO
         self._held: deque[tuple[StreamId, int, int]] = deque()  # of appends: last ID, entries, bytes
         self._count = 0  # entries in it
@@ -92,7 +92,7 @@ class Wal(Source, Sink):
         if context.sink is not None:
             self._writes = await channel(self._where(), name)
         if context.source is not None:
-            self._waiting = Waiting(self._where(), name, None)
+            self._waiting = EntryWaiter(self._where(), name, None)
             await self._waiting.open()
         await self._measure()
 
