@@ -19,7 +19,7 @@ from tests.tidelog.flows.simoperators import ids
 from tidelog.flows.api.connectoroptions import Reconnect
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.connectors.http.client import HttpClient, HttpClientOptions
-from tidelog.flows.connectors.http.requests import Answer
+from tidelog.flows.connectors.http.requests import HttpResponse
 from tidelog.flows.options import Duration
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.api.signals import PAUSED, WINDOW_FULL, Signal
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
-from tidelog.flows.connectors.builtin.script import Script, ScriptOptions
+from tidelog.flows.connectors.builtin.script import ScriptConnector, ScriptOptions
 from tidelog.flows.declare import operator_spec
 from tidelog.flows.operators.plain import Passthrough
 from tidelog.flows.options import Duration, Problems

@@ -242,7 +242,7 @@ def test_text_that_is_no_unicode_comes_from_no_codec(text: str) -> None:
 def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
     from tidelog.flows.api.errors import RejectError
     from tidelog.flows.api.tokens import REJECT
-    from tidelog.flows.connectors.elastic.elastic import Elastic, ElasticOptions
+    from tidelog.flows.connectors.elastic.elastic import ElasticOptions, ElasticSink
     from tidelog.flows.connectors.templates import in_url
 
     elastic = ElasticSink(ElasticOptions(url="http://127.0.0.1:1", index="i"))

@@ -131,7 +131,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it() -> 
 
     from tidelog.flows.api.connectorcontext import ConnectorContext
     from tidelog.flows.api.flowcontext import FlowContext
-    from tidelog.flows.connectors.kafka.kafka import Kafka, KafkaOptions
+    from tidelog.flows.connectors.kafka.kafka import KafkaConnector, KafkaOptions
 
     class Message:
         key = None
@@ -146,7 +146,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it() -> 
             self.key = key
 
     given: list[Any] = ["separate"]
-    kafka = Kafka(KafkaOptions(topic="t", group="g", preprocessors=given))
+    kafka = KafkaConnector(KafkaOptions(topic="t", group="g", preprocessors=given))
     kafka.context = ConnectorContext("in", FlowContext("orders"))
     at = TopicPartition("t", 0)
     one: Any = Settled("t/0/0")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.flows.connectors.http.concurrency import FAILURES, Limit
-from tidelog.flows.connectors.http.options import Auth, Statuses
+from tidelog.flows.connectors.http.concurrency import FAILURES, ConcurrencyLimit
+from tidelog.flows.connectors.http.options import HttpAuth, StatusOptions
 from tidelog.flows.connectors.http.requests import retry_after
 from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.flows.testing.virtualloop import simulate

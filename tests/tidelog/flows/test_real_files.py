@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.flows.api.event import Event
-from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
+from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
 
 BOM = b"\xef\xbb\xbf"
 SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"

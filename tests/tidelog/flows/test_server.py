@@ -10,7 +10,7 @@ import pytest
 from tests.tidelog.flows.serverkit import in_loop, running, until
 from tidelog.flows import Flow
 from tidelog.flows.connectors.tidelog import entrywaiter
-from tidelog.flows.serveraccess import News, access
+from tidelog.flows.serveraccess import EntryNotifier, access
 from tidelog.testing import Server, free_port, running_server
 
 

@@ -14,7 +14,7 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.connectors.builtin.script import Act
-from tidelog.flows.connectors.payload import WireOptions
+from tidelog.flows.connectors.payload import PayloadOptions
 from tidelog.flows.declare import connector_spec
 from tidelog.flows.options import Duration, Problems, Size
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.flows import Event, Flow, FlowFileError, RejectError, op
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.connectors.builtin.script import Script
+from tidelog.flows.connectors.builtin.script import ScriptConnector
 from tidelog.flows.runtime.run import Running
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 

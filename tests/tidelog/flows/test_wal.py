@@ -14,7 +14,7 @@ from tidelog.client.alone import run_alone
 from tidelog.client.steps import run
 from tidelog.flows import Flow
 from tidelog.flows.api.event import Event
-from tidelog.flows.connectors.tidelog.deadletters import Letters
+from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
 from tidelog.testing import Server
 from tidelog.topics import deadletters
 

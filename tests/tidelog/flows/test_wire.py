@@ -10,7 +10,7 @@ import pytest
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
-from tidelog.flows.connectors.payload import LineOptions, Reading, WireOptions, Writing
+from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.options import Size
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
 from tidelog.flows.options import Struct
 
 _DECODER: Final = msgspec.json.Decoder()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, NoReturn
 import msgspec
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
 
 
 def _extension(code: int, data: memoryview) -> NoReturn:  # noqa: ARG001 - msgspec's signature

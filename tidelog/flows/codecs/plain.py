@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import NoOptions, check_encoding
+from tidelog.flows.codecs.base import NoCodecOptions, check_encoding
 from tidelog.flows.codecs.json import write_json
 from tidelog.flows.options import Struct
 

@@ -13,7 +13,7 @@ import yaml
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs import yamlscalars
-from tidelog.flows.codecs.base import DEPTH, NoOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
 
 NUMBER: Final = 1000  # characters of a number
 _ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1: unescaped, they are read as blanks

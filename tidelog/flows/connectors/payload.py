@@ -18,7 +18,7 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
-from tidelog.flows.codecs.base import NOTHING, Codec, codec
+from tidelog.flows.codecs.base import NOTHING, MessageCodec, codec
 from tidelog.flows.interceptors.base import (
     BadMessage,
     BrokenStreamError,

@@ -1,4 +1,4 @@
-"""``chunk``, ``collect``: join several messages. They follow a postprocessor that delimits them, such as ``separate``."""
+"""``chunk``, ``collect``: join several messages. They follow a postprocessor that delimits messages: ``separate``."""
 
 from __future__ import annotations
 

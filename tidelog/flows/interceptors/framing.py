@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.interceptors.base import Bad, BrokenStreamError, NoOptions
+from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, NoInterceptorOptions
 from tidelog.flows.options import Size, Struct
 
 DIGITS: Final = 10  # of a textual length, at most

@@ -12,7 +12,7 @@ from tidelog.client.calls import Call
 from tidelog.client.channel import Channel
 from tidelog.client.wire import ReplyError
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.serveraccess import Talk, access, channel
+from tidelog.flows.serveraccess import ConnectionClient, access, channel
 
 UNREACHABLE: Final = "unreachable"  # the kind of the reason that stands while it doesn't answer
 PATIENCE: Final = 10.0  # s for one answer
@@ -39,7 +39,7 @@ class Asking:
                     if self._channel is None:
                         where = access(str(node.context.server))  # there is one: the declaration was checked
                         self._channel = await channel(where, f"tidelog-flow:{node.context.flow}:{node.name}")
-                    replies = await Talk(self._channel).together(*calls)
+                    replies = await ConnectionClient(self._channel).together(*calls)
             except (redis.RedisError, ReplyError, OSError) as error:  # TimeoutError is an OSError
                 await self.close()  # another server may lead by now
                 text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"

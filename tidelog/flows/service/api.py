@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.connectors.http.listener import IDLE, Connection, Listener, ListenOptions, is_local
+from tidelog.flows.connectors.http.listener import IDLE, HttpConnection, HttpListener, ListenAddressOptions, is_local
 from tidelog.flows.options import Duration
 from tidelog.flows.runtime.run import Report
 from tidelog.flows.service import bodies, letters, look, page, tap

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
-from tidelog.flows.connectors.http.listener import handling, is_local, named_host
+from tidelog.flows.connectors.http.listener import handling, host_name, is_local
 from tidelog.flows.service.bodies import RefusedError, wrong
 from tidelog.flows.service.desired import KeptError
 from tidelog.flows.service.host import BusyError, NoFlowError

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from tidelog.client.refusals import DeniedError
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.connectors.tidelog.deadletters import Letters
+from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
 from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.options import Problems
 from tidelog.flows.runtime.run import Report, Running
@@ -151,7 +151,7 @@ class Host:
             paused = spec.paused if wanted is None else wanted == "paused"
             context = FlowContext(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
             if spec.server is not None:
-                letters = Letters(alias, spec.server)
+                letters = DeadLetterQueue(alias, spec.server)
                 context.letters = letters
                 deployed.letters.append(letters)
             running = Running(dataclasses.replace(spec, paused=paused), context)

@@ -27,7 +27,13 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, TokenGroup
 from tidelog.flows.codecs.json import read_json, write_json
-from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, check_url, retry_after
+from tidelog.flows.connectors.http.requests import (
+    HttpRequestOptions,
+    HttpRequestSink,
+    HttpResponse,
+    check_url,
+    retry_after,
+)
 from tidelog.flows.connectors.templates import Template
 from tidelog.flows.options import Size
 
@@ -160,7 +166,7 @@ class ElasticSink(HttpRequestSink):
         if not isinstance(event.value, list):
             return self._item(event.value, event.meta, event.id)
         if token is not None and not isinstance(token, TokenGroup):
-            return Item("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
+            return BulkItem("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
         origins: Sequence[Event] | None = getattr(token, "origins", None)  # of ``batch``
         if origins is not None and len(origins) == len(event.value):
             pairs = zip(event.value, origins, strict=True)

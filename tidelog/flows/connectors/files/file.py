@@ -22,10 +22,10 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.files import tailing
-from tidelog.flows.connectors.files.appending import Appending
-from tidelog.flows.connectors.files.tailing import Opened
-from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
-from tidelog.flows.connectors.settledprefix import Prefix
+from tidelog.flows.connectors.files.appending import FileAppender
+from tidelog.flows.connectors.files.tailing import TailedFile
+from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.options import Duration, Size
 
 CHUNK: Final = 64 << 10  # bytes read at once

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import GoneError
 from tidelog.flows.api.event import Event
-from tidelog.flows.connectors.payload import LineOptions, NameOrOptions, Reading, Writing
+from tidelog.flows.connectors.payload import LinePayloadOptions, NameOrOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
 
 CHUNK: Final = 64 << 10  # bytes read at once

@@ -25,9 +25,16 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.codecs.base import codec
-from tidelog.flows.connectors.http.options import Statuses, content_type
-from tidelog.flows.connectors.http.requests import Answer, CallOptions, HttpCalls, bad_header, check_url, retry_after
-from tidelog.flows.connectors.payload import NameOrOptions, WireOptions, Writing
+from tidelog.flows.connectors.http.options import StatusOptions, content_type
+from tidelog.flows.connectors.http.requests import (
+    HttpRequestOptions,
+    HttpRequestSink,
+    HttpResponse,
+    check_url,
+    is_bad_header,
+    retry_after,
+)
+from tidelog.flows.connectors.payload import NameOrOptions, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.flows.options import Size
 

@@ -32,8 +32,8 @@ from tidelog.flows.connectors.http.contentencoding import KNOWN, ContentTooLongE
 from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
-from tidelog.flows.connectors.http.requests import bad_header
-from tidelog.flows.connectors.payload import Reading, Writing
+from tidelog.flows.connectors.http.requests import is_bad_header
+from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
 from tidelog.flows.options import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
@@ -120,7 +120,8 @@ class HttpServer(Source, Sink):
         if self._options.answer == "response" and self.context.sink is None:
             raise ValueError("answer: response, and nothing leads to it: connect what makes the responses")
         flow = self.context.flow.partition(".")[0]
-        self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: self.context.taking)
+        owner = (flow, self.context.name)
+        self._route = HttpRoute(self._options.path, owner, self._handle, lambda: self.context.taking)
         self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
         self.context.described["url"] = self._listener.url("http", self._route)
 
@@ -197,7 +198,7 @@ class HttpServer(Source, Sink):
         self._number += 1
         waiting = PendingRequest(f"{self._prefix}-{self._number}")
         waiting.at_once = self._options.answer == "response"
-        everywhere: dict[str, Waiting] = self.context.flow_context.shared.setdefault(_SHARED, {})
+        everywhere: dict[str, PendingRequest] = self.context.flow_context.shared.setdefault(_SHARED, {})
         self._mine[waiting.ident] = everywhere[waiting.ident] = waiting
         held = [0]
         try:
@@ -364,7 +365,7 @@ class HttpServer(Source, Sink):
         ident = event.meta.get("request")
         if not isinstance(ident, str):
             return REJECT, "its meta has no request: it answers nothing"
-        everywhere: Mapping[str, Waiting] = self.context.flow_context.shared.get(_SHARED, {})
+        everywhere: Mapping[str, PendingRequest] = self.context.flow_context.shared.get(_SHARED, {})
         waiting = everywhere.get(ident)
         if waiting is None or waiting.answered.done():
             self.context.count("late_responses")

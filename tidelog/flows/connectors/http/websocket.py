@@ -22,12 +22,12 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.connectors.http.inbox import Inbox
-from tidelog.flows.connectors.http.listener import Listener, Route, join, leave
-from tidelog.flows.connectors.http.listenoptions import ListeningOptions
-from tidelog.flows.connectors.http.options import Auth, ClientTls
-from tidelog.flows.connectors.http.requests import bad_header, check_url
-from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.connectors.http.inbox import ReceiveBuffer
+from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
+from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
+from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
+from tidelog.flows.connectors.http.requests import check_url, is_bad_header
+from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.options import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
@@ -272,7 +272,7 @@ class WebsocketServer(Source, Sink):
 
     async def connect(self) -> None:
         flow = self.context.flow.partition(".")[0]
-        self._route = Route(self._options.path, (flow, self.context.name), self._handle, lambda: True)
+        self._route = HttpRoute(self._options.path, (flow, self.context.name), self._handle, lambda: True)
         self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
         self.context.described["url"] = self._listener.url("ws", self._route)
 
@@ -319,7 +319,7 @@ class WebsocketServer(Source, Sink):
         one = WebsocketConnection(secrets.token_hex(8), socket, request)
         if self._options.auth is not None:
             one.meta["headers"].pop("authorization", None)
-        everywhere: dict[str, Connection] = self.context.flow_context.shared.setdefault(_SHARED, {})
+        everywhere: dict[str, WebsocketConnection] = self.context.flow_context.shared.setdefault(_SHARED, {})
         self._mine[one.ident] = everywhere[one.ident] = one
         self.context.count("connections")
         try:
@@ -368,7 +368,7 @@ class WebsocketServer(Source, Sink):
             if not peers:
                 return DISCARD, "nobody is connected"
         else:
-            everywhere: Mapping[str, Connection] = self.context.flow_context.shared.get(_SHARED, {})
+            everywhere: Mapping[str, WebsocketConnection] = self.context.flow_context.shared.get(_SHARED, {})
             one = everywhere.get(ident) if isinstance(ident, str) else None
             if one is None:
                 self.context.count("gone")

@@ -26,9 +26,9 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
-from tidelog.flows.connectors.http.options import ClientTls
-from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
-from tidelog.flows.connectors.settledprefix import Prefix
+from tidelog.flows.connectors.http.options import ClientTlsOptions
+from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.options import nearest
 
 POLL_MS: Final = 1_000  # of one fetch, so that an interruption is noticed

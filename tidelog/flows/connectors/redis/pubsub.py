@@ -15,9 +15,9 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
-from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
-from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, asked, check_url
-from tidelog.flows.connectors.redis.processinglist import Processing
+from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.redis.processinglist import ProcessingList
 
 
 class _MessageReader:

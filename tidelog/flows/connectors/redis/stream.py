@@ -14,8 +14,8 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
-from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, asked, check_url
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries, FieldCodec
+from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.options import Duration
 
 

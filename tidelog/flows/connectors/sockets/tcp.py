@@ -29,7 +29,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import DisconnectedError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
-from tidelog.flows.connectors.payload import LineOptions, Reading, Writing
+from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.options import Duration
 
 CHUNK: Final = 64 << 10  # bytes read at once

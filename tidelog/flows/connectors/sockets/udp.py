@@ -17,7 +17,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import DisconnectedError, RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
-from tidelog.flows.connectors.payload import Reading, WireOptions, Writing
+from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
 from tidelog.flows.options import Size
 

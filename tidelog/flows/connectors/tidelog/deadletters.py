@@ -28,8 +28,8 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import arun, good
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries
-from tidelog.flows.serveraccess import Talk, access, channel
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.flows.serveraccess import ConnectionClient, access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
 

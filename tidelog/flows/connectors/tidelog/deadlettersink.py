@@ -15,7 +15,14 @@ from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import RETRY
-from tidelog.flows.connectors.tidelog.deadletters import NOWHERE, LetterBox, entry_of, fields_of, returned, topic_of
+from tidelog.flows.connectors.tidelog.deadletters import (
+    NOWHERE,
+    DeadLetterWriter,
+    entry_of,
+    fields_of,
+    returned,
+    topic_of,
+)
 from tidelog.flows.serveraccess import access, channel
 
 

@@ -1,14 +1,15 @@
-"""Waiting for entries without asking, and the connections that a source of streams has.
+"""Waits for entries without polling, and holds the connections of a source of streams.
 
-    warm   for WARM seconds after the last entry: a TWAIT on a connection of its own, so the next one is there at once
+    warm   for WARM seconds after the last entry: a TWAIT on a connection of its own, which reports an entry at once
     cold   after that: in ``EntryNotifier``, together with all other sources of the process
 
-A TWAIT delivers nothing, so one that is under way can be left alone: where the source is interrupted it stays, and the
-next wait takes it over.
+A TWAIT delivers no entries, so a TWAIT in progress is not cancelled when the source is interrupted. The next wait
+continues it.
 
-Rule 1: nothing is missed: a wait is for what comes after IDs, or what a group has to read, however late it begins.
-Rule 2: with a group, the form of ``EntryNotifier`` says nothing of entries that are due again. When the next one is, the server
-        is asked once, and a source that waits reads again then, at the latest after COLD seconds.
+Rule 1: No entry is missed. A wait is for entries after certain IDs, or for entries that a group has not read, so it
+        does not matter when the wait begins.
+Rule 2: ``EntryNotifier`` does not report entries that are due for redelivery. The source asks the server once when the
+        next entry is due, and reads again at that time, or after COLD seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tidelog.client.calls import Call
 from tidelog.client.channel import Channel
 from tidelog.client.client import NoGroupError
 from tidelog.client.entries import StreamId
-from tidelog.flows.serveraccess import News, channel
+from tidelog.flows.serveraccess import EntryNotifier, channel
 
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s

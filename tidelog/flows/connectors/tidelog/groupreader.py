@@ -33,9 +33,9 @@ from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.tidelog import deadletters
-from tidelog.flows.connectors.tidelog.deadletters import LetterBox
-from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries
+from tidelog.flows.connectors.tidelog.deadletters import DeadLetterWriter
+from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 
 DELAY_MOST: Final = 30.0  # s
 FAREWELL: Final = 2.0  # s for giving back what is in hand when the flow ends
@@ -50,7 +50,7 @@ class GroupReader:
     """For one source. Times in seconds; ``start`` as in the options; ``letters``: the topic for dead letters."""
 
     def __init__(
-        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: Entries,
+        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: EntryCodec,
         context: ConnectorContext, *, retry: float, max_deliveries: int | None, delay: float, letters: str,
     ) -> None:  # fmt: skip
         self._keys = keys

@@ -15,8 +15,8 @@ from tidelog.client.entries import StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.connectors.tidelog.entrywaiter import Waiting
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries
+from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 
 ZERO: Final = StreamId(0)
 
@@ -25,7 +25,7 @@ class PlainReader:
     """For one source. ``start``: oldest, newest or an ID."""
 
     def __init__(
-        self, where: Access, name: str, keys: list[str], start: str, codec: Entries, context: ConnectorContext
+        self, where: Access, name: str, keys: list[str], start: str, codec: EntryCodec, context: ConnectorContext
     ) -> None:
         self._start = start
         self._codec = codec

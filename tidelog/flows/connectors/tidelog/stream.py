@@ -20,7 +20,7 @@ from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
-from tidelog.flows.connectors.tidelog.streamwriter import Evict, Keys, StreamWriter
+from tidelog.flows.connectors.tidelog.streamwriter import Retention, StreamSelector, StreamWriter
 from tidelog.flows.options import Duration
 from tidelog.flows.serveraccess import access
 

@@ -22,7 +22,7 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.flows.connectors.tidelog.fieldcodec import Entries
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.flows.serveraccess import channel
 
 #: Codes of errors that somebody may mend: the events are tried again.
